@@ -1,0 +1,8 @@
+"""``python -m modelserver`` is the command ``modelserver``."""
+
+import sys
+
+from modelserver.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

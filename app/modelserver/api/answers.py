@@ -1,0 +1,81 @@
+"""Status lines, the headers that every answer has, and JSON as TorchServe prints it (reference 4.2, 4.3)."""
+
+from __future__ import annotations
+
+import http
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from modelserver.errors import ModelServerError
+
+JSON = "application/json"
+
+# Answers describe a moment: nobody may keep them.
+NO_CACHE = (
+    (b"pragma", b"no-cache"),
+    (b"cache-control", b"no-cache; no-store, must-revalidate, private"),
+    (b"expires", b"Thu, 01 Jan 1970 00:00:00 UTC"),
+)
+NO_CACHE_BLOCK = b"".join(name + b": " + value + b"\r\n" for name, value in NO_CACHE)
+
+# A handler's word on these would contradict the connection.
+_FRAMING = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
+
+
+def _standard_line(status: int) -> bytes:
+    try:
+        phrase = http.HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+_STATUS_LINES = {status: _standard_line(status) for status in range(100, 1000)}
+
+
+def status_line(status: int, phrase: str = "") -> bytes:
+    """The first line of an answer; ``phrase`` replaces the standard one. Line breaks in it become spaces."""
+    if not phrase or status not in _STATUS_LINES:
+        return _STATUS_LINES.get(status) or _STATUS_LINES[500]
+    return f"HTTP/1.1 {status} {clean(phrase)}\r\n".encode("latin-1", "replace")
+
+
+def header_block(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Header lines: what could begin another header is taken out (F13), what frames the body is left out."""
+    return b"".join(
+        f"{clean(name)}: {clean(value)}\r\n".encode("latin-1", "replace")
+        for name, value in headers
+        if name.lower() not in _FRAMING
+    )
+
+
+def clean(text: str) -> str:
+    """Without control characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\t" or (c >= " " and c != "\x7f") else " " for c in text)
+
+
+def pretty(value: Any) -> bytes:
+    """Two-space indented JSON with a newline at its end, null fields left out."""
+    return json.dumps(_without_nulls(value), indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def error_body(error: ModelServerError, *, kserve: bool = False) -> tuple[int, bytes]:
+    """Status and body of an error. On V1 and V2 routes ``error`` stands beside TorchServe's fields."""
+    status = (error.kserve_status or error.status) if kserve else error.status
+    body: dict[str, object] = {"code": status, "type": error.type, "message": error.message}
+    if kserve:
+        body["error"] = error.kserve_message or error.message
+    return status, pretty(body)

@@ -1,0 +1,104 @@
+"""What every answer of the ASGI application has in common: id, headers, limits, errors as JSON, log and counters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from modelserver.api.answers import JSON, NO_CACHE, error_body
+from modelserver.api.http_protocol import announced_length, too_large
+from modelserver.api.ids import accept_request_id, make_request_id
+from modelserver.errors import InternalError, ModelServerError
+
+_log = logging.getLogger("modelserver.api")
+
+# Arguments: client, method, target, HTTP version, status, seconds.
+OnResponse = Callable[[str, str, bytes, str, int, float], None]
+
+
+class Edge:
+    """Wraps the application of one listener.
+
+    Args:
+        app: what answers.
+        on_response: told about each answer.
+        max_body: bytes that a body may have.
+    """
+
+    def __init__(self, app: ASGIApp, on_response: OnResponse, max_body: int) -> None:
+        self._app = app
+        self._on_response = on_response
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = _Call(scope, receive, send, self._max_body)
+        started = time.perf_counter()
+        if len(scope["path"]) > 1:
+            scope["path"] = scope["path"].rstrip("/") or "/"
+        try:
+            await self._app(scope, call.receive, call.send)
+        except ModelServerError as error:
+            await call.fail(error)
+        except Exception:
+            _log.exception("Failure while answering %s %s", scope["method"], scope["path"])
+            await call.fail(InternalError("The server failed to answer; its log says why."))
+        finally:
+            query = scope["query_string"]
+            target = scope["raw_path"] + (b"?" + query if query else b"")
+            client = scope["client"]
+            self._on_response(
+                f"{client[0]}:{client[1]}" if client else "unix",
+                scope["method"],
+                target,
+                scope["http_version"],
+                call.status,
+                time.perf_counter() - started,
+            )
+
+
+class _Call:
+    """One request on its way through the application."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        self._request_id = accept_request_id(given) if given else make_request_id()
+        self._kserve = scope["path"].startswith("/v1/")
+        self._receive = receive
+        self._send = send
+        self._max_body = max_body
+        self._received = 0
+        self._announced = announced_length(scope["headers"])
+        self.status = 500
+        self._begun = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received += len(message.get("body", b""))
+            if max(self._received, self._announced) > self._max_body:
+                raise too_large(self._max_body)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            self.status = message["status"]
+            headers: list[Any] = [*message.get("headers", ()), *NO_CACHE]
+            headers.append((b"x-request-id", self._request_id.encode()))
+            headers.append((b"connection", b"close" if self.status >= 400 else b"keep-alive"))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    async def fail(self, error: ModelServerError) -> None:
+        if self._begun:
+            return
+        status, body = error_body(error, kserve=self._kserve)
+        headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body)), *error.headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})

@@ -1,0 +1,268 @@
+"""The hot routes: predictions and explanations in all of TorchServe's forms, and KServe's V1 (reference 6.1).
+
+An endpoint here turns a body into rows, hands them to the model's pool, and turns the answers into a body.
+Bodies are passed on as bytes; the worker decodes them and encodes the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from modelserver.api import v1
+from modelserver.api.answers import JSON, header_block
+from modelserver.api.content import inflate
+from modelserver.api.ids import accept_request_id, make_request_id
+from modelserver.batching.request import Request
+from modelserver.errors import BadRequest, HandlerError, ModelServerError
+from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.api.exchange import Exchange
+    from modelserver.models.registry import ModelVersion, Registry
+
+_encode_headers = msgspec.msgpack.Encoder().encode
+
+_ROUTES_KEPT = 1024
+
+# First segments that never name a model in the legacy form `/{model}/predict`.
+_NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
+
+# The client's own deadline in milliseconds: ours, and the one that Envoy sets for the services behind it.
+_DEADLINE_HEADERS = (b"x-request-timeout-ms", b"x-envoy-expected-rq-timeout-ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a path asks for. ``v1``: bodies are KServe's V1. ``query``: query parameters reach the handler."""
+
+    model: str
+    version: str | None = None
+    url_path: str = ""
+    explain: bool = False
+    v1: bool = False
+    query: bool = False
+
+
+class _Facts:
+    """What the headers of a request say to us."""
+
+    __slots__ = ("content_type", "deadline_ms", "encoding", "request_id")
+
+    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self.content_type = ""
+        self.encoding = b""
+        self.request_id = ""
+        self.deadline_ms = 0
+        for name, value in headers:
+            if name == b"content-type":
+                self.content_type = value.decode("latin-1")
+            elif name == b"x-request-id":
+                self.request_id = accept_request_id(value)
+            elif name == b"content-encoding":
+                self.encoding = value
+            elif name in _DEADLINE_HEADERS and value.isdigit():
+                self.deadline_ms = int(value[:12])
+        if not self.request_id:
+            self.request_id = make_request_id()
+
+
+class InferenceApi:
+    """Serves the hot routes of the inference port.
+
+    Args:
+        registry: of the models.
+        max_body: bytes that a body may have, also once inflated.
+    """
+
+    def __init__(self, registry: Registry, max_body: int) -> None:
+        self._registry = registry
+        self._max_body = max_body
+        self._loop = asyncio.get_running_loop()
+        self._routes: dict[str, Route] = {}
+
+    def handles(self, method: str, path: str) -> bool:
+        """Whether the path is one of inference; OPTIONS asks for its description instead."""
+        return method != "OPTIONS" and self._route(path) is not None
+
+    def _route(self, path: str) -> Route | None:
+        route = self._routes.get(path)
+        if route is None and (route := parse_route(path)) is not None:
+            if len(self._routes) >= _ROUTES_KEPT:
+                self._routes.clear()
+            self._routes[path] = route
+        return route
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answers one request, now if it is refused, otherwise when its batch comes back."""
+        facts = _Facts(exchange.headers)  # type: ignore[arg-type]
+        exchange.request_id = facts.request_id
+        route = self._route(exchange.path)
+        assert route is not None  # noqa: S101 - `handles` said so
+        try:
+            model = self._registry.get(route.model or self._unnamed(exchange.query), route.version)
+            model.metrics.request(route.version is not None)
+            if facts.encoding:
+                exchange.body = inflate(exchange.body, facts.encoding, self._max_body)
+            self._submit(exchange, route, model, facts)
+        except ModelServerError as error:
+            exchange.fail(error, kserve=route.v1)
+
+    def _unnamed(self, query: bytes) -> str:
+        """The model of ``/invocations``: the parameter, or the only model that was loaded at start."""
+        named = dict(parse_qsl(query.decode("latin-1"))).get("model_name")
+        if named:
+            return named
+        at_startup = [model.name for model in self._registry.versions() if model.loaded_at_startup]
+        if len(at_startup) != 1:
+            raise BadRequest("Parameter model_name is required.")
+        return at_startup[0]
+
+    def _submit(self, exchange: Exchange, route: Route, model: ModelVersion, facts: _Facts) -> None:
+        split = _split(exchange.body, model) if route.v1 else None
+        now = self._loop.time()
+        headers = msgspec.Raw(_encode_headers(exchange.raw_headers))
+        if split is None:
+            text = exchange.query.decode("latin-1")
+            query = parse_qsl(text, keep_blank_values=True) if route.query else None
+            row = Row(
+                facts.request_id, len(exchange.body), BODY, facts.content_type, headers, query,
+                route.url_path, route.explain,
+            )  # fmt: skip
+            rows, bodies, key = [row], [exchange.body], (route.explain, b"")
+        else:
+            bodies = split.instances
+            rows = [
+                Row(facts.request_id, len(b), INSTANCE, JSON, headers, None, "", route.explain, split.extra)
+                for b in bodies
+            ]
+            key = (route.explain, split.extra)
+        request = Request(facts.request_id, rows, bodies, now, key=key, deadline=_deadline(now, model, facts))
+        reply = _Reply(exchange, model, route, self._loop.time)
+        request.on_done = reply.split if split is not None else reply.whole
+        model.pool.submit(request)
+        if not request.done:
+            exchange.on_disconnect = lambda: model.pool.cancel(request)
+
+
+class _Reply:
+    """Turns an ended request into the answer to its exchange."""
+
+    __slots__ = ("_clock", "_exchange", "_model", "_route")
+
+    def __init__(
+        self, exchange: Exchange, model: ModelVersion, route: Route, clock: Callable[[], float]
+    ) -> None:
+        self._exchange = exchange
+        self._model = model
+        self._route = route
+        self._clock = clock
+
+    def whole(self, request: Request) -> None:
+        """The one answer is the body."""
+        answered = None if request.error is not None else request.answers[0]
+        if answered is None:
+            self._error(request)
+            return
+        answer, content = answered
+        if answer.failed:
+            self._failed(request, answer, content)
+            return
+        extra = self._extra(request)
+        if answer.headers:
+            extra += header_block(answer.headers)
+        self._exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
+
+    def split(self, request: Request) -> None:
+        """The answers are the predictions, or the first failure is everybody's."""
+        if request.error is not None:
+            self._error(request)
+            return
+        status, headers, predictions = 200, None, []
+        for answered in request.answers:
+            assert answered is not None  # noqa: S101 - a request ends without an error when all are there
+            answer, content = answered
+            if answer.failed:
+                self._failed(request, answer, content)
+                return
+            if answer.status != 200:
+                status = answer.status
+            headers = headers or answer.headers
+            predictions.append(content)
+        body = v1.join(predictions, request.batch_id if self._model.batches else None)
+        extra = self._extra(request)
+        if headers:
+            extra += header_block(headers)
+        self._exchange.reply(status, body, JSON, extra)
+
+    def _failed(self, request: Request, answer: Answer, content: bytes) -> None:
+        error = HandlerError(content.decode("utf-8", "replace"), answer.status)
+        error.kserve_status = 500 if answer.status == 503 else None
+        error.type = answer.error_type  # type: ignore[misc]  # the worker names it
+        self._exchange.fail(error, kserve=self._route.v1, extra=self._extra(request))
+
+    def _error(self, request: Request) -> None:
+        error = request.error
+        if not isinstance(error, ModelServerError):
+            error = HandlerError(str(error), 500)
+        self._exchange.fail(error, kserve=self._route.v1)
+
+    def _extra(self, request: Request) -> bytes:
+        dispatched = request.dispatched or request.arrived
+        queue = dispatched - request.arrived
+        self._model.metrics.answered(self._clock() - request.arrived, queue, self._route.version is not None)
+        return (
+            b"x-batch-id: %b\r\nx-batch-size: %d\r\nserver-timing: queue;dur=%.3f, inference;dur=%.3f\r\n"
+        ) % (request.batch_id.encode(), request.batch_size, queue * 1e3, request.handler_time * 1e3)
+
+
+def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:
+    """The instances of a V1 body, or None if the model takes the body as it is (design section 9, "Rows")."""
+    if model.splits == "never":
+        return None
+    try:
+        return v1.split(body)
+    except BadRequest:
+        if model.splits == "always":
+            raise
+        return None
+
+
+def _deadline(now: float, model: ModelVersion, facts: _Facts) -> float | None:
+    seconds = model.options.request_timeout
+    if facts.deadline_ms:
+        own = facts.deadline_ms / 1000.0
+        seconds = own if seconds is None else min(own, seconds)
+    return None if seconds is None else now + seconds
+
+
+def parse_route(path: str) -> Route | None:
+    """The route of a decoded path, or None if it is none of inference (reference 6.1)."""
+    segments = path.split("/")[1:]
+    while segments and not segments[-1]:
+        segments.pop()
+    match segments:
+        case ["predictions" | "explanations" as verb, model, *rest] if model:
+            version = rest[0] if rest else None
+            return Route(model, version, "/".join(rest[1:]), explain=verb == "explanations")
+        case ["v1", "models", name] if ":" in name:
+            model, _, action = name.partition(":")
+            if action in ("predict", "explain") and model:
+                return Route(model, explain=action == "explain", v1=True)
+        case ["invocations"]:
+            return Route("", query=True)
+        case ["models", model, "invoke"] if model:
+            return Route(model, query=True)
+        case [first, *_] if not first or first in _NO_MODELS:
+            return None
+        case [model, "predict"]:
+            return Route(model, query=True)
+        case [model, version, "predict"]:
+            return Route(model, version, query=True)
+    return None

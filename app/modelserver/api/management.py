@@ -1,0 +1,180 @@
+"""The management API: register, list, describe, scale, set default, unregister (reference 5)."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from modelserver.api.answers import JSON, pretty
+from modelserver.api.describe import describe
+from modelserver.api.parameters import Parameters
+from modelserver.errors import BadRequest, MethodNotAllowed, StartFailed
+from modelserver.models.options import Registration
+from modelserver.models.registry import Registry, Scaling
+from modelserver.workers.worker import Worker
+
+_log = logging.getLogger("modelserver.api")
+
+PAGE = 100
+
+_REGISTRATION_TEXTS = ("url", "model_name", "handler", "runtime", "batch_policy", "split_instances")
+_REGISTRATION_NUMBERS = (
+    "batch_size",
+    "max_batch_delay",
+    "initial_workers",
+    "min_workers",
+    "max_workers",
+    "response_timeout",
+    "startup_timeout",
+    "max_batch_size",
+    "max_latency",
+    "timeout",
+)
+_RUNTIMES = ("python", "python3", "LSP")
+
+
+def management_routes(registry: Registry, *, model_api: bool) -> APIRouter:
+    """The routes. ``model_api``: models may be registered and unregistered here."""
+    router = APIRouter()
+    api = ManagementApi(registry, model_api=model_api)
+    add = router.add_api_route
+    add("/models", api.register, methods=["POST"])
+    add("/models", api.list_models, methods=["GET"])
+    for path in ("/models/{name}", "/models/{name}/{version}"):
+        add(path, api.describe, methods=["GET"])
+        add(path, api.scale, methods=["PUT"])
+        add(path, api.unregister, methods=["DELETE"])
+    add("/models/{name}/{version}/set-default", api.set_default, methods=["PUT"])
+    add("/v1/models/{name}", api.kserve_ready, methods=["GET"])
+    return router
+
+
+class ManagementApi:
+    """One method per route; parameters are read by hand, because TorchServe's clients count on its leniency."""
+
+    def __init__(self, registry: Registry, *, model_api: bool) -> None:
+        self._registry = registry
+        self._model_api = model_api
+
+    async def register(self, request: Request) -> Response:
+        """POST /models"""
+        self._check_model_api()
+        parameters = await Parameters.of_registration(request)
+        registration = read_registration(parameters)
+        model = await self._registry.register(registration)
+        workers = list(model.pool.workers)
+        if not workers:
+            return status(
+                200,
+                f'Model "{model.name}" Version: {model.version} registered with 0 initial workers. '
+                "Use scale workers API to add workers for the model.",
+            )
+        if registration.synchronous is False:
+            return status(202, "Processing worker updates...")
+        scaling = await self._registry.wait_loaded(model)
+        if not scaling.complete:
+            return status(206, "Workers scaling in progress...")
+        return status(
+            200,
+            f'Model "{model.name}" Version: {model.version} registered with {len(workers)} initial workers',
+        )
+
+    async def list_models(self, request: Request) -> Response:
+        """GET /models"""
+        parameters = Parameters.of_query(request)
+        limit = parameters.integer("limit", PAGE)
+        if limit is None or not 0 <= limit <= PAGE:
+            limit = PAGE
+        start = max(0, parameters.integer("next_page_token", 0) or 0)
+        models = sorted(self._registry.defaults(), key=lambda model: model.name)
+        page = [{"modelName": m.name, "modelUrl": m.url} for m in islice(models, start, start + limit)]
+        answer: dict[str, Any] = {"models": page}
+        if start + limit <= len(models):
+            answer = {"nextPageToken": str(start + limit), **answer}
+        return Response(pretty(answer), media_type=JSON)
+
+    async def describe(self, request: Request, name: str, version: str | None = None) -> Response:
+        """GET /models/{name}[/{version}|/all]"""
+        if version == "all":
+            models = self._registry.versions(name)
+        else:
+            models = [self._registry.get(name, version)]
+        return Response(pretty([describe(model) for model in models]), media_type=JSON)
+
+    async def scale(self, request: Request, name: str, version: str | None = None) -> Response:
+        """PUT /models/{name}[/{version}]"""
+        parameters = Parameters.of_query(request)
+        version = version or parameters.text("model_version")
+        min_workers = parameters.integer("min_worker", 1) or 0
+        max_workers = parameters.integer("max_worker", min_workers) or 0
+        if max_workers < min_workers:
+            raise BadRequest("max_worker cannot be less than min_worker.")
+        if min_workers < 0:
+            raise BadRequest(f"min_worker={min_workers}: a whole number of at least 0 is needed")
+        model = self._registry.get(name, version)
+        started = await self._registry.scale(name, version, min_workers, max_workers)
+        if not parameters.boolean("synchronous"):
+            _log_failures(started)
+            return status(202, "Processing worker updates...")
+        scaling: Scaling = await self._registry.wait_scaled(model, started, version)
+        if not scaling.complete:
+            return status(206, "Workers scaling in progress...")
+        suffix = f", version: {version}" if version else ""
+        return status(200, f"Workers scaled to {min_workers} for model: {name}{suffix}")
+
+    async def set_default(self, name: str, version: str) -> Response:
+        """PUT /models/{name}/{version}/set-default"""
+        await self._registry.set_default(name, version)
+        return status(200, f'Default version successfully updated for model "{name}" to "{version}"')
+
+    async def unregister(self, name: str, version: str | None = None) -> Response:
+        """DELETE /models/{name}[/{version}]"""
+        self._check_model_api()
+        await self._registry.unregister(name, version)
+        return status(200, f'Model "{name}" unregistered')
+
+    async def kserve_ready(self, name: str) -> Response:
+        """GET /v1/models/{name} (reference 5.9)"""
+        name = name.partition(":")[0]
+        model = self._registry.get(name)
+        return Response(pretty({"name": name, "ready": bool(model.pool.workers)}), media_type=JSON)
+
+    def _check_model_api(self) -> None:
+        if not self._model_api:
+            raise MethodNotAllowed
+
+
+def read_registration(parameters: Parameters) -> Registration:
+    """A registration's parameters (reference 5.2).
+
+    Raises:
+        BadRequest: no url, a runtime that is not known, or a value out of range.
+    """
+    if parameters.text("url") is None:
+        raise BadRequest("Parameter url is required.")
+    runtime = parameters.text("runtime")
+    if runtime is not None and runtime not in _RUNTIMES:
+        raise BadRequest(f"Invalid RuntimeType value: {runtime}")
+    values: dict[str, Any] = {name: parameters.text(name) for name in _REGISTRATION_TEXTS}
+    values |= {name: parameters.integer(name) for name in _REGISTRATION_NUMBERS}
+    values |= {name: parameters.boolean(name) for name in ("synchronous", "s3_sse_kms")}
+    return Registration(**values)
+
+
+def status(code: int, text: str) -> Response:
+    """A status body (reference 4.3)."""
+    return Response(pretty({"status": text}), code, media_type=JSON)
+
+
+def _log_failures(workers: list[Worker]) -> None:
+    """Nobody waits for these: the log is where their failure is told."""
+    for worker in workers:
+        worker.first_load.add_done_callback(
+            lambda future: isinstance(future.exception(), StartFailed)
+            and _log.error("A worker failed to start: %s", future.exception())
+        )

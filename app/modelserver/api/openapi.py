@@ -1,0 +1,570 @@
+"""The OpenAPI 3.0.1 documents that the listeners describe themselves with (reference 4.5, 6.3)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
+
+Document: TypeAlias = dict[str, Any]
+ListenerKind: TypeAlias = Literal["inference", "management", "metrics", "all"]
+
+TITLE = "modelserver APIs"
+DESCRIPTION = "modelserver serves PyTorch models, with TorchServe's APIs and batching built in."
+
+_OPENAPI = "3.0.1"
+_JSON = "application/json"
+_V2_INFER = "/v2/models/{model_name}/infer"
+_ANY = "*/*"
+
+_TENSOR = {"name": "input", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
+_ERRORS = {
+    400: "The request cannot be understood.",
+    403: "The default version cannot be removed while others exist.",
+    404: "No such model or version.",
+    405: "The method is not allowed, or this API is switched off.",
+    408: "Timed out while cleaning up.",
+    409: "This name and version are registered already.",
+    413: "The body is larger than max_request_size.",
+    500: "The handler or its worker failed.",
+    503: "The queue is full, no worker serves the model, or the handler raised.",
+    504: "The deadline passed.",
+    507: "A worker ran out of memory.",
+}
+_ANSWER_HEADERS = {
+    "x-request-id": ("The request's id, as the handler sees it.", {"type": "string", "format": "uuid"}),
+    "x-batch-id": ("The id of the batch that the request was part of.", {"type": "string", "format": "uuid"}),
+    "x-batch-size": ("Instances in that batch.", {"type": "integer"}),
+}
+
+
+def describe_listener(kind: ListenerKind, version: str, *, open_inference: bool = False) -> Document:
+    """The document of one listener, or of ``all`` of them in one; ``version`` is the server's.
+
+    ``open_inference``: the V2 route is served too.
+    """
+    parts = {
+        "inference": (_inference_paths,),
+        "management": (_management_paths,),
+        "metrics": (_metrics_paths,),
+        "all": (_inference_paths, _management_paths, _metrics_paths),
+    }[kind]
+    paths: Document = {}
+    for part in parts:
+        for path, operations in part().items():
+            paths.setdefault(path, {}).update(operations)
+    if not open_inference:
+        paths.pop(_V2_INFER, None)
+    return _document({"title": TITLE, "description": DESCRIPTION, "version": version}, paths)
+
+
+def describe_model(name: str, version: str | None = None, *, open_inference: bool = False) -> Document:
+    """The document of one model's inference API (reference 6.3), with its real paths."""
+    segment = _segment(name)
+    path = f"/predictions/{segment}" + (f"/{_segment(version)}" if version else "")
+    paths = {
+        path: {"post": _predict("predictions", "Predict with this model.", [])},
+        f"/v1/models/{segment}:predict": {"post": _v1("v1_predict", "Predict, V1 protocol.", [])},
+    }
+    if open_inference:
+        paths[f"/v2/models/{segment}/infer"] = {"post": _v2("v2_infer", [])}
+    return _document({"title": f"RESTful API for: {name}", "version": "1.0.0"}, paths)
+
+
+def describe_model_management(name: str, version: str | None = None) -> Document:
+    """The document of one model's management API: what OPTIONS on it answers (reference 5.1)."""
+    path = f"/models/{_segment(name)}"
+    paths = {path: _model_operations("", [])}
+    if version:
+        path = f"{path}/{_segment(version)}"
+        paths = {path: _model_operations("version_", []), f"{path}/set-default": {"put": _set_default([])}}
+    return _document({"title": f"RESTful Management API for: {name}", "version": "1.0.0"}, paths)
+
+
+def _document(info: Document, paths: Document) -> Document:
+    return {"openapi": _OPENAPI, "info": info, "paths": paths, "components": {"schemas": _schemas()}}
+
+
+# The listeners
+
+
+def _inference_paths() -> Document:
+    model, version = _path_parameter("model_name"), _path_parameter("model_version")
+    explain = "Explain with the default version of a model."
+    return {
+        "/": {"options": _description("apiDescription", "This document.")},
+        "/ping": {"get": _ping()},
+        "/v1/models": {"get": _v1_list()},
+        "/v1/models/{model_name}": {"get": _v1_ready()},
+        "/v1/models/{model_name}:predict": {"post": _v1("v1_predict", "Predict, V1 protocol.", [model])},
+        "/v1/models/{model_name}:explain": {"post": _v1("v1_explain", "Explain, V1 protocol.", [model])},
+        _V2_INFER: {"post": _v2("v2_infer", [model])},
+        "/predictions/{model_name}": {
+            "post": _predict("predictions", "Predict with the default version of a model.", [model])
+        },
+        "/predictions/{model_name}/{model_version}": {
+            "post": _predict("version_predictions", "Predict with one version of a model.", [model, version])
+        },
+        "/explanations/{model_name}": {"post": _predict("explanations", explain, [model])},
+        "/explanations/{model_name}/{model_version}": {
+            "post": _predict("version_explanations", "Explain with one version of a model.", [model, version])
+        },
+        "/invocations": {"post": _invocations()},
+        "/models/{model_name}/invoke": {
+            "post": _predict(
+                "invoke", "Predict, as SageMaker asks; query parameters reach the handler.", [model]
+            )
+        },
+        **_common_paths(),
+    }
+
+
+def _management_paths() -> Document:
+    model, version = _path_parameter("model_name"), _path_parameter("model_version")
+    return {
+        "/": {"options": _description("apiDescription", "This document.")},
+        "/models": {"get": _list_models(), "post": _register()},
+        "/models/{model_name}": _model_operations("", [model]),
+        "/models/{model_name}/{model_version}": _model_operations("version_", [model, version]),
+        "/models/{model_name}/{model_version}/set-default": {"put": _set_default([model, version])},
+        "/v1/models/{model_name}": {"get": _v1_ready()},
+        **_common_paths(),
+    }
+
+
+def _common_paths() -> Document:
+    deprecated = _description("api_description", "This document; deprecated, use OPTIONS /.")
+    return {"/api-description": {"get": {**deprecated, "deprecated": True}}, **_metrics_paths()}
+
+
+def _metrics_paths() -> Document:
+    names = {
+        "in": "query",
+        "name": "name[]",
+        "description": "Only metrics of these names; may be repeated.",
+        "schema": {"type": "array", "items": {"type": "string"}},
+        "style": "form",
+        "explode": True,
+    }
+    text = {"text/plain; version=0.0.4; charset=utf-8": {"schema": {"type": "string"}}}
+    responses = {"200": {"description": "Metrics in Prometheus' text format.", "content": text}}
+    return {"/metrics": {"get": _operation("Metrics", "metrics", "Metrics.", [names], responses)}}
+
+
+# Inference operations
+
+
+def _ping() -> Document:
+    responses = {
+        "200": _json_response("Healthy.", _ref("Status")),
+        "500": _json_response("Some model has fewer healthy workers than its minimum.", _ref("Status")),
+    }
+    return _operation("Health", "ping", "Health of the server.", [], responses)
+
+
+def _predict(operation_id: str, summary: str, parameters: list[Document]) -> Document:
+    anything = {"schema": {"type": "string", "format": "binary"}}
+    body = {
+        "description": "What the model's handler expects: a file, JSON, or a form of several fields.",
+        "content": {
+            _ANY: {**anything, "example": "kitten.jpg"},
+            _JSON: {"schema": {}},
+            "multipart/form-data": {"schema": {"type": "object", "additionalProperties": True}},
+        },
+    }
+    answer = {
+        "description": "The handler's answer; status and content type are the handler's to choose.",
+        "headers": _answer_headers(),
+        "content": {_ANY: anything, _JSON: {"schema": {}}},
+    }
+    responses = {"200": answer, **_errors(400, 404, 413, 500, 503, 504, 507)}
+    return _operation("Inference", operation_id, summary, parameters, responses, body=body)
+
+
+def _invocations() -> Document:
+    parameter = _query("model_name", "string", "The model; not needed when exactly one was loaded at start.")
+    summary = "Predict, as SageMaker asks; query parameters reach the handler."
+    return _predict("invocations", summary, [parameter])
+
+
+def _v1(operation_id: str, summary: str, parameters: list[Document]) -> Document:
+    body = _json_body(
+        "The instances; other keys reach the handler.", _ref("V1Request"), example={"instances": [[1.0, 2.0]]}
+    )
+    answer = _json_response("One prediction for each instance, in order.", _ref("V1Response"))
+    responses = {
+        "200": {**answer, "headers": _answer_headers()},
+        **_errors(400, 404, 413, 500, 503, 504, 507),
+    }
+    return _operation("Inference", operation_id, summary, parameters, responses, body=body)
+
+
+def _v2(operation_id: str, parameters: list[Document]) -> Document:
+    body = _json_body(
+        "Tensors; the first dimension of each is the batch.", _ref("V2Request"), example={"inputs": [_TENSOR]}
+    )
+    answer = _json_response("Tensors.", _ref("V2Response"))
+    responses = {
+        "200": {**answer, "headers": _answer_headers()},
+        **_errors(400, 404, 413, 500, 503, 504, 507),
+    }
+    summary = "Infer, V2 (Open Inference) protocol."
+    return _operation("Inference", operation_id, summary, parameters, responses, body=body)
+
+
+def _v1_list() -> Document:
+    responses = {"200": _json_response("The names of the registered models.", _ref("V1Models"))}
+    return _operation("Inference", "v1_listModels", "List the models, V1 protocol.", [], responses)
+
+
+def _v1_ready() -> Document:
+    responses = {
+        "200": _json_response("Whether the model is ready.", _ref("V1Ready")),
+        **_errors(404, 503),
+    }
+    parameters = [_path_parameter("model_name")]
+    return _operation(
+        "Inference", "v1_modelReady", "Readiness of a model, V1 protocol.", parameters, responses
+    )
+
+
+# Management operations
+
+
+def _list_models() -> Document:
+    parameters = [
+        _query("limit", "integer", "Models on a page, at most 100.", default=100),
+        _query("next_page_token", "string", "nextPageToken of the page before."),
+    ]
+    responses = {"200": _json_response("The models, by name.", _ref("ModelList"))}
+    return _operation("Management", "listModels", "List the registered models.", parameters, responses)
+
+
+def _register() -> Document:
+    responses = {
+        "200": _json_response("Registered, with its workers ready.", _ref("Status")),
+        "202": _json_response("Registered; its workers are starting.", _ref("Status")),
+        "206": _json_response("Registered, with fewer workers than asked for so far.", _ref("Status")),
+        **_errors(400, 404, 405, 409, 500, 507),
+    }
+    parameters = [_query(name, **spec) for name, spec in _register_parameters().items()]
+    body = _json_body(
+        "The same parameters; with a JSON body the query is not read.",
+        _ref("RegisterRequest"),
+        example={"url": "resnet-152.mar", "initial_workers": 1},
+        required=False,
+    )
+    summary = "Register a model. The url comes from the query or from a JSON body."
+    return _operation("Management", "registerModel", summary, parameters, responses, body=body)
+
+
+def _register_parameters() -> dict[str, Document]:
+    def of(type_: str, description: str, **schema: Any) -> Document:
+        return {"type_": type_, "description": description, **schema}
+
+    return {
+        "url": of("string", "Archive or folder in the model store, or a URL.", example="resnet-152.mar"),
+        "model_name": of("string", "The model's name; by default the archive's."),
+        "handler": of("string", "The handler, such as image_classifier or module:function."),
+        "runtime": of("string", "The archive's runtime.", enum=["python", "python3", "LSP"]),
+        "batch_size": of(
+            "integer", "Instances in a batch at most; by default the archive's, else 1.", example=8
+        ),
+        "max_batch_size": of("integer", "The same as batch_size, in the words of KServe's batcher."),
+        "max_batch_delay": of("integer", "Milliseconds the oldest instance waits for a fuller batch."),
+        "max_latency": of("integer", "The same as max_batch_delay, in the words of KServe's batcher."),
+        "batch_policy": of(
+            "string",
+            "When a waiting batch goes: window when full or after the delay, greedy at once, adaptive at "
+            "once unless waiting pays. By default window when a delay is given, else adaptive.",
+            enum=["window", "greedy", "adaptive"],
+        ),
+        "timeout": of("integer", "Seconds until a request that is not answered gets a 504."),
+        "initial_workers": of(
+            "integer", "Workers to start; by default default_workers_per_model.", example=1
+        ),
+        "min_workers": of("integer", "Workers at least."),
+        "max_workers": of("integer", "Workers at most."),
+        "split_instances": of(
+            "string",
+            "Whether the instances of a V1 body are split: auto by the handler, true always, false never.",
+            enum=["auto", "true", "false"],
+        ),
+        "synchronous": of("boolean", "Answer when the workers are ready.", default=True),
+        "response_timeout": of("integer", "Seconds a worker may take for a batch."),
+        "startup_timeout": of("integer", "Seconds a worker may take to load the model."),
+        "s3_sse_kms": of("boolean", "Sign the download from S3.", default=False),
+    }
+
+
+def _model_operations(prefix: str, parameters: list[Document]) -> Document:
+    return {
+        "get": _describe(f"{prefix}describeModel", parameters),
+        "put": _scale(f"{prefix}setAutoScale", parameters, has_version=bool(prefix)),
+        "delete": _unregister(f"{prefix}unregisterModel", parameters),
+    }
+
+
+def _describe(operation_id: str, parameters: list[Document]) -> Document:
+    customized = _query("customized", "boolean", "Ask the handler for its own metadata too.", default=False)
+    descriptions = {"type": "array", "items": _ref("ModelDescription")}
+    responses = {
+        "200": _json_response("The version, or each version for `all`.", descriptions),
+        **_errors(404, 500, 503),
+    }
+    summary = "Describe a model: settings, queue, workers."
+    return _operation("Management", operation_id, summary, [*parameters, customized], responses)
+
+
+def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) -> Document:
+    own = [
+        _query("min_worker", "integer", "Workers at least.", default=1, example=2),
+        _query("max_worker", "integer", "Workers at most; by default min_worker."),
+        _query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
+    ]
+    if not has_version:
+        own.append(_query("model_version", "string", "The version; by default the default one."))
+    responses = {
+        "200": _json_response("The workers are ready.", _ref("Status")),
+        "202": _json_response("The change has begun.", _ref("Status")),
+        "206": _json_response("Fewer workers than asked for so far.", _ref("Status")),
+        **_errors(400, 404, 500, 507),
+    }
+    return _operation("Management", operation_id, "Scale a model's workers.", [*parameters, *own], responses)
+
+
+def _unregister(operation_id: str, parameters: list[Document]) -> Document:
+    responses = {
+        "200": _json_response("Unregistered.", _ref("Status")),
+        **_errors(403, 404, 405, 408, 500),
+    }
+    summary = "Unregister a model and free its workers."
+    return _operation("Management", operation_id, summary, parameters, responses)
+
+
+def _set_default(parameters: list[Document]) -> Document:
+    responses = {"200": _json_response("The default version was changed.", _ref("Status")), **_errors(404)}
+    summary = "Make a version the default."
+    return _operation("Management", "setDefault", summary, parameters, responses)
+
+
+def _description(operation_id: str, summary: str) -> Document:
+    responses = {"200": _json_response("An OpenAPI document.", {"type": "object"})}
+    return _operation("Description", operation_id, summary, [], responses)
+
+
+# Pieces
+
+
+def _operation(
+    tag: str,
+    operation_id: str,
+    summary: str,
+    parameters: list[Document],
+    responses: Document,
+    *,
+    body: Document | None = None,
+) -> Document:
+    operation: Document = {"tags": [tag], "summary": summary, "operationId": operation_id}
+    if parameters:
+        operation["parameters"] = parameters
+    if body is not None:
+        operation["requestBody"] = body
+    return {**operation, "responses": responses}
+
+
+def _path_parameter(name: str) -> Document:
+    described, example = {
+        "model_name": ("The model's name.", "resnet-152"),
+        "model_version": ("The version.", "1.0"),
+    }[name]
+    parameter = {"in": "path", "required": True, "name": name, "description": described}
+    return {**parameter, "schema": {"type": "string"}, "example": example}
+
+
+def _query(name: str, type_: str, description: str, *, example: Any = None, **schema: Any) -> Document:
+    parameter = {"in": "query", "name": name, "description": description, "schema": {"type": type_, **schema}}
+    return parameter if example is None else {**parameter, "example": example}
+
+
+def _json_body(description: str, schema: Document, *, example: Document, required: bool = True) -> Document:
+    content = {_JSON: {"schema": schema, "example": example}}
+    return {"description": description, "required": required, "content": content}
+
+
+def _json_response(description: str, schema: Document) -> Document:
+    return {"description": description, "content": {_JSON: {"schema": schema}}}
+
+
+def _errors(*statuses: int) -> Document:
+    return {str(status): _json_response(_ERRORS[status], _ref("Error")) for status in statuses}
+
+
+def _answer_headers() -> Document:
+    return {
+        name: {"description": description, "schema": schema}
+        for name, (description, schema) in _ANSWER_HEADERS.items()
+    }
+
+
+def _ref(schema: str) -> Document:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def _segment(name: str) -> str:
+    """``name`` as one segment of a path; braces would be a template."""
+    return quote(name, safe="")
+
+
+# Schemas
+
+
+def _schemas() -> Document:
+    text = {"type": "string"}
+    return {
+        "Error": _object(
+            {
+                "code": {"type": "integer", "description": "The HTTP status."},
+                "type": {"type": "string", "description": "The kind of error."},
+                "message": text,
+                "error": {"type": "string", "description": "The message again, on V1 and V2 routes."},
+            },
+            description="What went wrong. V2 routes may send `error` alone.",
+        ),
+        "Status": _object({"status": text}, required=["status"]),
+        "ModelList": _model_list(),
+        "ModelDescription": _model_description(),
+        "RegisterRequest": _register_request(),
+        **_v1_schemas(),
+        **_v2_schemas(),
+    }
+
+
+def _object(properties: Document, **more: Any) -> Document:
+    return {"type": "object", "properties": properties, **more}
+
+
+def _model_list() -> Document:
+    text = {"type": "string"}
+    entry = _object({"modelName": text, "modelUrl": text}, required=["modelName", "modelUrl"])
+    token = {"type": "string", "description": "Where the next page begins; absent on the last."}
+    return _object({"nextPageToken": token, "models": {"type": "array", "items": entry}}, required=["models"])
+
+
+def _register_request() -> Document:
+    properties = {}
+    for name, spec in _register_parameters().items():
+        schema = {key: value for key, value in spec.items() if key != "type_"}
+        properties[name] = {"type": spec["type_"], **schema}
+    return _object(properties, required=["url"])
+
+
+def _model_description() -> Document:
+    texts = ("modelName", "modelVersion", "modelUrl", "runtime", "parallelType", "deviceType")
+    numbers = (
+        *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"),
+        *("maxRetryTimeoutInSec", "clientTimeoutInMills", "parallelLevel", "sequenceMaxIdleMSec"),
+        *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
+    )
+    flags = ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup")
+    queue = _object({"remainingCapacity": {"type": "integer"}, "pendingRequests": {"type": "integer"}})
+    return _object(
+        {
+            **{name: {"type": "string"} for name in texts},
+            **{name: {"type": "integer"} for name in numbers},
+            **{name: {"type": "boolean"} for name in flags},
+            "deviceIds": {"type": "array", "items": {"type": "integer"}},
+            "workers": {"type": "array", "items": _worker()},
+            "jobQueueStatus": queue,
+            "batching": _effective_batching(),
+            "customizedMetadata": {
+                "type": "object",
+                "description": "The handler's own, with customized=true.",
+            },
+        }
+    )
+
+
+def _effective_batching() -> Document:
+    source = {"type": "string", "description": "Where the value comes from."}
+    setting = _object({"value": {}, "source": source})
+    description = "The effective batch settings by name, each with its source."
+    return {"type": "object", "description": description, "additionalProperties": setting}
+
+
+def _worker() -> Document:
+    return _object(
+        {
+            "id": {"type": "string"},
+            "startTime": {"type": "string", "format": "date-time"},
+            "status": {"type": "string", "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
+            "memoryUsage": {"type": "integer", "format": "int64", "description": "Resident bytes."},
+            "pid": {"type": "integer"},
+            "gpu": {"type": "boolean"},
+            "gpuUsage": {"type": "string"},
+            "failure": {"type": "string", "description": "Why it failed, while it does."},
+        }
+    )
+
+
+def _v1_schemas() -> Document:
+    anything_list = {"type": "array", "items": {}}
+    return {
+        "V1Request": _object(
+            {
+                "instances": anything_list,
+                "inputs": {**anything_list, "description": "Another name of instances."},
+            },
+            additionalProperties=True,
+        ),
+        "V1Response": _object(
+            {
+                "message": {"type": "string"},
+                "batchId": {"type": "string", "format": "uuid"},
+                "predictions": anything_list,
+                "explanations": anything_list,
+            },
+            description="batchId and message are there when the model batches.",
+        ),
+        "V1Models": _object({"models": {"type": "array", "items": {"type": "string"}}}, required=["models"]),
+        "V1Ready": _object(
+            {"name": {"type": "string"}, "ready": {"type": "boolean"}}, required=["name", "ready"]
+        ),
+    }
+
+
+def _v2_schemas() -> Document:
+    text: Document = {"type": "string"}
+    parameters = {"type": "object", "additionalProperties": True}
+    asked = _object({"name": text, "parameters": parameters}, required=["name"])
+    tensors = {"type": "array", "items": _ref("V2Tensor")}
+    return {
+        "V2Tensor": _object(
+            {
+                "name": text,
+                "shape": {"type": "array", "items": {"type": "integer", "format": "int64"}},
+                "datatype": text,
+                "parameters": parameters,
+                "data": {"type": "array", "items": {}, "description": "Row-major, flat or nested."},
+            },
+            required=["name", "shape", "datatype"],
+        ),
+        "V2Request": _object(
+            {
+                "id": text,
+                "parameters": parameters,
+                "inputs": tensors,
+                "outputs": {"type": "array", "items": asked},
+            },
+            required=["inputs"],
+        ),
+        "V2Response": _object(
+            {
+                "model_name": text,
+                "model_version": text,
+                "id": text,
+                "parameters": parameters,
+                "outputs": tensors,
+            },
+            required=["model_name", "outputs"],
+        ),
+    }

@@ -1,0 +1,72 @@
+"""Parameters of the management API, read as leniently as TorchServe reads them (reference 4.1, 5.2)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from modelserver.errors import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+_log = logging.getLogger("modelserver.api")
+
+
+class Parameters:
+    """Values by name, from the query or from a JSON body."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    @classmethod
+    def of_query(cls, request: Request) -> Parameters:
+        """The query's parameters; of repeated ones the first."""
+        values: dict[str, Any] = {}
+        for name, value in request.query_params.multi_items():
+            values.setdefault(name, value)
+        return cls(values)
+
+    @classmethod
+    async def of_registration(cls, request: Request) -> Parameters:
+        """A JSON body's fields where the content type says JSON (the query does not count), else the query's.
+
+        Raises:
+            BadRequest: the body is no JSON object.
+        """
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip()
+        if content_type != "application/json":
+            return cls.of_query(request)
+        try:
+            values = json.loads(await request.body())
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"The body is no JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise BadRequest("The body must be a JSON object of parameters.")
+        return cls({name: value for name, value in values.items() if value is not None})
+
+    def text(self, name: str) -> str | None:
+        """The value as text; None if it is not given."""
+        value = self._values.get(name)
+        return None if value is None else str(value)
+
+    def integer(self, name: str, default: int | None = None) -> int | None:
+        """The value as a whole number; what is none counts as not given, with a warning in the log."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        try:
+            return int(str(value).strip())
+        except ValueError:
+            _log.warning(
+                "The parameter %s=%r is no whole number, its default is used", name, str(value)[:100]
+            )
+            return default
+
+    def boolean(self, name: str) -> bool | None:
+        """True only for ``true`` in any case; None if it is not given."""
+        value = self._values.get(name)
+        return None if value is None else str(value).strip().lower() == "true"

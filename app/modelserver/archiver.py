@@ -1,0 +1,440 @@
+"""``modelserver-archive``: packs a model as torch-model-archiver does (reference 11.1).
+
+What the archive holds depends on its inputs alone, apart from ``createdOn`` (which ``SOURCE_DATE_EPOCH``
+fixes): entries are sorted and carry no owner and no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import glob
+import gzip
+import io
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Final, Union
+from uuid import uuid4
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from modelserver import __version__
+from modelserver.models.manifest import MANIFEST_PATH
+
+StrPath = Union[str, "os.PathLike[str]"]
+Report = Callable[[int, int], None]
+"""Told how many bytes have been packed, and how many there are in all."""
+Count = Callable[[int], None]
+"""Told the size of each piece that is packed."""
+
+BUILT_IN_HANDLERS: Final = (
+    "base_handler",
+    "text_classifier",
+    "image_classifier",
+    "object_detector",
+    "image_segmenter",
+    "dali_image_classifier",
+    "vllm_handler",
+    "trt_llm_handler",
+)
+RUNTIMES: Final = ("python", "python3", "LSP")
+FORMATS: Final = ("default", "zip-store", "tgz", "no-archive")
+
+_LOG: Final = logging.getLogger(__name__)
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_\-.]*$"
+_SUFFIX: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
+_SKIPPED_FOLDERS: Final = ("__MACOSX", "__pycache__")
+_PATTERN: Final = re.compile(r"[*?\[\]]")
+_CHUNK: Final = 1 << 20
+_SHOW_PROGRESS_FROM: Final = 32 << 20  # bytes
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can tell
+
+
+class ArchiverError(Exception):
+    """What keeps an archive from being made; the message is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveConfig:
+    """What goes into an archive, and where the archive goes.
+
+    ``handler`` is a built-in handler's name, or a file with or without ``.py``, with or without a colon and a
+    function. ``extra_files`` are separated by commas: files, directories (their contents) and glob patterns.
+    """
+
+    model_name: str
+    handler: str
+    version: str
+    serialized_file: StrPath | None = None
+    model_file: StrPath | None = None
+    extra_files: str | None = None
+    runtime: str = "python"
+    export_path: StrPath = "."
+    archive_format: str = "default"
+    force: bool = False
+    requirements_file: StrPath | None = None
+    config_file: StrPath | None = None
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> ArchiveConfig:
+        """From the parsed command line."""
+        return cls(**vars(args))
+
+
+def build_archive(config: ArchiveConfig, report: Report | None = None) -> Path:
+    """Write the archive and return its path. Raises ``ArchiverError``, ``FileNotFoundError``, ``OSError``.
+
+    Inputs are read where they lie, not copied first; the archive appears when it is complete.
+    """
+    target = _target(config)
+    contents = _contents(config)
+    _warn_of_mistakes(config, contents)
+    manifest = json.dumps(make_manifest(config), indent=2).encode()
+    contents.pop(MANIFEST_PATH, None)
+    partial = target.with_name(f".{uuid4().hex}.part")
+    try:
+        _write(config, partial, contents, manifest, _counter(contents, manifest, report or _unheard))
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        partial.replace(target)
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+    return target
+
+
+def make_manifest(config: ArchiveConfig) -> dict[str, object]:
+    """The manifest of reference 10.2; names of files without their folders."""
+    model = {
+        "modelName": config.model_name,
+        "serializedFile": _base_name(config.serialized_file),
+        "handler": _base_name(config.handler),
+        "modelFile": _base_name(config.model_file),
+        "modelVersion": config.version,
+        "requirementsFile": _base_name(config.requirements_file),
+        "configFile": _base_name(config.config_file),
+    }
+    return {
+        "createdOn": _now().strftime("%d/%m/%Y %H:%M:%S"),
+        "runtime": config.runtime,
+        "model": {key: value for key, value in model.items() if value},
+        "archiverVersion": __version__,
+    }
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags of torch-model-archiver."""
+    parser = argparse.ArgumentParser(
+        prog="modelserver-archive", description="Pack a model, its handler and its files into one archive."
+    )
+    add = parser.add_argument
+    add("--model-name", required=True, help="name of the model, and of the archive without its suffix")
+    add("-v", "--version", required=True, help="version of the model")
+    add(
+        "--handler",
+        required=True,
+        help=f"file with the handler, optionally with :function, or one of {', '.join(BUILT_IN_HANDLERS)}",
+    )
+    add("--serialized-file", help="weights (.pt, .pth) or an executable model (TorchScript, .pt2, ONNX)")
+    add("--model-file", help="Python file with the class of an eager model")
+    add("--extra-files", help="comma-separated files, directories and patterns to add")
+    add("--runtime", choices=RUNTIMES, default="python", help="what runs the handler (default: python)")
+    add("--export-path", default=".", help="directory for the archive (default: the current one)")
+    add(
+        "--archive-format",
+        choices=FORMATS,
+        default="default",
+        help="default: compressed .mar; zip-store: plain .mar; tgz: .tar.gz; no-archive: a directory",
+    )
+    add("-f", "--force", action="store_true", help="overwrite an existing archive")
+    add("-r", "--requirements-file", help="requirements.txt of the handler")
+    add("-c", "--config-file", help="model-config.yaml")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script: 0, or 1 with a message on standard error (2 for a wrong command line)."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    config = ArchiveConfig.from_args(make_parser().parse_args(argv))
+    try:
+        with _progress(config.model_name) as report:
+            path = build_archive(config, report)
+    except (ArchiverError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(path)
+    return 0
+
+
+def _unheard(_packed: int, _total: int) -> None:
+    """Nobody watches."""
+
+
+def _counter(contents: dict[str, Path], manifest: bytes, report: Report) -> Count:
+    """What the writers tell the size of every piece, so that ``report`` hears the sums."""
+    total = sum(path.stat().st_size for path in contents.values()) + len(manifest)
+    packed = 0
+
+    def count(size: int) -> None:
+        nonlocal packed
+        packed += size
+        report(packed, total)
+
+    return count
+
+
+@contextlib.contextmanager
+def _progress(name: str) -> Iterator[Report]:
+    """A progress bar on standard error, for a person who packs large files."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None, visible=False)
+        yield lambda packed, total: bar.update(
+            task, completed=packed, total=total, visible=total >= _SHOW_PROGRESS_FROM
+        )
+
+
+def _target_path(config: ArchiveConfig) -> Path:
+    return Path(config.export_path) / f"{config.model_name}{_SUFFIX[config.archive_format]}"
+
+
+def _target(config: ArchiveConfig) -> Path:
+    """Where the archive goes, after the checks of name, directory and ``--force``."""
+    if not re.fullmatch(_NAME, config.model_name):
+        raise ArchiverError(
+            "Model name contains special characters.\n"
+            f"The allowed regular expression filter for model name is: {_NAME}"
+        )
+    for value, allowed, flag in (
+        (config.runtime, RUNTIMES, "runtime"),
+        (config.archive_format, FORMATS, "archive format"),
+    ):
+        if value not in allowed:
+            raise ArchiverError(f"Invalid {flag} {value!r}: choose from {', '.join(allowed)}.")
+    folder = Path(config.export_path)
+    if folder.exists() and not folder.is_dir():
+        raise ArchiverError(
+            f"Given export-path {config.export_path} is not a directory. "
+            "Point to a valid export-path directory."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    target = _target_path(config)
+    if target.exists():
+        _check_overwriting(config, target)
+    return target
+
+
+def _check_overwriting(config: ArchiveConfig, target: Path) -> None:
+    if not config.force:
+        raise ArchiverError(
+            f"{target} already exists.\n"
+            "Please specify --force/-f option to overwrite the model archive output file.\n"
+            "See -h/--help for more details."
+        )
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_PATH).is_file():
+        raise ArchiverError(f"{target} is a directory without {MANIFEST_PATH}; it is not overwritten.")
+    _LOG.warning("Overwriting %s ...", target)
+
+
+def _contents(config: ArchiveConfig) -> dict[str, Path]:
+    """The name of each entry and the file it comes from; of equal names the later wins (reference 11.1)."""
+    contents: dict[str, Path] = {}
+    for path in (config.model_file, config.serialized_file, _handler_file(config.handler)):
+        _add_file(contents, path)
+    for item in (config.extra_files or "").split(","):
+        _add_extra(contents, item.strip())
+    for path in (config.requirements_file, config.config_file):
+        _add_file(contents, path)
+    return dict(sorted(contents.items()))
+
+
+def _handler_file(handler: str) -> str | None:
+    """The file to pack for a handler; none for a built-in one."""
+    if handler in BUILT_IN_HANDLERS:
+        return None
+    file = handler.rpartition(":")[0] if ":" in handler else handler
+    return file if file.endswith(".py") else f"{file}.py"
+
+
+def _add_file(contents: dict[str, Path], path: StrPath | None) -> None:
+    if path is None or not os.fspath(path):
+        return
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"File does not exist: {os.fspath(path)}")
+    _put(contents, Path(path).name, Path(path))
+
+
+def _add_extra(contents: dict[str, Path], item: str) -> None:
+    if not item:
+        return
+    found = [item] if Path(item).exists() else sorted(glob.glob(item))
+    if not found:
+        if not _PATTERN.search(item):
+            raise FileNotFoundError(f"File does not exist: {item}")
+        _LOG.warning("No file matches the pattern %s", item)
+    for path in map(Path, found):
+        if path.is_dir():
+            _add_folder(contents, path, "", (path.resolve(),))
+        else:
+            _add_file(contents, path)
+
+
+def _add_folder(contents: dict[str, Path], folder: Path, prefix: str, above: tuple[Path, ...]) -> None:
+    """The contents of a folder, hidden and cache folders left out; links are followed, but not in circles."""
+    for child in sorted(folder.iterdir()):
+        if not child.is_dir():
+            if not child.is_file():
+                raise FileNotFoundError(f"File does not exist: {child}")
+            _put(contents, prefix + child.name, child)
+            continue
+        if child.name.startswith(".") or child.name in _SKIPPED_FOLDERS:
+            continue
+        if child.resolve() in above:
+            raise ArchiverError(f"{child} is a link to a directory that contains it.")
+        _add_folder(contents, child, f"{prefix}{child.name}/", (*above, child.resolve()))
+
+
+def _put(contents: dict[str, Path], name: str, path: Path) -> None:
+    earlier = contents.get(name)
+    if earlier is not None and earlier.resolve() != path.resolve():
+        _LOG.warning("%s replaces %s: both would be %s in the archive", path, earlier, name)
+    contents[name] = path
+
+
+def _warn_of_mistakes(config: ArchiveConfig, contents: dict[str, Path]) -> None:
+    """Say what would only show when the model is loaded; torch-model-archiver is silent about it."""
+    if config.handler in BUILT_IN_HANDLERS and not config.serialized_file and not config.model_file:
+        _LOG.warning("Neither --serialized-file nor --model-file is given: %s finds no model", config.handler)
+    if config.serialized_file and not Path(config.serialized_file).stat().st_size:
+        _LOG.warning("%s is empty", config.serialized_file)
+    for source in (config.model_file, _handler_file(config.handler)):
+        if source is not None:
+            _warn_of_syntax(Path(source))
+    if config.config_file:
+        try:
+            yaml.safe_load(Path(config.config_file).read_bytes())
+        except yaml.YAMLError as error:
+            _LOG.warning("%s is not valid YAML: %s", config.config_file, " ".join(str(error).split()))
+    folded: dict[str, str] = {}
+    for name in contents:
+        other = folded.setdefault(name.casefold(), name)
+        if other != name:
+            _LOG.warning("%s and %s differ in upper and lower case only: servers refuse this", other, name)
+
+
+def _warn_of_syntax(source: Path) -> None:
+    try:
+        ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        _LOG.warning("%s is not valid Python: %s", source, error)
+
+
+def _write(
+    config: ArchiveConfig, partial: Path, contents: dict[str, Path], manifest: bytes, count: Count
+) -> None:
+    if config.archive_format == "tgz":
+        _write_tar(config.model_name, partial, contents, manifest, count)
+    elif config.archive_format == "no-archive":
+        _write_folder(partial, contents, manifest, count)
+    else:
+        method = zipfile.ZIP_DEFLATED if config.archive_format == "default" else zipfile.ZIP_STORED
+        _write_zip(partial, contents, manifest, count, method=method)
+
+
+def _write_zip(
+    partial: Path, contents: dict[str, Path], manifest: bytes, count: Count, *, method: int
+) -> None:
+    with zipfile.ZipFile(partial, "w") as archive:
+        for name, source in _entries(contents, manifest):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = method
+            info.external_attr = 0o100644 << 16
+            with source as content:
+                info.file_size = _size(content)
+                with archive.open(info, "w") as entry:
+                    _copy(content, entry, count)
+
+
+def _write_tar(
+    model_name: str, partial: Path, contents: dict[str, Path], manifest: bytes, count: Count
+) -> None:
+    with (
+        partial.open("wb") as file,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        for name, source in _entries(contents, manifest):
+            info = tarfile.TarInfo(f"{model_name}/{name}")
+            with source as content:
+                info.size = _size(content)
+                archive.addfile(info, _Counted(content, count))
+
+
+def _write_folder(partial: Path, contents: dict[str, Path], manifest: bytes, count: Count) -> None:
+    for name, source in _entries(contents, manifest):
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        with source as content, (partial / name).open("wb") as file:
+            _copy(content, file, count)
+
+
+def _entries(contents: dict[str, Path], manifest: bytes) -> Iterator[tuple[str, IO[bytes]]]:
+    """Every entry's name and content, the manifest at its place among them."""
+    for name in sorted([*contents, MANIFEST_PATH]):
+        yield name, io.BytesIO(manifest) if name == MANIFEST_PATH else contents[name].open("rb")
+
+
+def _copy(source: IO[bytes], target: IO[bytes], count: Count) -> None:
+    while chunk := source.read(_CHUNK):
+        target.write(chunk)
+        count(len(chunk))
+
+
+def _size(content: IO[bytes]) -> int:
+    size = content.seek(0, os.SEEK_END)
+    content.seek(0)
+    return size
+
+
+class _Counted(io.RawIOBase):
+    """A file that tells how much of it has been read."""
+
+    def __init__(self, source: IO[bytes], count: Count) -> None:
+        self._source = source
+        self._count = count
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._source.read(size)
+        self._count(len(data))
+        return data
+
+
+def _base_name(path: StrPath | None) -> str | None:
+    return Path(path).name if path is not None else None
+
+
+def _now() -> datetime:
+    """Local time, or the time that reproducible builds ask for."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return (
+        datetime.fromtimestamp(int(fixed), timezone.utc) if fixed.isdecimal() else datetime.now().astimezone()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""What waits: a request, the parcels it travels in, and the batch they make."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.wire.messages import Answer, Row
+
+
+class Request:
+    """What one client sent and waits for: ``len(rows)`` instances.
+
+    ``key``: only requests of equal key may share a batch. ``arrived`` and ``deadline`` are seconds of the
+    queue's clock. Exactly one of :meth:`deliver` (for the last missing answer) and :meth:`fail` ends the
+    request; ``on_done`` is called once, then.
+    """
+
+    __slots__ = (
+        "answers",
+        "arrived",
+        "batch_id",
+        "batch_size",
+        "bodies",
+        "deadline",
+        "dispatched",
+        "done",
+        "error",
+        "handler_time",
+        "id",
+        "key",
+        "missing",
+        "nbytes",
+        "on_done",
+        "place",
+        "requeued",
+        "rows",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        rows: Sequence[Row],
+        bodies: Sequence[bytes],
+        arrived: float,
+        *,
+        key: object = None,
+        deadline: float | None = None,
+        on_done: Callable[[Request], None] | None = None,
+    ) -> None:
+        self.id = request_id
+        self.rows = rows
+        self.bodies = bodies
+        self.arrived = arrived
+        self.key = key
+        self.deadline = deadline
+        self.on_done = on_done
+        self.answers: list[tuple[Answer, bytes] | None] = [None] * len(rows)
+        self.missing = len(rows)
+        self.nbytes = sum(map(len, bodies))
+        self.error: Exception | None = None
+        self.done = False
+        self.dispatched: float | None = None
+        self.waiting = 0
+        self.place = 0
+        self.batch_id = ""
+        self.batch_size = 0
+        self.handler_time = 0.0
+        self.requeued = False
+
+    def deliver(self, start: int, answers: list[tuple[Answer, bytes]]) -> None:
+        """Puts answers in their places; an ended request ignores them."""
+        if self.done:
+            return
+        self.answers[start : start + len(answers)] = answers
+        self.missing -= len(answers)
+        if self.missing == 0:
+            self._end()
+
+    def fail(self, error: Exception) -> bool:
+        """Ends the request with an error; False if it had ended before."""
+        if self.done:
+            return False
+        self.error = error
+        self._end()
+        return True
+
+    def _end(self) -> None:
+        self.done = True
+        if self.on_done is not None:
+            self.on_done(self)
+
+
+class Parcel:
+    """Instances ``start`` to ``start + count`` of a request, which travel in one batch."""
+
+    __slots__ = ("count", "request", "start")
+
+    def __init__(self, request: Request, start: int, count: int) -> None:
+        self.request = request
+        self.start = start
+        self.count = count
+
+
+class Batch:
+    """Parcels handed to a worker together.
+
+    ``reason`` says why it went: ``size``, ``delay``, ``idle`` or ``flush``.
+    """
+
+    __slots__ = ("id", "parcels", "reason", "sent_at", "size")
+
+    def __init__(self, parcels: list[Parcel], size: int, reason: str) -> None:
+        self.id = str(uuid.uuid4())
+        self.parcels = parcels
+        self.size = size
+        self.reason = reason
+        self.sent_at = 0.0
+
+    def contents(self) -> tuple[list[Row], list[bytes]]:
+        """The rows and their bytes, in the order of the batch."""
+        rows: list[Row] = []
+        bodies: list[bytes] = []
+        for parcel in self.parcels:
+            request = parcel.request
+            if parcel.count == len(request.rows):
+                rows += request.rows
+                bodies += request.bodies
+            else:
+                end = parcel.start + parcel.count
+                rows += request.rows[parcel.start : end]
+                bodies += request.bodies[parcel.start : end]
+        return rows, bodies

@@ -1,0 +1,207 @@
+"""The command ``modelserver``: TorchServe's flags, messages and exit codes (reference 2)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from modelserver import __version__
+from modelserver.daemon import Readiness, start_detached
+from modelserver.errors import ConfigError
+from modelserver.pidfile import is_server, pid_file, read_pid, remove_own, write_pid
+from modelserver.settings.settings import LoadedSettings, explain, load_settings
+
+STOP_TIMEOUT = 60.0
+
+# Flags that steer what only TorchServe has.
+_WITHOUT_MEANING = {
+    "cpp_log_config": "--cpp-log-config configures TorchServe's C++ backend",
+    "plugins_path": "--plugins-path names plugins for a Java server",
+    "workflow_store": "--workflow-store is for workflows, which cannot be registered (as in TorchServe's last version)",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options = build_parser().parse_args(arguments)
+    if options.version:
+        print(f"modelserver Version is {__version__}")  # noqa: T201 - the command's answer
+        return 0
+    try:
+        if options.stop:
+            return stop(wait=options.foreground)
+        return start(options, arguments)
+    except ConfigError as error:
+        print(error, flush=True)  # noqa: T201
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of reference 2, and ours."""
+    parser = argparse.ArgumentParser("modelserver", description="Serves PyTorch models over HTTP.")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("-v", "--version", action="store_true", help="print the version and leave")
+    action.add_argument("--start", action="store_true", help="start the server (also without this flag)")
+    action.add_argument("--stop", action="store_true", help="stop the running server")
+    add = parser.add_argument
+    add("--ts-config", metavar="FILE", help="configuration file (config.properties)")
+    add("--model-store", metavar="DIR", help="directory of model archives; needed here or in the configuration")
+    add("--workflow-store", metavar="DIR", help=argparse.SUPPRESS)
+    add("--models", nargs="+", metavar="[NAME=]ARCHIVE", help="models to load at start, or all")
+    add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
+    add("--cpp-log-config", metavar="FILE", help=argparse.SUPPRESS)
+    add("--foreground", action="store_true", help="stay in the foreground; with --stop: wait for the end")
+    add("--no-config-snapshots", "--ncs", action="store_true", help="neither write nor restore snapshots")
+    add("--plugins-path", "--ppath", metavar="DIR", help=argparse.SUPPRESS)
+    add("--disable-token-auth", "--dt", action="store_true", help="ask for no tokens")
+    add("--enable-model-api", action="store_true", help="allow to register and unregister models")
+    add("--print-settings", action="store_true", help="print every setting and where it came from")
+    add("--ready-fd", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Starts the server, here with ``--foreground``, otherwise detached."""
+    readiness = Readiness(options.ready_fd)
+    path = pid_file()
+    pid = read_pid(path)
+    if pid is not None and pid != os.getpid():
+        if is_server(pid):
+            return readiness.failed("modelserver is already running, please use modelserver --stop to stop modelserver.")
+        say("Removing orphan pid file.")
+        with contextlib.suppress(OSError):
+            path.unlink()
+    try:
+        loaded = check(options)
+    except ConfigError as error:
+        return readiness.failed(str(error))
+    if not options.foreground and options.ready_fd is None:
+        return start_detached(arguments)
+    return serve(options, loaded, readiness)
+
+
+def check(options: argparse.Namespace) -> LoadedSettings:
+    """The settings, after the checks of reference 2.1, in its order.
+
+    Raises:
+        ConfigError: with the message to print.
+    """
+    if options.log_config and not Path(options.log_config).is_file():
+        raise ConfigError(f"--log-config file not found: {Path(options.log_config).absolute()}")
+    temp = os.environ.get("TEMP")
+    if temp and not Path(temp).is_dir():
+        raise ConfigError(f"Invalid temp directory: {temp}, please check TEMP environment variable.")
+    if options.cpp_log_config and not Path(options.cpp_log_config).is_file():
+        raise ConfigError(f"--cpp-log-config file not found: {options.cpp_log_config}")
+    loaded = load_settings(setting_flags(options), os.environ, Path.cwd())
+    if loaded.settings.model_store is None:
+        raise ConfigError("Missing mandatory parameter --model-store")
+    return loaded
+
+
+def setting_flags(options: argparse.Namespace) -> dict[str, object]:
+    """The flags by the names of the settings they set."""
+    return {
+        "ts_config": options.ts_config,
+        "model_store": options.model_store,
+        "workflow_store": options.workflow_store,
+        "load_models": ",".join(options.models) if options.models else None,
+        "disable_token_authorization": options.disable_token_auth,
+        "enable_model_api": options.enable_model_api,
+    }
+
+
+def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readiness) -> int:
+    """Runs the server in this process until it is told to stop."""
+    # What only the serving process needs is imported here: the other commands answer at once.
+    import uvloop
+
+    from modelserver.server import STARTED, Server
+    from modelserver.telemetry.logs import log_directories, setup_logging
+
+    say_start(options, loaded)
+    log_dir, metrics_dir = log_directories()
+    logs = setup_logging(
+        log_dir,
+        metrics_dir=metrics_dir,
+        console=options.foreground,
+        log_config=Path(options.log_config) if options.log_config else None,
+    )
+    path = pid_file()
+
+    def on_started() -> None:
+        say(STARTED)
+        readiness.started()
+
+    async def run() -> None:
+        await Server(loaded, stamped_log=logs.stamped, on_started=on_started).run()
+
+    write_pid(path)
+    try:
+        uvloop.run(run())
+    except ConfigError as error:
+        return readiness.failed(str(error))
+    finally:
+        remove_own(path)
+        logs.close()
+    return 0
+
+
+def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
+    """The warnings, and the settings if they were asked for."""
+    for flag, reason in _WITHOUT_MEANING.items():
+        if getattr(options, flag):
+            say(f"Warning: {reason}; it has no effect here.")
+    if options.no_config_snapshots:
+        say("Warning: --no-config-snapshots has no effect yet: there are no snapshots.")
+    for warning in loaded.warnings:
+        say(f"Warning: {warning}")
+    if options.print_settings or os.environ.get("MODELSERVER_PRINT_SETTINGS") == "1":
+        say(explain(loaded))
+
+
+def stop(*, wait: bool) -> int:
+    """Ends the running server (reference 2.2). With ``wait`` silently, once it is gone."""
+    path = pid_file()
+    pid = read_pid(path)
+    if pid is None or not is_server(pid):
+        if path.exists():
+            path.unlink(missing_ok=True)
+        say("modelserver is not currently running.")
+        return 0
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        say("modelserver already stopped.")
+        path.unlink(missing_ok=True)
+        return 0
+    except PermissionError:
+        say(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
+        return 1
+    Path("key_file.json").unlink(missing_ok=True)
+    if not wait:
+        path.unlink(missing_ok=True)
+        say("modelserver has stopped.")
+        return 0
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while is_server(pid):
+        if time.monotonic() > deadline:
+            say("Stopping modelserver took too long.")
+            return 0
+        time.sleep(0.05)
+    path.unlink(missing_ok=True)
+    return 0
+
+
+def say(text: str) -> None:
+    """A line on standard output, at once."""
+    print(text, flush=True)  # noqa: T201

@@ -1,0 +1,177 @@
+"""What an archive says about itself: ``MAR-INF/MANIFEST.json`` (reference 10.2)."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from modelserver.errors import InvalidModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MANIFEST_PATH: Final = "MAR-INF/MANIFEST.json"
+RUNTIMES: Final = ("python", "python3", "LSP")
+DEFAULT_VERSION: Final = "1.0"
+DEFAULT_RUNTIME: Final = "python"
+
+_UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs"})  # controls, invisible formatting, lone surrogates
+_DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The fields the server acts on; ``None`` where the manifest is silent.
+
+    ``raw`` is the document as written, which handlers see as ``context.manifest``.
+    """
+
+    model_name: str | None = None
+    model_version: str = DEFAULT_VERSION
+    handler: str | None = None
+    runtime: str = DEFAULT_RUNTIME
+    serialized_file: str | None = None
+    model_file: str | None = None
+    requirements_file: str | None = None
+    config_file: str | None = None
+    source_vocab: str | None = None
+    extensions: str | None = None
+    description: str | None = None
+    created_on: str | None = None
+    archiver_version: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Read a manifest; unknown and older fields stay in ``raw`` only.
+
+    Raises ``InvalidModel`` for what is not a JSON object, a field of the wrong type, an unknown runtime, a
+    handler or file name that leaves the archive.
+    """
+    raw, written = _documents(data)
+    model = written.get("model")
+    if model is None:
+        model = {}
+    if not isinstance(model, dict):
+        raise _unparsable("model must be an object")
+    text, of_model = _reader(written, ""), _reader(model, "model.")
+    manifest = Manifest(
+        model_name=of_model("modelName"),
+        model_version=of_model("modelVersion") or DEFAULT_VERSION,
+        handler=of_model("handler"),
+        runtime=_runtime(written, text),
+        serialized_file=of_model("serializedFile"),
+        model_file=of_model("modelFile"),
+        requirements_file=of_model("requirementsFile"),
+        config_file=of_model("configFile"),
+        source_vocab=of_model("sourceVocab"),
+        extensions=of_model("extensions"),
+        description=text("description") or of_model("description"),
+        created_on=text("createdOn"),
+        archiver_version=text("archiverVersion"),
+        raw=raw,
+    )
+    _check_names(manifest)
+    return manifest
+
+
+def check_handler(handler: str) -> None:
+    """Refuse a handler that is not ``module``, ``module.py`` or ``module:function`` of the archive.
+
+    Raises ``InvalidModel``; whether the module exists is the worker's to find out (reference 12.2).
+    """
+    module, colon, function = handler.partition(":")
+    problem = _path_problem(handler if _DRIVE.match(handler) else module)
+    if problem is None and colon and not function.isidentifier():
+        problem = "what follows the colon must be the name of a function"
+    if problem is not None:
+        raise InvalidModel(f"Invalid handler {handler!r}: {problem}.")
+
+
+def _documents(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The document twice: as Python values, and with numbers as they were written."""
+    try:
+        text = data.decode("utf-8-sig")
+        raw = json.loads(text, parse_constant=_not_json)
+        # A version written as the number 1.10 is version "1.10", not 1.1.
+        written = json.loads(text, parse_float=str, parse_int=str)
+        json.dumps(raw, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise _unparsable(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except UnicodeError as error:
+        raise _unparsable("it must be valid UTF-8") from error
+    except RecursionError as error:
+        raise _unparsable("it is nested too deeply") from error
+    except ValueError as error:
+        raise _unparsable(str(error)) from error
+    if not isinstance(raw, dict):
+        raise _unparsable("it must be a JSON object")
+    return raw, written
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _reader(fields: Mapping[str, Any], where: str) -> Callable[[str], str | None]:
+    def read(name: str) -> str | None:
+        value = fields.get(name)
+        if value is None or value == "":
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if not isinstance(value, str):
+            raise _unparsable(f"{where}{name} must be a string")
+        if _unprintable(value):
+            raise _unparsable(f"{where}{name} contains unprintable characters")
+        return value
+
+    return read
+
+
+def _runtime(fields: Mapping[str, Any], text: Callable[[str], str | None]) -> str:
+    if "runtime" not in fields:
+        return DEFAULT_RUNTIME
+    runtime = text("runtime")
+    if runtime not in RUNTIMES:
+        raise InvalidModel("Runtime is not defined or invalid.")
+    return runtime
+
+
+def _check_names(manifest: Manifest) -> None:
+    if manifest.handler is not None:
+        check_handler(manifest.handler)
+    files = {
+        "serializedFile": manifest.serialized_file,
+        "modelFile": manifest.model_file,
+        "requirementsFile": manifest.requirements_file,
+        "configFile": manifest.config_file,
+    }
+    for name, path in files.items():
+        problem = None if path is None else _path_problem(path)
+        if problem is not None:
+            raise InvalidModel(f"Invalid {name} {path!r} in {MANIFEST_PATH}: {problem}.")
+
+
+def _path_problem(path: str) -> str | None:
+    """Why ``path`` cannot name something inside the archive, or ``None``."""
+    if not path.strip():
+        return "a name is missing"
+    if _unprintable(path):
+        return "unprintable characters are not allowed"
+    if "\\" in path or path.startswith("/") or _DRIVE.match(path):
+        return "only names relative to the archive, with forward slashes, are allowed"
+    if ".." in path.split("/"):
+        return "it must not leave the archive"
+    return None
+
+
+def _unprintable(text: str) -> bool:
+    return any(unicodedata.category(character) in _UNPRINTABLE for character in text)
+
+
+def _unparsable(reason: str) -> InvalidModel:
+    return InvalidModel(f"Failed to parse signature.json. {MANIFEST_PATH}: {reason}.")

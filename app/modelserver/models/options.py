@@ -1,0 +1,397 @@
+"""How a model version is served: register parameters, model-config.yaml, ``models=`` and settings made one.
+
+Each option is the first one given along reference 8.5 and 8.6, but a yaml silent on a timeout does not hide
+what the others say. The batch policy follows the design's section 9: one that is asked for wins, a delay
+that is asked for means window, and the rest is adaptive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from modelserver.errors import BadRequest
+from modelserver.models.config import BATCH_POLICIES, Batcher, ModelConfig
+from modelserver.settings.model_defaults import ModelDefaults
+from modelserver.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REGISTER = "register parameter"
+YAML = "model-config.yaml"
+MODELS_KEY = "models= in config.properties"
+CONFIG_FILE = "config.properties"
+ENVIRONMENT = "environment"
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+BATCHER_DEFAULT = "batcher default"
+
+DEFAULT_BATCH_SIZE = 1
+DEFAULT_BATCH_DELAY = 100
+DEFAULT_MAX_RETRY_TIMEOUT = 300
+SplitInstances = Literal["auto", "true", "false"]
+_SPLITS = ("auto", "true", "false")
+_BLOCK = Batcher()
+_UNTOUCHED = Settings()
+_T = TypeVar("_T")
+_Choice = tuple[_T, str]  # a value and its source
+_Workers = tuple[int, int]  # fewest and most
+
+
+class BatchPolicy(str, Enum):
+    """The rule that decides when a waiting batch goes (design 5)."""
+
+    WINDOW = "window"
+    GREEDY = "greedy"
+    ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The parameters of a registration, None where not given (reference 5.2).
+
+    ``max_batch_delay`` and ``max_latency`` are in ms, timeouts in s. ``max_batch_size``, ``max_latency`` and
+    ``timeout`` are KServe's words and count as a ``batcher:`` block. TorchServe's own marks for "not given"
+    are understood: -1 and 0 as batch size, -1 as a timeout, -1 and -100 as delay.
+
+    Raises BadRequest for values out of range.
+    """
+
+    url: str | None = None
+    model_name: str | None = None
+    handler: str | None = None
+    runtime: str | None = None
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    initial_workers: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+    synchronous: bool | None = None
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    s3_sse_kms: bool | None = None
+    batch_policy: str | None = None
+    max_batch_size: int | None = None
+    max_latency: int | None = None
+    timeout: int | None = None
+    split_instances: str | bool | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(1, batch_size=_given(self.batch_size, -1, 0))
+        _at_least(0, max_batch_delay=_given(self.max_batch_delay, -1, -100))
+        _at_least(1, response_timeout=_given(self.response_timeout, -1))
+        _at_least(1, startup_timeout=_given(self.startup_timeout, -1))
+        _at_least(0, min_workers=self.min_workers, max_workers=self.max_workers)
+        _at_least(1, max_batch_size=self.max_batch_size, max_latency=self.max_latency, timeout=self.timeout)
+        _one_of(BATCH_POLICIES, batch_policy=self.batch_policy)
+        _one_of(_SPLITS, split_instances=self.split_instances)
+        _unambiguous("batch_size", _given(self.batch_size, -1, 0), "max_batch_size", self.max_batch_size)
+        _unambiguous(
+            "max_batch_delay", _given(self.max_batch_delay, -1, -100), "max_latency", self.max_latency
+        )
+        _ordered(self.min_workers, self.max_workers)
+
+    @property
+    def has_batcher(self) -> bool:
+        """One of KServe's words was used."""
+        return not (self.max_batch_size is None and self.max_latency is None and self.timeout is None)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How one model version is served. ``max_batch_delay`` is in ms, the timeouts in s.
+
+    ``request_timeout`` is the server's deadline for a request, None for none. ``batcher``: a block like
+    KServe's is present. ``device_ids`` is empty where any device will do. ``sources`` names where each option
+    came from; ``warnings`` are lines for the log.
+    """
+
+    batch_size: int = DEFAULT_BATCH_SIZE
+    max_batch_delay: int = DEFAULT_BATCH_DELAY
+    batch_policy: BatchPolicy = BatchPolicy.ADAPTIVE
+    batcher: bool = False
+    response_timeout: int = 120
+    startup_timeout: int = 120
+    request_timeout: float | None = None
+    max_retry_timeout: int = DEFAULT_MAX_RETRY_TIMEOUT
+    min_workers: int = 0
+    max_workers: int = 0
+    job_queue_size: int = 100
+    job_queue_bytes: int = 512 * 1024 * 1024
+    split_instances: SplitInstances = "auto"
+    device_type: Literal["cpu", "gpu"] = "cpu"
+    device_ids: tuple[int, ...] = ()
+    parallel_type: str = ""
+    parallel_level: int = 0
+    sources: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def resolve_options(
+    name: str,
+    version: str,
+    registration: Registration,
+    model_config: ModelConfig | None,
+    settings: Settings,
+    *,
+    at_startup: bool,
+    device_count: int,
+    cpu_count: int,
+    setting_sources: Mapping[str, str] | None = None,
+) -> ModelOptions:
+    """The options of a model version.
+
+    ``device_count`` is the number of GPUs found, of which ``number_of_gpu`` may leave fewer.
+    ``setting_sources`` are those of ``LoadedSettings``; without them a setting that differs from its default
+    counts as the file's.
+    """
+    devices = device_count if settings.number_of_gpu is None else min(device_count, settings.number_of_gpu)
+    return _Resolver(
+        registration=registration,
+        config=model_config or ModelConfig(),
+        fallback=settings.models.get(name, {}).get(version) or ModelDefaults(),
+        settings=settings,
+        setting_sources=setting_sources,
+        at_startup=at_startup,
+        devices=devices,
+        cpus=cpu_count,
+    ).resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """All there is to choose from; a method per option answers with the value and its source."""
+
+    registration: Registration
+    config: ModelConfig
+    fallback: ModelDefaults
+    settings: Settings
+    setting_sources: Mapping[str, str] | None
+    at_startup: bool
+    devices: int
+    cpus: int
+
+    def resolve(self) -> ModelOptions:
+        warnings: list[str] = []
+        workers, workers_source = self.workers(warnings)
+        chosen: dict[str, _Choice[Any]] = {
+            "batch_size": self.batch_size(),
+            "max_batch_delay": self.max_batch_delay(),
+            "batch_policy": self.batch_policy(),
+            "batcher": self.batcher(),
+            "response_timeout": self.response_timeout(),
+            "startup_timeout": self.startup_timeout(),
+            "request_timeout": self.request_timeout(),
+            "max_retry_timeout": _first(
+                (self.config.max_retry_timeout, YAML), last=(DEFAULT_MAX_RETRY_TIMEOUT, DEFAULT)
+            ),
+            "min_workers": (workers[0], workers_source),
+            "max_workers": (workers[1], workers_source),
+            "job_queue_size": _first(
+                (self.config.job_queue_size or None, YAML), last=self.setting("job_queue_size")
+            ),
+            "job_queue_bytes": self.setting("job_queue_bytes"),
+            "split_instances": self.split_instances(),
+            "device_type": self.device_type(warnings),
+            "device_ids": _first((self.config.device_ids, YAML), last=((), DEFAULT)),
+            "parallel_type": _first((self.config.parallel_type, YAML), last=("", DEFAULT)),
+            "parallel_level": self.parallel_level(),
+        }
+        return ModelOptions(
+            **{option: value for option, (value, _) in chosen.items()},
+            sources={option: source for option, (_, source) in chosen.items()},
+            warnings=tuple(warnings),
+        )
+
+    def batch_size(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.batch_size, -1, 0), REGISTER),
+            (self.registration.max_batch_size, REGISTER),
+            (self.in_block("max_batch_size"), YAML),
+            (self.config.batch_size, YAML),
+            (self.fallback.batch_size, MODELS_KEY),
+            last=self.unless_block(_BLOCK.max_batch_size, DEFAULT_BATCH_SIZE),
+        )
+
+    def max_batch_delay(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.max_batch_delay, -1, -100), REGISTER),
+            (self.registration.max_latency, REGISTER),
+            (self.in_block("max_latency"), YAML),
+            (self.config.max_batch_delay or None, YAML),
+            (self.fallback.max_batch_delay, MODELS_KEY),
+            last=self.unless_block(_BLOCK.max_latency, DEFAULT_BATCH_DELAY),
+        )
+
+    def batch_policy(self) -> _Choice[BatchPolicy]:
+        asked_for, source = _first(
+            (self.registration.batch_policy or None, REGISTER),
+            (self.config.batch_policy, YAML),
+            last=self.setting("batch_policy"),
+        )
+        if asked_for is not None:
+            return BatchPolicy(asked_for.lower()), source
+        block, block_source = self.batcher()
+        _, delay_source = self.max_batch_delay()
+        if block:
+            return BatchPolicy.WINDOW, block_source
+        if delay_source != DEFAULT:
+            return BatchPolicy.WINDOW, delay_source
+        return BatchPolicy.ADAPTIVE, DEFAULT
+
+    def batcher(self) -> _Choice[bool]:
+        if self.registration.has_batcher:
+            return True, REGISTER
+        return (True, YAML) if self.config.batcher is not None else (False, DEFAULT)
+
+    def response_timeout(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.response_timeout, -1), REGISTER),
+            (self.config.response_timeout, YAML),
+            (self.fallback.response_timeout, MODELS_KEY),
+            last=self.setting("default_response_timeout"),
+        )
+
+    def startup_timeout(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.startup_timeout, -1), REGISTER),
+            (self.config.startup_timeout, YAML),
+            (self.fallback.startup_timeout, MODELS_KEY),
+            last=self.setting("default_startup_timeout"),
+        )
+
+    def request_timeout(self) -> _Choice[float | None]:
+        client_timeout = self.config.client_timeout_ms
+        return _first(
+            (self.registration.timeout, REGISTER),
+            (self.in_block("timeout"), YAML),
+            (client_timeout / 1000 if client_timeout else None, YAML),
+            last=self.unless_block(_BLOCK.timeout, None),
+        )
+
+    def split_instances(self) -> _Choice[str]:
+        return _first(
+            (_as_split(self.registration.split_instances), REGISTER),
+            (_as_split(self.config.split_instances), YAML),
+            last=self.setting("split_instances"),
+        )
+
+    def device_type(self, warnings: list[str]) -> _Choice[str]:
+        if self.config.device_type == "gpu" and not self.devices:
+            warnings.append(
+                "model-config.yaml: deviceType=gpu: there is no GPU to use, the model runs on the CPU"
+            )
+            return "cpu", DEFAULT
+        return _first((self.config.device_type, YAML), last=("gpu" if self.devices else "cpu", DEFAULT))
+
+    def parallel_level(self) -> _Choice[int]:
+        processes = (self.config.torchrun or {}).get("nproc-per-node")
+        if isinstance(processes, int) and not isinstance(processes, bool) and processes > 0:
+            return processes, YAML
+        if self.config.parallel_type and self.config.parallel_level is not None:
+            return self.config.parallel_level, YAML
+        return 0, DEFAULT
+
+    def workers(self, warnings: list[str]) -> _Choice[_Workers]:
+        default = self.default_workers()
+        return _first(
+            (self.registered_workers(default[0]), REGISTER),
+            (self.yaml_workers(warnings), YAML),
+            (self.fallback_workers(default[0], warnings), MODELS_KEY),
+            last=((default[0], default[0]), default[1]),
+        )
+
+    def default_workers(self) -> _Choice[int]:
+        initial = self.registration.initial_workers
+        if not self.at_startup and initial is not None:
+            return max(0, initial), REGISTER
+        configured, source = self.setting("default_workers_per_model")
+        if configured or not self.at_startup:
+            return configured, source
+        return self.devices or self.cpus, DEFAULT
+
+    def registered_workers(self, default: int) -> _Workers | None:
+        fewest, most = self.registration.min_workers, self.registration.max_workers
+        if fewest is not None:
+            return fewest, fewest if most is None else most
+        return None if most is None else (min(default, most), most)
+
+    def yaml_workers(self, warnings: list[str]) -> _Workers | None:
+        fewest, most = self.config.min_workers or 0, self.config.max_workers or 0
+        if 0 < fewest <= most:
+            return fewest, most
+        if self.config.min_workers is not None or self.config.max_workers is not None:
+            warnings.append(f"Invalid model config in mar, minWorkers:{fewest}, maxWorkers:{most}")
+        return None
+
+    def fallback_workers(self, default: int, warnings: list[str]) -> _Workers | None:
+        fewest, most = self.fallback.min_workers, self.fallback.max_workers
+        if not self.at_startup or (fewest is None and most is None):
+            return None
+        if fewest is not None and most is not None and most < fewest:
+            warnings.append(f"models=: minWorkers={fewest} is above maxWorkers={most}, both are ignored")
+            return None
+        if fewest is None:
+            fewest = default if most is None else min(default, most)
+        return fewest, max(fewest, default) if most is None else most
+
+    def in_block(self, name: str) -> int | None:
+        """What the yaml's batcher block says itself."""
+        block = self.config.batcher
+        return getattr(block, name) if block is not None and name in block.given else None
+
+    def unless_block(self, of_block: _T, otherwise: _T) -> _Choice[_T]:
+        return (of_block, BATCHER_DEFAULT) if self.batcher()[0] else (otherwise, DEFAULT)
+
+    def setting(self, key: str) -> _Choice[Any]:
+        value = getattr(self.settings, key)
+        if self.setting_sources is None:
+            return value, DEFAULT if value == getattr(_UNTOUCHED, key) else CONFIG_FILE
+        return value, _kind_of_source(self.setting_sources[key])
+
+
+def _first(*candidates: tuple[_T | None, str], last: tuple[_T, str]) -> _Choice[_T]:
+    for value, source in candidates:
+        if value is not None:
+            return value, source
+    return last
+
+
+def _kind_of_source(source: str) -> str:
+    if source == DEFAULT:
+        return DEFAULT
+    if source.startswith("environment "):
+        return ENVIRONMENT
+    return COMMAND_LINE if source.startswith("flag ") else CONFIG_FILE
+
+
+def _given(value: int | None, *unset: int) -> int | None:
+    return None if value in unset else value
+
+
+def _as_split(value: str | bool | None) -> str | None:
+    return None if value is None else str(value).lower() or None
+
+
+def _at_least(minimum: int, **parameters: int | None) -> None:
+    for name, value in parameters.items():
+        if value is not None and value < minimum:
+            raise BadRequest(f"{name}={value}: a whole number of at least {minimum} is needed")
+
+
+def _one_of(choices: tuple[str, ...], **parameters: str | bool | None) -> None:
+    for name, value in parameters.items():
+        if value is not None and str(value).lower() not in ("", *choices):
+            raise BadRequest(f"{name}={value}: one of {', '.join(choices)} is needed")
+
+
+def _unambiguous(name: str, value: int | None, other_name: str, other: int | None) -> None:
+    if value is not None and other is not None and value != other:
+        raise BadRequest(f"{name}={value} and {other_name}={other} are the same setting, give one of them")
+
+
+def _ordered(fewest: int | None, most: int | None) -> None:
+    if fewest is not None and most is not None and most < fewest:
+        raise BadRequest(f"max_workers={most}: a whole number of at least min_workers={fewest} is needed")

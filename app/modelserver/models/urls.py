@@ -1,0 +1,180 @@
+"""Which URLs models may come from (reference 10.4, design 7 and 9; F62).
+
+Without an ``allowed_urls`` of the operator, only public http(s) hosts are allowed: every address that a host
+name resolves to must be public, and the connection goes to the very address that was checked, so that a
+second answer of the DNS cannot change it. What the operator listed is taken at its word. Proxies from the
+environment are not used: they would resolve the name again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+import httpx
+
+from modelserver.errors import ConfigError, ModelNotFound
+
+DEFAULT_ALLOWED_URLS: Final = "file://.*|http(s)?://.*"
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+"""Host and port to the addresses it stands for; raises ``OSError`` if there are none."""
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# Not public, whatever the running Python's tables say; the first two answer with a machine's credentials.
+_NEVER_PUBLIC: Final = tuple(
+    map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "2001:db8::/32"))
+)
+_MAX_ADDRESSES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class UrlPolicy:
+    """The operator's ``allowed_urls``, or the default that allows public hosts only."""
+
+    allowed: tuple[re.Pattern[str], ...] = (re.compile(DEFAULT_ALLOWED_URLS, re.IGNORECASE),)
+    operator_set: bool = False
+
+    @classmethod
+    def parse(cls, text: str, *, operator_set: bool) -> UrlPolicy:
+        """From a comma-separated list of regular expressions. Raises ``ConfigError`` for a malformed one."""
+        items = filter(None, (part.strip() for part in text.split(",")))
+        try:
+            return cls(tuple(re.compile(item, re.IGNORECASE) for item in items), operator_set)
+        except re.error as error:
+            raise ConfigError(f"Invalid configuration: allowed_urls={text}: {error}") from error
+
+    def check(self, url: str, *, asked: str | None = None) -> None:
+        """Raise ``ModelNotFound`` unless this http(s) or ``file://`` URL may be used.
+
+        ``asked`` is the URL that redirected here.
+        """
+        if not any(pattern.fullmatch(url) for pattern in self.allowed):
+            raise refusal(url if asked is None else asked, "" if asked is None else "it redirects elsewhere")
+        problem = _disguise(url)
+        if problem is None and scheme(url) == "file" and not self.operator_set:
+            problem = "file:// needs an allowed_urls in the configuration"
+        if problem is not None:
+            raise refusal(url if asked is None else asked, problem)
+
+    def check_address(self, address: str, url: str) -> None:
+        """Raise ``ModelNotFound`` for an address that is not public, unless the operator listed the URL."""
+        if not self.operator_set and not is_public(address):
+            raise refusal(url, "its host is not a public one, which only allowed_urls can permit")
+
+
+class CheckedTransport(httpx.AsyncBaseTransport):
+    """Connects only to addresses that the policy allows, and to no other than those checked.
+
+    The request keeps the name in its Host header and in TLS. ``asked`` is the URL that errors name.
+    """
+
+    def __init__(
+        self, policy: UrlPolicy, asked: str, inner: httpx.AsyncBaseTransport, resolve: Resolver
+    ) -> None:
+        self._policy = policy
+        self._asked = asked
+        self._inner = inner
+        self._resolve = resolve
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send to the first checked address that accepts a connection.
+
+        Raises ``ModelNotFound`` for a forbidden one, ``httpx.ConnectError`` if none answers.
+        """
+        host = request.url.raw_host.decode("ascii")
+        addresses = await self._checked(host, request.url)
+        failure: httpx.TransportError = httpx.ConnectError(f"{host} has no address")
+        for address in addresses[:_MAX_ADDRESSES]:
+            pinned = httpx.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+            try:
+                return await self._inner.handle_async_request(pinned)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+    async def _checked(self, host: str, url: httpx.URL) -> list[str]:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        if port > 65535:
+            raise httpx.ConnectError(f"{host}: there is no port {port}")
+        try:
+            addresses = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise httpx.ConnectError(f"{host}: {error}") from error
+        for address in addresses:
+            self._policy.check_address(address, self._asked)
+        return addresses
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """All addresses of a host, as the system finds them: also ``127.1`` and ``2130706433`` (F62)."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+def scheme(url: str) -> str | None:
+    """The scheme of a URL in lower case, ``None`` for a plain name."""
+    match = _SCHEME.match(url)
+    return match.group(1).lower() if match else None
+
+
+def leaves_its_place(url: str) -> bool:
+    """Whether ``..`` occurs in the URL, percent-encoded or not (reference 5.2)."""
+    for _ in range(3):
+        if ".." in url:
+            return True
+        url = unquote(url)
+    return ".." in url
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address belongs to the public internet, also where IPv6 carries an IPv4 one."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        carried = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if carried is None and ip in _NAT64:
+            carried = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if carried is not None:
+            return is_public(str(carried))
+    special = (
+        ip.is_multicast or ip.is_reserved or ip.is_unspecified or any(ip in net for net in _NEVER_PUBLIC)
+    )
+    return ip.is_global and not special
+
+
+def refusal(url: str, reason: str = "") -> ModelNotFound:
+    """TorchServe's answer to a URL that is not allowed, and why where TorchServe has no such rule."""
+    text = f"Given URL {url} does not match any allowed URL(s)"
+    return ModelNotFound(f"{text}: {reason}" if reason else text)
+
+
+def _disguise(url: str) -> str | None:
+    """What makes a URL mean another place than it seems to, or ``None``."""
+    if any(character <= " " or character in "\\\x7f" for character in url):
+        return "spaces, control characters and backslashes are not allowed"
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return None  # no place at all: the download says so
+    if parsed.userinfo:
+        return "credentials are not allowed in it"
+    if leaves_its_place(url):
+        return "'..' is not allowed in it"
+    return None

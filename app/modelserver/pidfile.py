@@ -1,0 +1,48 @@
+"""The file that says which process is the server: ``<temp>/.model_server.pid`` (reference 2.1)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import psutil
+
+MARKER = "modelserver"
+
+
+def pid_file() -> Path:
+    """One per temporary directory, as TorchServe has it."""
+    return Path(tempfile.gettempdir()) / ".model_server.pid"
+
+
+def read_pid(path: Path) -> int | None:
+    """The number in the file; None if there is no file or no number in it."""
+    try:
+        return int(path.read_text("ascii").strip())
+    except (OSError, ValueError):
+        return None
+
+
+def is_server(pid: int) -> bool:
+    """Whether the process lives and is a model server: numbers are used again by the system."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and any(Path(part).name == MARKER for part in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def write_pid(path: Path) -> None:
+    """Puts this process's number there, in one step."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(str(os.getpid()), "ascii")
+    temporary.replace(path)
+
+
+def remove_own(path: Path) -> None:
+    """Removes the file if it still names this process."""
+    if read_pid(path) == os.getpid():
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -1,0 +1,186 @@
+"""The server from start to end: bind, load, listen, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from modelserver import __version__
+from modelserver.api.app import Services
+from modelserver.api.inference import InferenceApi
+from modelserver.listeners import Listeners, bind, roles_by_address
+from modelserver.models.preparation import Preparation
+from modelserver.models.registry import Registry
+from modelserver.settings.settings import Address, LoadedSettings, Settings
+from modelserver.telemetry.access import AccessLog
+from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.telemetry.system import SystemMonitor, gpu_count
+from modelserver.workers.devices import DeviceRing
+
+_log = logging.getLogger("modelserver.server")
+
+STARTED = "Model server started."
+_WORKDIR_PREFIX = "modelserver-"
+
+
+class Server:
+    """Composed once from its settings; :meth:`run` returns when it has stopped.
+
+    Args:
+        loaded: the settings and where they came from.
+        stamped_log: whether access lines bring their own time (see :class:`AccessLog`).
+        on_started: called when the listeners accept connections.
+    """
+
+    def __init__(self, loaded: LoadedSettings, *, stamped_log: bool, on_started: Callable[[], None]) -> None:
+        self._loaded = loaded
+        self._settings = loaded.settings
+        self._stamped_log = stamped_log
+        self._on_started = on_started
+        self._stop = asyncio.Event()
+        self._signals = 0
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT; a second one ends the server at once.
+
+        Raises:
+            ConfigError: an address cannot be had.
+        """
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        sockets = {
+            address: bind(address, ", ".join(f"{role}_address" for role in sorted(roles)))
+            for address, roles in roles_by_address(settings).items()
+        }
+        with contextlib.ExitStack() as stack:
+            for bound in sockets.values():
+                stack.callback(bound.close)
+            workdir = stack.enter_context(work_directory())
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_signal)
+            await self._serve(sockets, workdir)
+        for address in sockets:
+            if address.scheme == "unix":
+                Path(address.path).unlink(missing_ok=True)
+
+    async def _serve(self, sockets: dict[Address, socket.socket], workdir: Path) -> None:
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        metrics = ServerMetrics(mode=settings.metrics_mode)
+        devices = DeviceRing(gpu_count(settings.number_of_gpu))
+        registry = Registry(Preparation(settings, self._loaded.sources, workdir, metrics, devices))
+        access = AccessLog(stamped=self._stamped_log)
+        access.start(loop)
+
+        def on_response(
+            client: str, method: str, target: bytes, version: str, status: int, seconds: float
+        ) -> None:
+            metrics.response(status)
+            access.log(client, method, target.decode("latin-1"), version, status, seconds)
+
+        services = Services(registry, metrics, settings)
+        hot = InferenceApi(registry, settings.max_request_size)
+        listeners = Listeners(settings, services, hot, on_response)
+        metrics.on_render(lambda: show_pools(registry))
+        log_configuration(settings)
+        stopping = loop.create_task(self._stop.wait())
+        loading = loop.create_task(registry.load_initial())
+        await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if loading.done() and not stopping.done():
+                loading.result()
+                await listeners.open(sockets)
+                monitor = None if settings.disable_system_metrics else SystemMonitor(number_of_gpu=settings.number_of_gpu)
+                watch_system(loop, monitor, metrics, settings.metric_time_interval)
+                freeze_garbage()
+                self._on_started()
+                _log.info(STARTED)
+                await stopping
+            loading.cancel()
+            await self._shut_down(listeners, registry)
+        finally:
+            access.close()
+
+    async def _shut_down(self, listeners: Listeners, registry: Registry) -> None:
+        """No new connections, answers for what waits, then no more workers."""
+        grace = self._settings.drain_timeout
+        _log.info("Stopping: what waits is served, at most for %g s", grace)
+        listeners.refuse()
+        await registry.drain(grace)
+        await listeners.close(min(grace, 5.0))
+        await registry.close(grace=2.0)
+        _log.info("modelserver stopped.")
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            _log.warning("Second signal: stopping at once")
+            logging.shutdown()
+            os._exit(1)
+        self._stop.set()
+
+
+@contextlib.contextmanager
+def work_directory() -> Iterator[Path]:
+    """An own directory for unpacked models; those of servers that are gone are swept away first."""
+    base = Path(tempfile.gettempdir())
+    for left in base.glob(f"{_WORKDIR_PREFIX}[0-9]*-*"):
+        pid = left.name.removeprefix(_WORKDIR_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            with contextlib.suppress(OSError):
+                if left.stat().st_uid == os.getuid():
+                    shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=f"{_WORKDIR_PREFIX}{os.getpid()}-", dir=base))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def freeze_garbage() -> None:
+    """What exists now lives as long as the server: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def show_pools(registry: Registry) -> None:
+    """Sets the gauges that are read only when somebody looks."""
+    for model in registry.versions():
+        statistics = model.pool.statistics()
+        model.metrics.set_queue(statistics.pending, statistics.instances)
+        model.metrics.set_in_flight(statistics.batches_in_flight)
+        model.metrics.set_workers(
+            {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
+        )
+
+
+def watch_system(
+    loop: asyncio.AbstractEventLoop, monitor: SystemMonitor | None, metrics: ServerMetrics, every: float
+) -> None:
+    """Reads the host's state now and every ``every`` seconds."""
+    if monitor is None:
+        return
+    metrics.system(monitor.read())
+    loop.call_later(every, watch_system, loop, monitor, metrics, every)
+
+
+def log_configuration(settings: Settings) -> None:
+    """The block that tells an operator what was started (reference 15.5)."""
+    _log.info("modelserver version: %s, Python %s", __version__, sys.version.split()[0])
+    _log.info("Inference address: %s", settings.inference_address)
+    _log.info("Management address: %s", settings.management_address)
+    _log.info("Metrics address: %s", settings.metrics_address if settings.enable_metrics_api else "off")
+    _log.info("Model store: %s", settings.model_store)
+    _log.info("Metrics mode: %s", settings.metrics_mode)
+    _log.info("Model API enabled: %s", str(settings.enable_model_api).lower())

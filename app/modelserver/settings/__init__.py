@@ -1,0 +1,1 @@
+"""config.properties, ``TS_*`` environment variables and flags become one frozen ``Settings``."""

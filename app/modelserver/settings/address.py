@@ -1,0 +1,59 @@
+"""Where a listener binds: ``http[s]://host[:port]`` or ``unix:/path`` (reference 3.3)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+_FORM = re.compile(r"(?P<scheme>https?)://(?P<host>[^:/\s]+)(?::(?P<port>[0-9]+))?|unix:(?P<path>/.*)", re.I)
+_PORT_LIMIT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A binding address; ``scheme`` is ``http``, ``https`` or ``unix``.
+
+    A unix address has a ``path``, an empty ``host`` and port 0; the others have no path, and their port 0
+    asks the system for a free one.
+    """
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str, *, http_port: int = 80, https_port: int = 443) -> Address:
+        """Read an address; the two ports are used where it names none.
+
+        Raises ValueError with TorchServe's words.
+        """
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise ValueError(f"Invalid binding address: {text}")
+        if match["path"]:
+            return cls("unix", path=match["path"])
+        scheme = match["scheme"].lower()
+        default_port = http_port if scheme == "http" else https_port
+        port = default_port if match["port"] is None else _port(match["port"], text)
+        return cls(scheme, match["host"], port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine can connect; host names other than ``localhost`` are not looked up."""
+        if self.scheme == "unix" or self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.scheme == "unix" else f"{self.scheme}://{self.host}:{self.port}"
+
+
+def _port(digits: str, address: str) -> int:
+    if len(digits.lstrip("0")) > len(str(_PORT_LIMIT)) or int(digits) >= _PORT_LIMIT:
+        raise ValueError(f"Invalid port number: {address}")
+    return int(digits)

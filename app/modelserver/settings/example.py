@@ -1,0 +1,45 @@
+"""The shipped config.properties: every key as a comment, with its default and a line of explanation.
+
+``python -m modelserver.settings.example > config.properties`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+
+from modelserver.settings.keys import KEYS, NOT_YET, Key
+
+_HEADER = """\
+# Settings of modelserver, found as ./config.properties, --ts-config FILE or TS_CONFIG_FILE.
+# Every line is a comment: take the '#' off a key to set it. What stands there is the default.
+#
+# With enable_envvars_config=true a variable TS_<KEY> overrides the key; flags override this file.
+# $$NAME$$ inside a value is replaced by the environment variable NAME.
+"""
+
+
+def example() -> str:
+    """The text of the file."""
+    sections = (
+        f"\n# ---- {group} ----\n" + "".join(map(_entry, keys))
+        for group, keys in groupby(KEYS.values(), key=lambda key: key.group)
+    )
+    return _HEADER + "".join(sections)
+
+
+def _entry(key: Key) -> str:
+    return f"\n# {key.summary} {_note(key)}\n#{key.name}={key.default}\n"
+
+
+def _note(key: Key) -> str:
+    notes = [key.allowed]
+    if key.name in NOT_YET:
+        notes.append("only prometheus so far" if key.name == "metrics_mode" else "no effect yet")
+    elif key.category == "N":
+        notes.append("no effect")
+    return f"({'; '.join(notes)})"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(example())

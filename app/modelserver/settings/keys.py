@@ -1,0 +1,607 @@
+"""Every key of config.properties: one row each (reference 3.3, and the server's own)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+Category = Literal["C", "N", "D"]
+
+
+class Kind(Enum):
+    """What the text of a value is read as; the value says it in words."""
+
+    BOOLEAN = "true or false"
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    TEXT = "text"
+    CHOICE = "one of"
+    ADDRESS = "http://host[:port] or unix:/path"
+    PATH = "a path"
+    FILE = "an existing file"
+    DIRECTORY = "an existing directory"
+    REGEX = "a regular expression"
+    URL_PATTERNS = "regular expressions, separated by commas"
+    LOAD_LIST = "[name=]archive items, separated by commas, or all"
+    JSON = "a JSON object"
+    MODELS = 'JSON like {"name": {"version": {"batchSize": 8}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting.
+
+    ``default`` is written as in the file, empty where nothing is set. ``category`` is C (core), N (of
+    TorchServe's Java server only) or D (of particular devices). ``variable`` is given where it is not ``TS_``
+    and the name in capitals, and None where no environment variable sets the key.
+    """
+
+    group: str
+    name: str
+    kind: Kind
+    default: str
+    summary: str
+    category: Category = "C"
+    variable: str | None = ""
+    flag: str | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+
+    @property
+    def env(self) -> str | None:
+        """The environment variable that sets it where the file has ``enable_envvars_config=true``."""
+        return f"TS_{self.name.upper()}" if self.variable == "" else self.variable
+
+    @property
+    def allowed(self) -> str:
+        """The values it takes, in words that fit before ``is needed``."""
+        if self.kind is Kind.CHOICE:
+            return f"one of {', '.join(self.choices)}"
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.kind.value} from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f"{self.kind.value} of at least {self.minimum}"
+        return str(self.kind.value)
+
+
+ADDRESSES = "Addresses"
+MODELS = "Models and stores"
+BATCHING = "Batching, queues and workers"
+LIMITS = "Timeouts and sizes"
+REQUESTS = "Requests and handlers"
+ACCESS = "Access"
+METRICS = "Metrics"
+TLS = "TLS"
+GRPC = "gRPC"
+ENVIRONMENT = "Environment"
+DEVICES = "Devices"
+JAVA = "Accepted for TorchServe's sake"
+
+_ADDRESS_KEYS = (
+    Key(
+        ADDRESSES, "inference_address", Kind.ADDRESS, "http://127.0.0.1:8080", "Where predictions are served."
+    ),
+    Key(
+        ADDRESSES,
+        "management_address",
+        Kind.ADDRESS,
+        "http://127.0.0.1:8081",
+        "Where models are managed; off loopback only with disable_token_authorization.",
+    ),
+    Key(ADDRESSES, "metrics_address", Kind.ADDRESS, "http://127.0.0.1:8082", "Where metrics are read."),
+)
+
+_MODEL_KEYS = (
+    Key(
+        MODELS,
+        "model_store",
+        Kind.DIRECTORY,
+        "",
+        "The folder of archives that models are loaded from.",
+        flag="--model-store",
+    ),
+    Key(
+        MODELS,
+        "workflow_store",
+        Kind.DIRECTORY,
+        "",
+        "The folder of workflow archives; the model store unless given.",
+        flag="--workflow-store",
+    ),
+    Key(
+        MODELS,
+        "load_models",
+        Kind.LOAD_LIST,
+        "",
+        "What is loaded at start: archives, name=archive pairs, or all of the model store.",
+        flag="--models",
+    ),
+    Key(
+        MODELS,
+        "models",
+        Kind.MODELS,
+        "",
+        "Fallbacks per model and version: minWorkers, maxWorkers, batchSize, maxBatchDelay, timeouts.",
+        variable=None,
+    ),
+    Key(
+        MODELS,
+        "model_snapshot",
+        Kind.JSON,
+        "",
+        "The state to restore, as a snapshot wrote it.",
+        variable=None,
+    ),
+    Key(
+        MODELS,
+        "allowed_urls",
+        Kind.URL_PATTERNS,
+        "file://.*|http(s)?://.*",
+        "URLs that models may be loaded from; private targets only where this key is set.",
+    ),
+    Key(
+        MODELS,
+        "use_env_allowed_urls",
+        Kind.BOOLEAN,
+        "false",
+        "Let TS_ALLOWED_URLS set allowed_urls too.",
+        variable=None,
+    ),
+    Key(
+        MODELS,
+        "install_py_dep_per_model",
+        Kind.BOOLEAN,
+        "false",
+        "Install the requirements file of an archive with pip.",
+    ),
+)
+
+_BATCHING_KEYS = (
+    Key(
+        BATCHING,
+        "batch_policy",
+        Kind.CHOICE,
+        "",
+        "When a batch goes, for models that do not say; empty: window where a delay is given, else adaptive.",
+        choices=("adaptive", "greedy", "window"),
+    ),
+    Key(
+        BATCHING,
+        "split_instances",
+        Kind.CHOICE,
+        "auto",
+        "Split V1 and V2 bodies into instances for custom handlers too.",
+        choices=("auto", "true", "false"),
+    ),
+    Key(
+        BATCHING,
+        "isolate_failures",
+        Kind.BOOLEAN,
+        "true",
+        "Run a failed batch again in parts, so that only the guilty request fails.",
+    ),
+    Key(
+        BATCHING,
+        "job_queue_size",
+        Kind.INTEGER,
+        "100",
+        "Requests that may wait for one model version.",
+        minimum=1,
+    ),
+    Key(
+        BATCHING,
+        "job_queue_bytes",
+        Kind.INTEGER,
+        "536870912",
+        "Bytes of request bodies that may wait for one model version.",
+        minimum=1,
+    ),
+    Key(
+        BATCHING,
+        "default_workers_per_model",
+        Kind.INTEGER,
+        "0",
+        "Workers of a model that does not say; 0: one per GPU or CPU at start, none when registered.",
+        minimum=0,
+    ),
+    Key(
+        BATCHING,
+        "initial_worker_port",
+        Kind.INTEGER,
+        "9000",
+        "The id of the first worker.",
+        minimum=0,
+    ),
+)
+
+_LIMIT_KEYS = (
+    Key(
+        LIMITS,
+        "default_response_timeout",
+        Kind.INTEGER,
+        "120",
+        "Seconds a worker may take for one batch.",
+        minimum=1,
+    ),
+    Key(
+        LIMITS,
+        "default_startup_timeout",
+        Kind.INTEGER,
+        "120",
+        "Seconds a worker may take to load its model.",
+        minimum=1,
+    ),
+    Key(
+        LIMITS,
+        "unregister_model_timeout",
+        Kind.INTEGER,
+        "120",
+        "Seconds to wait for a worker to end when a model is scaled down or unregistered.",
+        minimum=0,
+    ),
+    Key(
+        LIMITS,
+        "silence_timeout",
+        Kind.NUMBER,
+        "30",
+        "Seconds without a sign of life after which a worker is replaced.",
+        minimum=0,
+    ),
+    Key(
+        LIMITS,
+        "drain_timeout",
+        Kind.NUMBER,
+        "30",
+        "Seconds that accepted requests have to finish after SIGTERM.",
+        minimum=0,
+    ),
+    Key(LIMITS, "max_request_size", Kind.INTEGER, "6553500", "Bytes of the largest request body.", minimum=1),
+    Key(LIMITS, "max_response_size", Kind.INTEGER, "6553500", "Bytes of the largest prediction.", minimum=1),
+)
+
+_REQUEST_KEYS = (
+    Key(
+        REQUESTS,
+        "decode_input_request",
+        Kind.BOOLEAN,
+        "true",
+        "Hand JSON and text to handlers decoded; false: as bytes.",
+    ),
+    Key(
+        REQUESTS,
+        "default_service_handler",
+        Kind.TEXT,
+        "",
+        "The handler (file.py:function) of archives that name none.",
+    ),
+    Key(
+        REQUESTS,
+        "service_envelope",
+        Kind.CHOICE,
+        "",
+        "The request envelope of all models.",
+        choices=("body", "json", "kserve", "kservev2"),
+    ),
+    Key(
+        REQUESTS,
+        "limit_max_image_pixels",
+        Kind.BOOLEAN,
+        "true",
+        "Refuse images with suspiciously many pixels.",
+    ),
+    Key(
+        REQUESTS,
+        "blacklist_env_vars",
+        Kind.REGEX,
+        "",
+        "Environment variables that workers do not see: names that match fully.",
+    ),
+    Key(
+        REQUESTS,
+        "python",
+        Kind.TEXT,
+        "",
+        "The Python that runs workers; the server's own unless given.",
+        variable=None,
+    ),
+    Key(
+        REQUESTS,
+        "ts_open_inference_protocol",
+        Kind.BOOLEAN,
+        "false",
+        "TorchServe's switch for the Open Inference Protocol; TS_OPEN_INFERENCE_PROTOCOL=oip is always read.",
+        variable="TS_OPEN_INFERENCE_PROTOCOL",
+    ),
+    Key(
+        REQUESTS,
+        "ts_header_key_sequence_id",
+        Kind.TEXT,
+        "ts_request_sequence_id",
+        "The request header that names a sequence.",
+        variable="TS_HEADER_KEY_SEQUENCE_ID",
+    ),
+    Key(
+        REQUESTS,
+        "ts_header_key_sequence_start",
+        Kind.TEXT,
+        "ts_request_sequence_start",
+        "The request header that starts a sequence.",
+        variable="TS_HEADER_KEY_SEQUENCE_START",
+    ),
+    Key(
+        REQUESTS,
+        "ts_header_key_sequence_end",
+        Kind.TEXT,
+        "ts_request_sequence_end",
+        "The response header that ends sequences.",
+        variable="TS_HEADER_KEY_SEQUENCE_END",
+    ),
+)
+
+_ACCESS_KEYS = (
+    Key(
+        ACCESS,
+        "disable_token_authorization",
+        Kind.BOOLEAN,
+        "false",
+        "Serve without tokens, off loopback too.",
+        flag="--disable-token-auth",
+    ),
+    Key(
+        ACCESS,
+        "token_expiration_min",
+        Kind.NUMBER,
+        "60",
+        "Minutes a token is good for.",
+        variable="TS_TOKEN_EXPIRATION_TIME_MIN",
+        minimum=0,
+    ),
+    Key(
+        ACCESS,
+        "enable_model_api",
+        Kind.BOOLEAN,
+        "true",
+        "Allow models to be registered and unregistered over the API.",
+        flag="--enable-model-api",
+    ),
+    Key(
+        ACCESS,
+        "cors_allowed_origin",
+        Kind.TEXT,
+        "",
+        "The Access-Control-Allow-Origin header of every response.",
+    ),
+    Key(
+        ACCESS,
+        "cors_allowed_methods",
+        Kind.TEXT,
+        "",
+        "The Access-Control-Allow-Methods header of every response.",
+    ),
+    Key(
+        ACCESS,
+        "cors_allowed_headers",
+        Kind.TEXT,
+        "",
+        "The Access-Control-Allow-Headers header of every response.",
+    ),
+)
+
+_METRIC_KEYS = (
+    Key(METRICS, "enable_metrics_api", Kind.BOOLEAN, "true", "Serve metrics at metrics_address."),
+    Key(
+        METRICS,
+        "metrics_mode",
+        Kind.CHOICE,
+        "prometheus",
+        "Where metrics go.",
+        choices=("log", "prometheus", "legacy"),
+    ),
+    Key(METRICS, "metrics_config", Kind.PATH, "", "A metrics.yaml; the packaged one unless given."),
+    Key(
+        METRICS,
+        "model_metrics_auto_detect",
+        Kind.BOOLEAN,
+        "false",
+        "Accept metrics that metrics.yaml does not list.",
+    ),
+    Key(
+        METRICS,
+        "disable_system_metrics",
+        Kind.BOOLEAN,
+        "false",
+        "Collect no metrics of CPU, memory, disk and GPU.",
+    ),
+    Key(
+        METRICS,
+        "system_metrics_cmd",
+        Kind.TEXT,
+        "",
+        "A collector of system metrics of your own.",
+        variable=None,
+    ),
+    Key(
+        METRICS,
+        "metric_time_interval",
+        Kind.INTEGER,
+        "60",
+        "Seconds between two readings of system metrics.",
+        variable=None,
+        minimum=1,
+    ),
+)
+
+_TLS_KEYS = (
+    Key(TLS, "private_key_file", Kind.FILE, "", "The private key of https addresses, PEM."),
+    Key(TLS, "certificate_file", Kind.FILE, "", "The certificate chain of https addresses, PEM."),
+    Key(
+        TLS,
+        "keystore",
+        Kind.FILE,
+        "",
+        "A PKCS12 file with key and certificate, instead of the two PEM files.",
+    ),
+    Key(TLS, "keystore_pass", Kind.TEXT, "changeit", "The password of the keystore.", secret=True),
+    Key(TLS, "keystore_type", Kind.TEXT, "PKCS12", "The format of the keystore: only PKCS12 can be read."),
+)
+
+_GRPC_KEYS = (
+    Key(GRPC, "grpc_inference_address", Kind.TEXT, "127.0.0.1", "The host that gRPC inference binds."),
+    Key(GRPC, "grpc_management_address", Kind.TEXT, "127.0.0.1", "The host that gRPC management binds."),
+    Key(
+        GRPC,
+        "grpc_inference_port",
+        Kind.INTEGER,
+        "7070",
+        "The port of gRPC inference.",
+        minimum=0,
+        maximum=65535,
+    ),
+    Key(
+        GRPC,
+        "grpc_management_port",
+        Kind.INTEGER,
+        "7071",
+        "The port of gRPC management.",
+        minimum=0,
+        maximum=65535,
+    ),
+    Key(GRPC, "enable_grpc_ssl", Kind.BOOLEAN, "false", "Serve gRPC over TLS."),
+    *(
+        Key(
+            GRPC,
+            f"grpc_{side}_max_connection_age_{suffix}",
+            Kind.INTEGER,
+            "",
+            f"Milliseconds {meaning} gRPC {side} connection; without limit unless given.",
+            category="N",
+            minimum=1,
+        )
+        for side in ("inference", "management")
+        for suffix, meaning in (("ms", "of life of a"), ("grace_ms", "left to the calls of an aged"))
+    ),
+)
+
+_ENVIRONMENT_KEYS = (
+    Key(
+        ENVIRONMENT,
+        "enable_envvars_config",
+        Kind.BOOLEAN,
+        "false",
+        "Let TS_* environment variables override this file and the flags.",
+        variable=None,
+    ),
+)
+
+_DEVICE_KEYS = (
+    Key(
+        DEVICES,
+        "number_of_gpu",
+        Kind.INTEGER,
+        "",
+        "The most GPUs to use; all unless given.",
+        category="D",
+        minimum=0,
+    ),
+    Key(DEVICES, "ipex_enable", Kind.BOOLEAN, "false", "Use Intel's extension for PyTorch.", category="D"),
+    Key(DEVICES, "ipex_gpu_enable", Kind.BOOLEAN, "false", "Use Intel's extension on GPUs.", category="D"),
+    Key(
+        DEVICES,
+        "cpu_launcher_enable",
+        Kind.BOOLEAN,
+        "false",
+        "Start workers with PyTorch's CPU launcher.",
+        category="D",
+    ),
+    Key(DEVICES, "cpu_launcher_args", Kind.TEXT, "", "Arguments of the CPU launcher.", category="D"),
+    Key(
+        DEVICES,
+        "initial_distribution_port",
+        Kind.INTEGER,
+        "29500",
+        "The first port of workers that span several processes.",
+        category="D",
+        minimum=0,
+    ),
+)
+
+_JAVA_KEYS = (
+    Key(JAVA, "async_logging", Kind.BOOLEAN, "false", "Asynchronous logging.", category="N"),
+    Key(JAVA, "debug", Kind.BOOLEAN, "false", "Connect to a worker that runs already.", category="N"),
+    Key(JAVA, "number_of_netty_threads", Kind.INTEGER, "0", "Threads of the front end.", category="N"),
+    Key(JAVA, "netty_client_threads", Kind.INTEGER, "0", "Threads that talk to workers.", category="N"),
+    Key(JAVA, "use_native_io", Kind.BOOLEAN, "true", "Native transports.", category="N", variable=None),
+    Key(JAVA, "io_ratio", Kind.INTEGER, "50", "The share of I/O in a thread.", category="N", variable=None),
+    Key(JAVA, "prefer_direct_buffer", Kind.BOOLEAN, "false", "Direct buffers.", category="N"),
+    Key(JAVA, "vmargs", Kind.TEXT, "", "Arguments of the Java machine.", category="N", variable=None),
+    Key(
+        JAVA,
+        "plugins_path",
+        Kind.PATH,
+        "",
+        "A folder of Java plugins.",
+        category="N",
+        variable=None,
+        flag="--plugins-path",
+    ),
+    Key(
+        JAVA,
+        "cpp_log_config",
+        Kind.PATH,
+        "",
+        "Logging of the C++ backend.",
+        category="N",
+        flag="--cpp-log-config",
+    ),
+    Key(JAVA, "model_server_home", Kind.PATH, "", "Where TorchServe is installed.", category="N"),
+    Key(JAVA, "version", Kind.TEXT, "", "The version that wrote a snapshot.", category="N", variable=None),
+)
+
+KEYS: dict[str, Key] = {
+    key.name: key
+    for key in (
+        *_ADDRESS_KEYS,
+        *_MODEL_KEYS,
+        *_BATCHING_KEYS,
+        *_LIMIT_KEYS,
+        *_REQUEST_KEYS,
+        *_ACCESS_KEYS,
+        *_METRIC_KEYS,
+        *_TLS_KEYS,
+        *_GRPC_KEYS,
+        *_ENVIRONMENT_KEYS,
+        *_DEVICE_KEYS,
+        *_JAVA_KEYS,
+    )
+}
+
+NOT_YET = frozenset(
+    {
+        *(name for name, key in KEYS.items() if key.group in {GRPC, TLS}),
+        "cors_allowed_origin",
+        "cors_allowed_methods",
+        "cors_allowed_headers",
+        "cpu_launcher_args",
+        "cpu_launcher_enable",
+        "initial_distribution_port",
+        "install_py_dep_per_model",
+        "ipex_enable",
+        "ipex_gpu_enable",
+        "metrics_config",
+        "metrics_mode",
+        "model_metrics_auto_detect",
+        "model_snapshot",
+        "service_envelope",
+        "system_metrics_cmd",
+        "token_expiration_min",
+        "ts_header_key_sequence_end",
+        "ts_header_key_sequence_id",
+        "ts_header_key_sequence_start",
+        "ts_open_inference_protocol",
+        "workflow_store",
+    }
+)
+"""Keys that are read and checked while what they set is not built; of metrics_mode, all but prometheus."""

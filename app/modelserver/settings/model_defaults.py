@@ -1,0 +1,90 @@
+"""The ``models=`` property: fallbacks for models of a name and version; it loads nothing (reference 3.4)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_WHOLE = re.compile(r"[0-9]{1,15}")
+_RUNTIMES = ("python", "python3", "LSP")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDefaults:
+    """Fallbacks of one model version, None where not given; the delay is in ms, the timeouts in s."""
+
+    min_workers: int | None = None
+    max_workers: int | None = None
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    runtime_type: str | None = None
+
+
+ModelTable = Mapping[str, Mapping[str, ModelDefaults]]
+"""Model name, then version."""
+
+_NUMBERS = ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout")
+
+
+def parse_models(text: str) -> ModelTable:
+    """Read the property; numbers of 0 or less and values of another type count as not given.
+
+    Raises ValueError when it is not JSON of names, versions and settings.
+    """
+    return {
+        name: {version: _defaults(settings) for version, settings in versions.items()}
+        for name, versions in _document(text).items()
+    }
+
+
+def ignored_values(text: str) -> list[str]:
+    """What ``parse_models`` passed over, one line each; the text must be readable."""
+    return [
+        f"models={name} {version} {key}={json.dumps(value)} is ignored: a whole number above 0 is needed"
+        for name, versions in _document(text).items()
+        for version, settings in versions.items()
+        for key, value in settings.items()
+        if key in _NUMBERS and _number(value) is None
+    ]
+
+
+def _document(text: str) -> dict[str, dict[str, dict[str, object]]]:
+    return {
+        name: {
+            version: _object(settings, f"version {version} of {name}")
+            for version, settings in _object(versions, name).items()
+        }
+        for name, versions in _object(json.loads(text), "the whole").items()
+    }
+
+
+def _object(value: object, what: str) -> dict[str, object]:
+    if isinstance(value, dict):
+        return value
+    raise ValueError(f"{what} is not an object")
+
+
+def _defaults(settings: Mapping[str, object]) -> ModelDefaults:
+    runtime = settings.get("runtimeType")
+    return ModelDefaults(
+        min_workers=_number(settings.get("minWorkers")),
+        max_workers=_number(settings.get("maxWorkers")),
+        batch_size=_number(settings.get("batchSize")),
+        max_batch_delay=_number(settings.get("maxBatchDelay")),
+        response_timeout=_number(settings.get("responseTimeout")),
+        startup_timeout=_number(settings.get("startupTimeout")),
+        runtime_type=runtime if isinstance(runtime, str) and runtime in _RUNTIMES else None,
+    )
+
+
+def _number(value: object) -> int | None:
+    """A whole number above 0, also when written as a string, as Gson reads it."""
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return None

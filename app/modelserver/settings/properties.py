@@ -1,0 +1,146 @@
+"""The Java ``.properties`` format, which config.properties and snapshots are written in (reference 3.1)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+BLANKS = " \t\f"
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_VARIABLE = re.compile(r"\$\$(\w+)\$\$")
+_CODE_UNIT = re.compile(r"[0-9a-fA-F]{4}")
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_NAMED = {value: "\\" + name for name, value in _ESCAPES.items()}
+_SYNTAX = "\\=:#!"
+
+
+def parse(data: bytes) -> dict[str, str]:
+    """The keys and values of a file; where a key is repeated, the last one counts.
+
+    Bytes that are valid UTF-8 are read as UTF-8, all others as ISO-8859-1, Java's own choice. The two differ
+    only for text outside ASCII, and such text in a file is nearly always meant as UTF-8.
+
+    Raises ConfigError for a malformed ``\\uXXXX``.
+    """
+    return dict(_split(line) for line in _logical_lines(_decode(data)))
+
+
+def dump(values: Mapping[str, str]) -> str:
+    """The values as a file in pure ASCII that ``parse`` reads back unchanged."""
+    return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in values.items())
+
+
+def substitute(value: str, environ: Mapping[str, str]) -> str:
+    """The value with every ``$$NAME$$`` replaced by the environment variable ``NAME``.
+
+    Raises ConfigError when the variable is not set.
+    """
+
+    def lookup(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in environ:
+            raise ConfigError(f"Invalid configuration: Invalid Environment Variable {name}")
+        return environ[name]
+
+    return _VARIABLE.sub(lookup, value)
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("iso-8859-1")
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines joined over their continuations, without comments and blank lines."""
+    parts: list[str] = []
+    continued = False
+    for natural in _LINE_END.split(text):
+        line = natural.lstrip(BLANKS)
+        if not continued and (not line or line[0] in "#!"):
+            continue
+        continued = _ends_with_open_backslash(line)
+        parts.append(line[:-1] if continued else line)
+        if not continued:
+            yield "".join(parts)
+            parts = []
+    if any(parts):
+        yield "".join(parts)
+
+
+def _ends_with_open_backslash(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    end = _key_end(line)
+    rest = line[end:].lstrip(BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(BLANKS)
+    return _unescape(line[:end]), _unescape(rest)
+
+
+def _key_end(line: str) -> int:
+    position = 0
+    while position < len(line) and line[position] not in "=:" + BLANKS:
+        position += 2 if line[position] == "\\" else 1
+    return min(position, len(line))
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    pieces: list[str] = []
+    position = 0
+    while position < len(text):
+        backslash = text.find("\\", position)
+        if backslash < 0 or backslash + 1 == len(text):
+            pieces.append(text[position : backslash if backslash >= 0 else None])
+            break
+        pieces.append(text[position:backslash])
+        letter = text[backslash + 1]
+        position = backslash + 2
+        if letter == "u":
+            pieces.append(_code_unit(text, position))
+            position += 4
+        else:
+            pieces.append(_ESCAPES.get(letter, letter))
+    return _join_surrogates("".join(pieces))
+
+
+def _code_unit(text: str, position: int) -> str:
+    digits = _CODE_UNIT.match(text, position)
+    if digits is None:
+        found = text[position - 2 : position + 4]
+        raise ConfigError(f"Invalid configuration: {found}: four hexadecimal digits must follow \\u")
+    return chr(int(digits[0], 16))
+
+
+def _join_surrogates(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _escape_key(key: str) -> str:
+    return "".join("\\ " if letter == " " else _escape(letter) for letter in key)
+
+
+def _escape_value(value: str) -> str:
+    escaped = "".join(map(_escape, value))
+    return "\\" + escaped if escaped.startswith(" ") else escaped
+
+
+def _escape(letter: str) -> str:
+    if letter in _NAMED:
+        return _NAMED[letter]
+    if letter in _SYNTAX:
+        return "\\" + letter
+    if " " <= letter <= "~":
+        return letter
+    units = letter.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))

@@ -1,0 +1,50 @@
+"""One line for every setting that does not do what its author may expect."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from modelserver.settings.keys import KEYS, NOT_YET, Key, Kind
+from modelserver.settings.model_defaults import ignored_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from modelserver.settings.sources import Given
+
+_SWITCHES = (Kind.BOOLEAN, Kind.CHOICE)
+
+
+def remarks(
+    given: Mapping[str, Given], values: Mapping[str, object], defaults: Mapping[str, object]
+) -> Iterator[str]:
+    """Warnings about what was given; ``values`` and ``defaults`` are the converted values of known keys."""
+    for name, (text, key) in ((name, (item.text, KEYS.get(name))) for name, item in given.items()):
+        if key is None:
+            yield _unknown(name)
+            continue
+        if key.kind is Kind.BOOLEAN and text.strip().lower() not in {"true", "false", ""}:
+            yield f"{name}={text} counts as false: only the word true is true"
+        if name == "models":
+            yield from ignored_values(text.strip() or "{}")
+        if _asks_for_something(key, values[name], defaults[name]):
+            yield from _without_effect(key)
+
+
+def _unknown(name: str) -> str:
+    close = get_close_matches(name, KEYS, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{name} is not a known setting and is ignored{hint}"
+
+
+def _asks_for_something(key: Key, value: object, default: object) -> bool:
+    """A switch in its default position and an empty value ask for nothing."""
+    return value is not None and not (key.kind in _SWITCHES and value == default)
+
+
+def _without_effect(key: Key) -> Iterator[str]:
+    if key.name in NOT_YET:
+        yield f"{key.name} has no effect yet"
+    elif key.category == "N":
+        yield f"{key.name} has no effect: it is for TorchServe's Java server only"

@@ -1,0 +1,227 @@
+"""All settings of the server as one frozen value, and how it comes about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from modelserver.errors import ConfigError
+from modelserver.settings.address import Address
+from modelserver.settings.checks import check
+from modelserver.settings.keys import KEYS, Key, Kind
+from modelserver.settings.remarks import remarks
+from modelserver.settings.sources import DEFAULT, Given, find_config_file, gather
+from modelserver.settings.values import ModelToLoad, convert
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.settings.model_defaults import ModelTable
+
+__all__ = ["Address", "LoadedSettings", "ModelToLoad", "Settings", "explain", "load_settings"]
+
+_INFERENCE = Address("http", "127.0.0.1", 8080)
+_MANAGEMENT = Address("http", "127.0.0.1", 8081)
+_METRICS = Address("http", "127.0.0.1", 8082)
+_ANY_URL = (re.compile("file://.*|http(s)?://.*", re.IGNORECASE),)
+_LONGEST_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A field per key of ``keys.KEYS``, where the meanings stand; None is "not set".
+
+    Paths are absolute when they come from ``load_settings``. ``allowed_urls_given`` is the one field that
+    is no key: an operator set ``allowed_urls`` to something else than the default.
+    """
+
+    inference_address: Address = _INFERENCE
+    management_address: Address = _MANAGEMENT
+    metrics_address: Address = _METRICS
+
+    model_store: Path | None = None
+    workflow_store: Path | None = None
+    load_models: tuple[ModelToLoad, ...] = ()
+    models: ModelTable = field(default_factory=dict)
+    model_snapshot: str | None = None
+    allowed_urls: tuple[re.Pattern[str], ...] = _ANY_URL
+    use_env_allowed_urls: bool = False
+    install_py_dep_per_model: bool = False
+
+    batch_policy: Literal["adaptive", "greedy", "window"] | None = None
+    split_instances: Literal["auto", "true", "false"] = "auto"
+    isolate_failures: bool = True
+    job_queue_size: int = 100
+    job_queue_bytes: int = 512 * 1024 * 1024
+    default_workers_per_model: int = 0
+    initial_worker_port: int = 9000
+
+    default_response_timeout: int = 120
+    default_startup_timeout: int = 120
+    unregister_model_timeout: int = 120
+    silence_timeout: float = 30.0
+    drain_timeout: float = 30.0
+    max_request_size: int = 6553500
+    max_response_size: int = 6553500
+
+    decode_input_request: bool = True
+    default_service_handler: str | None = None
+    service_envelope: Literal["body", "json", "kserve", "kservev2"] | None = None
+    limit_max_image_pixels: bool = True
+    blacklist_env_vars: re.Pattern[str] | None = None
+    python: str | None = None
+    ts_open_inference_protocol: bool = False
+    ts_header_key_sequence_id: str = "ts_request_sequence_id"
+    ts_header_key_sequence_start: str = "ts_request_sequence_start"
+    ts_header_key_sequence_end: str = "ts_request_sequence_end"
+
+    disable_token_authorization: bool = False
+    token_expiration_min: float = 60.0
+    enable_model_api: bool = True
+    cors_allowed_origin: str | None = None
+    cors_allowed_methods: str | None = None
+    cors_allowed_headers: str | None = None
+
+    enable_metrics_api: bool = True
+    metrics_mode: Literal["log", "prometheus", "legacy"] = "prometheus"
+    metrics_config: Path | None = None
+    model_metrics_auto_detect: bool = False
+    disable_system_metrics: bool = False
+    system_metrics_cmd: str | None = None
+    metric_time_interval: int = 60
+
+    private_key_file: Path | None = None
+    certificate_file: Path | None = None
+    keystore: Path | None = None
+    keystore_pass: str = field(default="changeit", repr=False)
+    keystore_type: str = "PKCS12"
+
+    grpc_inference_address: str = "127.0.0.1"
+    grpc_management_address: str = "127.0.0.1"
+    grpc_inference_port: int = 7070
+    grpc_management_port: int = 7071
+    enable_grpc_ssl: bool = False
+    grpc_inference_max_connection_age_ms: int | None = None
+    grpc_inference_max_connection_age_grace_ms: int | None = None
+    grpc_management_max_connection_age_ms: int | None = None
+    grpc_management_max_connection_age_grace_ms: int | None = None
+
+    enable_envvars_config: bool = False
+
+    number_of_gpu: int | None = None
+    ipex_enable: bool = False
+    ipex_gpu_enable: bool = False
+    cpu_launcher_enable: bool = False
+    cpu_launcher_args: str | None = None
+    initial_distribution_port: int = 29500
+
+    async_logging: bool = False
+    debug: bool = False
+    number_of_netty_threads: int = 0
+    netty_client_threads: int = 0
+    use_native_io: bool = True
+    io_ratio: int = 50
+    prefer_direct_buffer: bool = False
+    vmargs: str | None = None
+    plugins_path: Path | None = None
+    cpp_log_config: Path | None = None
+    model_server_home: Path | None = None
+    version: str | None = None
+
+    allowed_urls_given: bool = False
+
+    @property
+    def load_all(self) -> bool:
+        """``load_models`` is the one word ``all``: everything in the model store (reference 2.3)."""
+        return [(item.name, item.url.lower()) for item in self.load_models] == [(None, "all")]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings and where they came from.
+
+    ``sources`` says for every key ``default``, the path of the file, ``flag --x`` or ``environment TS_X``;
+    ``warnings`` are single lines for the log.
+    """
+
+    settings: Settings
+    sources: Mapping[str, str]
+    warnings: tuple[str, ...]
+    config_file: Path | None
+
+
+def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
+    """Settings from flags (by key name; None and False are "not given"), environment and config.properties.
+
+    Flags that are no settings, ``ts_config`` apart, are passed over. Relative paths are taken from ``cwd``.
+
+    Raises ConfigError with one line that names the key, its value and what is allowed.
+    """
+    config_file = find_config_file(flags, environ, cwd)
+    given = gather(flags, environ, config_file)
+    values = {name: _value(KEYS[name], item, cwd) for name, item in given.items() if name in KEYS}
+    settings = _compose(values)
+    check(settings)
+    return LoadedSettings(
+        settings,
+        {name: given[name].source if name in given else DEFAULT for name in KEYS},
+        tuple(remarks(given, values, _DEFAULTS)),
+        config_file,
+    )
+
+
+def explain(loaded: LoadedSettings) -> str:
+    """A line ``key = value (source)`` per setting, secrets masked."""
+    lines = [f"config file: {loaded.config_file or 'none'}"]
+    lines += [
+        f"{name} = {_shown(key, getattr(loaded.settings, name))} ({loaded.sources[name]})"
+        for name, key in KEYS.items()
+    ]
+    return "\n".join(lines)
+
+
+def _value(key: Key, given: Given, cwd: Path) -> object:
+    try:
+        return convert(key, given.text, cwd)
+    except ValueError as error:
+        if given.is_flag and key.kind is Kind.DIRECTORY:
+            raise ConfigError(f"{key.flag} directory not found: {_one_line(given.text)}") from None
+        reason = _one_line(str(error))
+        raise ConfigError(f"Invalid configuration: {key.name}={_shown(key, given.text)}: {reason}") from None
+
+
+def _compose(values: Mapping[str, object]) -> Settings:
+    chosen = {**values, "allowed_urls_given": values.get("allowed_urls", _ANY_URL) != _ANY_URL}
+    if chosen.get("workflow_store") is None:
+        chosen["workflow_store"] = chosen.get("model_store")
+    return Settings(**cast("dict[str, Any]", chosen))
+
+
+def _shown(key: Key, value: object) -> str:
+    if key.secret:
+        return "********"
+    return _one_line(_as_text(value))
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
+    if isinstance(value, tuple):
+        return ",".join(map(_as_text, value))
+    if isinstance(value, Mapping) and not value:
+        return ""
+    return str(value)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_SHOWN else line[: _LONGEST_SHOWN - 1] + "…"
+
+
+_DEFAULTS = {spec.name: getattr(Settings(), spec.name) for spec in fields(Settings)}

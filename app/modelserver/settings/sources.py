@@ -1,0 +1,101 @@
+"""Where the text of a setting comes from: environment over flags over file over default (reference 2.4)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ConfigError
+from modelserver.settings.keys import KEYS
+from modelserver.settings.properties import parse, substitute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A text and its source: a file's path, ``flag --x`` or ``environment TS_X``."""
+
+    text: str
+    source: str
+
+    @property
+    def is_flag(self) -> bool:
+        return self.source.startswith("flag ")
+
+
+def find_config_file(flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> Path | None:
+    """``TS_CONFIG_FILE``, else the flag ``ts_config``, else ``config.properties`` in ``cwd`` if there is one.
+
+    Raises ConfigError when a named file is missing.
+    """
+    named = environ.get("TS_CONFIG_FILE") or flags.get("ts_config")
+    if not named:
+        fallback = cwd / "config.properties"
+        return fallback if os.path.isfile(fallback) else None
+    path = cwd / str(named)
+    if not os.path.isfile(path):
+        raise ConfigError(f"--ts-config file not found: {named}")
+    return path
+
+
+def gather(
+    flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path | None
+) -> dict[str, Given]:
+    """The text that counts for every key that is set anywhere, keys that nobody knows included.
+
+    Raises ConfigError for a file that cannot be read, or that names an environment variable that is not set.
+    """
+    in_file = _from_file(config_file, environ) if config_file else {}
+    given = {**in_file, **_from_flags(flags)}
+    if _is_true(in_file.get("enable_envvars_config")):
+        given.update(_from_environment(environ, allowed_urls=_is_true(in_file.get("use_env_allowed_urls"))))
+    oip = environ.get("TS_OPEN_INFERENCE_PROTOCOL")
+    if oip:
+        text = "true" if oip == "oip" else "false"
+        given["ts_open_inference_protocol"] = Given(text, "environment TS_OPEN_INFERENCE_PROTOCOL")
+    return given
+
+
+def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Given]:
+    try:
+        values = parse(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"Invalid configuration: {path}: cannot be read ({error.strerror})") from None
+    return {key: Given(substitute(value, environ), str(path)) for key, value in values.items()}
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
+    return {
+        name: Given(_flag_text(value), f"flag {KEYS[name].flag or '--' + name.replace('_', '-')}")
+        for name, value in flags.items()
+        if name in KEYS and value is not None and value is not False
+    }
+
+
+def _flag_text(value: object) -> str:
+    if value is True:
+        return "true"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _from_environment(environ: Mapping[str, str], *, allowed_urls: bool) -> dict[str, Given]:
+    return {
+        name: Given(environ[key.env], f"environment {key.env}")
+        for name, key in KEYS.items()
+        if key.env is not None
+        and key.env in environ
+        and (name != "allowed_urls" or allowed_urls)
+        and name != "ts_open_inference_protocol"
+    }
+
+
+def _is_true(given: Given | None) -> bool:
+    return given is not None and given.text.strip().lower() == "true"

@@ -1,0 +1,116 @@
+"""The access log (reference 15.5): a request appends a tuple, lines are written a few times a second.
+
+A line is `<time> - /<ip>:<port> "<METHOD> <uri with query> HTTP/1.1" <status> <ms>`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, TypeAlias
+
+from modelserver.telemetry.logs import ACCESS_LOGGER, Stamps
+from modelserver.telemetry.text import one_line, shortened, without_credentials
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+FLUSH_SECONDS = 0.25
+FLUSH_ENTRIES = 512
+MAX_TARGET = 4096  # characters
+
+_Entry: TypeAlias = tuple[float, str, str, str, str, int, float]
+
+_access = logging.getLogger(ACCESS_LOGGER)
+
+
+class AccessLog:
+    """Collects access lines and writes them together; an idle server has no timer.
+
+    ``stamped``: lines begin with their time and are written as one record (Logs.stamped); otherwise, under a
+    logging configuration of the user's, each line is a record of its own that carries the time.
+    """
+
+    def __init__(
+        self,
+        *,
+        stamped: bool = True,
+        logger: logging.Logger = _access,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._stamp = Stamps()
+        self._stamped = stamped
+        self._entries: list[_Entry] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write by timer on ``loop`` from now on; before, lines only collect."""
+        self._loop = loop
+        if self._entries:
+            self._arm()
+
+    def log(  # noqa: PLR0917 -- positional calls are quicker, and this runs for each request
+        self, client: str, method: str, target: str, http_version: str, status: int, seconds: float
+    ) -> None:
+        """Note an answer: ``client`` is `ip:port`, ``target`` the path and query, ``http_version`` `1.1`.
+
+        For gRPC: method `gRPC`, target `service/method`, version `2.0`, and the code's number.
+        """
+        entries = self._entries
+        entries.append((self._clock(), client, method, target, http_version, status, seconds))
+        if self._timer is None:
+            self._arm()
+        if len(entries) >= FLUSH_ENTRIES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was collected."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        entries, self._entries = self._entries, []
+        if not entries or not self._logger.isEnabledFor(logging.INFO):
+            return
+        if self._stamped:
+            stamp = self._stamp
+            self._logger.info("%s", "\n".join([f"{stamp(entry[0])} - {_line(entry)}" for entry in entries]))
+        else:
+            for entry in entries:
+                self._logger.handle(self._record(entry))
+
+    def close(self) -> None:
+        """Write the rest; a line that still comes is written at once."""
+        self._closed = True
+        self._loop = None
+        self.flush()
+
+    def _arm(self) -> None:
+        if self._loop is not None:
+            self._timer = self._loop.call_later(FLUSH_SECONDS, self.flush)
+        elif self._closed:
+            self.flush()
+
+    def _record(self, entry: _Entry) -> logging.LogRecord:
+        record = self._logger.makeRecord(
+            self._logger.name, logging.INFO, __file__, 0, "%s", (_line(entry),), None
+        )
+        record.created = entry[0]
+        record.msecs = float(int(entry[0] * 1000) % 1000)
+        return record
+
+
+def _line(entry: _Entry) -> str:
+    _, client, method, target, http_version, status, seconds = entry
+    if "@" in target or "%40" in target:
+        target = without_credentials(target)  # before it is cut, which could hide the @
+    if len(target) > MAX_TARGET:
+        target = shortened(target, MAX_TARGET)
+    if '"' in target:
+        target = target.replace('"', "%22")
+    line = f'/{client} "{method} {target} HTTP/{http_version}" {status} {int(seconds * 1000)}'
+    return line if line.isprintable() else one_line(line)

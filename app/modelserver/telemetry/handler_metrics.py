@@ -1,0 +1,137 @@
+"""The metrics that handlers emit (reference 13.6, 15.4): names and series per model are limited."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from modelserver.telemetry.registry import (
+    AnyFamily,
+    Counter,
+    Distribution,
+    Gauge,
+    Histogram,
+    Registry,
+    Value,
+    label_name,
+    metric_name,
+)
+
+MAX_NAMES_PER_MODEL = 200
+MAX_SERIES_PER_MODEL = 1000
+MAX_DIMENSIONS = 16
+MAX_TEXT = 256
+RESERVED_PREFIX = "modelserver_"
+KNOWN = ("HandlerTime", "PredictionTime")
+
+Dimensions = Sequence[tuple[str, str]]
+_Key = tuple[str, str, tuple[tuple[str, str], ...]]
+_KINDS: dict[str, type[AnyFamily]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+
+_log = logging.getLogger(__name__)
+
+
+class HandlerFamilies:
+    """The metrics handlers have named so far; each lives as long as a model that uses it."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._families: dict[str, AnyFamily] = {}
+        for name in KNOWN:
+            self._make(name, "ms", "gauge", ("ModelName", "Level", "Hostname"))
+
+    def get(self, name: str, unit: str, kind: str, label_names: Sequence[str]) -> AnyFamily | None:
+        """The family of ``name``, made on first sight; None when the name is taken for something else."""
+        family = self._families.get(name)
+        if family is None and name not in self._registry and not name.startswith(RESERVED_PREFIX):
+            family = self._make(name, unit, kind, label_names)
+        return family if family is not None and family.kind == kind else None
+
+    def drop_unused(self, name: str) -> None:
+        """Forget ``name`` when no model has a series of it any more."""
+        family = self._families.get(name)
+        if family is not None and family.series_count == 0 and name not in KNOWN:
+            del self._families[name]
+            self._registry.remove(name)
+
+    def _make(self, name: str, unit: str, kind: str, label_names: Sequence[str]) -> AnyFamily | None:
+        help_text = f"Torchserve prometheus {kind} metric with unit: {unit}"
+        try:
+            family = _KINDS[kind](name, help_text, label_names)
+            self._registry.add(family)
+        except (KeyError, ValueError):
+            return None
+        self._families[name] = family
+        return family
+
+
+class HandlerMetrics:
+    """The metrics emitted by the handlers of one model, all versions."""
+
+    def __init__(self, families: HandlerFamilies, model_name: str, hostname: str) -> None:
+        self._families = families
+        self._model_name = model_name
+        self._hostname = hostname
+        self._children: dict[_Key, Value | Distribution | None] = {}
+        self._owned: list[tuple[AnyFamily, tuple[str, ...]]] = []
+        self._names: set[str] = set()
+        self._warned: set[str] = set()
+
+    def record(self, name: str, value: float, unit: str, kind: str, dimensions: Dimensions) -> None:
+        """Count one emission: counters add (never less than 0), gauges take the value, histograms observe it.
+
+        ``kind`` is counter, gauge or histogram, in any case. What cannot be kept is dropped with one warning.
+        """
+        key = (name, kind, tuple(dimensions))
+        child = self._children[key] if key in self._children else self._admit(key, unit)
+        if child is None or not math.isfinite(value):
+            return
+        if isinstance(child, Distribution):
+            child.observe(value)
+        elif kind.lower() == "gauge":
+            child.set(value)
+        elif value >= 0.0:
+            child.add(value)
+
+    def close(self) -> None:
+        """Forget every series of this model."""
+        for family, values in self._owned:
+            family.remove(*values)
+            self._families.drop_unused(family.name)
+        self._owned.clear()
+        self._children.clear()
+
+    def _admit(self, key: _Key, unit: str) -> Value | Distribution | None:
+        name, kind, dimensions = key
+        if len(self._children) >= MAX_SERIES_PER_MODEL:
+            self._warn("series", f"more than {MAX_SERIES_PER_MODEL} series of handler metrics")
+            return None
+        if name not in KNOWN and name not in self._names:
+            if len(self._names) >= MAX_NAMES_PER_MODEL:
+                self._warn("names", f"more than {MAX_NAMES_PER_MODEL} names of handler metrics")
+                return None
+            self._names.add(name)
+        child = self._child_of_family(metric_name(name[:MAX_TEXT]), unit[:MAX_TEXT], kind.lower(), dimensions)
+        if child is None:
+            self._warn(name, f"the handler metric {name[:MAX_TEXT]!r} ({kind}) has the name of another")
+        self._children[key] = child
+        return child
+
+    def _child_of_family(
+        self, name: str, unit: str, kind: str, dimensions: Dimensions
+    ) -> Value | Distribution | None:
+        labels = {label_name(key[:MAX_TEXT]): text[:MAX_TEXT] for key, text in dimensions[:MAX_DIMENSIONS]}
+        labels.setdefault("Hostname", self._hostname)
+        family = self._families.get(name, unit, kind, tuple(labels))
+        if family is None:
+            return None
+        # The first emission decides the labels; an empty one is the same as none to Prometheus.
+        values = tuple(labels.get(label, "") for label in family.label_names)
+        self._owned.append((family, values))
+        return family.labels(*values)
+
+    def _warn(self, subject: str, problem: str) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            _log.warning("Model %s: %s; dropped", self._model_name, problem)

@@ -1,0 +1,275 @@
+"""The log files of reference 15.5, and the console.
+
+    logger                       file               line
+    modelserver, and libraries   ts_log.log         <time> [<LEVEL>] <thread> <logger> - <message>
+    modelserver.model            model_log.log      the same; output of workers
+    modelserver.access           access_log.log     <time> - <message>, made by AccessLog
+    modelserver.metrics          ts_metrics.log     <time> - <metric>
+    modelserver.model_metrics    model_metrics.log  <time> - <metric>
+
+A record's ``source`` stands for the thread: `W-<id>-<model>_<version>-stdout` for a worker's output. Messages
+stay on one line, whatever a client or a handler puts into them (F13). A message of several lines
+that the server itself writes is logged with ``extra=MULTILINE``.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import logging
+import logging.config
+import logging.handlers
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from modelserver.errors import ConfigError
+from modelserver.telemetry.metric_log import MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER
+from modelserver.telemetry.text import indented_lines, one_line, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROTATE_BYTES = 100 * 1000 * 1000
+ROTATED_FILES = 5
+MAX_MESSAGE = 64 * 1024  # characters
+MULTILINE = {"multiline": True}
+
+SERVER_LOGGER = "modelserver"
+ACCESS_LOGGER = "modelserver.access"
+MODEL_LOGGER = "modelserver.model"
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[Any]
+else:  # not generic at run time before Python 3.11
+    _StreamHandler = logging.StreamHandler
+
+_LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+_SHOWN_NAMES = {MODEL_LOGGER: "MODEL_LOG"}
+_LOG4J = (".xml", ".properties")
+_CONFIG_PROBLEMS = (
+    *(OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ImportError),
+    *(configparser.Error, yaml.YAMLError),
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Stamps:
+    """Local times as `2024-05-30T21:46:03,625`; the part up to the second is made once a second."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._text = ""
+
+    def __call__(self, seconds: float) -> str:
+        second = int(seconds)
+        if second != self._second:
+            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
+            self._second = second
+        return f"{self._text},{int((seconds - second) * 1000):03d}"
+
+
+class LineFormatter(logging.Formatter):
+    """`<time> [<LEVEL>] <thread> <logger> - <message>`; a record's ``source`` stands for the thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stamp = Stamps()
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = _LEVEL_NAMES.get(record.levelname, record.levelname)
+        source = one_line(str(getattr(record, "source", None) or record.threadName))
+        name = _SHOWN_NAMES.get(record.name, record.name)
+        line = f"{self._stamp(record.created)} [{level:<5}] {source} {name} - {_message(record)}"
+        return f"{line}{self._trace(record)}"
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        traced = record.exc_text or (self.formatException(record.exc_info) if record.exc_info else "")
+        stack = self.formatStack(record.stack_info) if record.stack_info else ""
+        return "".join(f"\n    {indented_lines(text)}" for text in (traced, stack) if text)
+
+
+class PlainFormatter(logging.Formatter):
+    """`<time> - <message>`, for metrics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stamp = Stamps()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{self._stamp(record.created)} - {_message(record)}"
+
+
+class AsIsFormatter(logging.Formatter):
+    """The message alone: the access log formats its lines itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage()
+
+
+class LogFile(logging.handlers.RotatingFileHandler):
+    """A log file of 100 MB with 5 predecessors; a full disk is reported once, not once per line (F56)."""
+
+    def __init__(self, path: Path, formatter: logging.Formatter) -> None:
+        super().__init__(
+            path,
+            maxBytes=ROTATE_BYTES,
+            backupCount=ROTATED_FILES,
+            encoding="utf-8",
+            errors="backslashreplace",
+        )
+        self.setFormatter(formatter)
+        self._has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
+        if not self._has_failed:
+            self._has_failed = True
+            super().handleError(record)
+
+
+class Console(_StreamHandler):
+    """Standard output, whatever object it is at the moment; nobody reading it is no error."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__(sys.stdout)
+        self.setFormatter(formatter)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stdout
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
+        if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
+            super().handleError(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Logging as it was set up. ``stamped``: access lines carry their own time, see AccessLog."""
+
+    directory: Path
+    metrics_directory: Path
+    stamped: bool
+    handlers: tuple[tuple[logging.Logger, logging.Handler], ...] = ()
+
+    def close(self) -> None:
+        """Take the handlers away again and close the files."""
+        for logger, handler in self.handlers:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    """One logger, its file and the shape of its lines."""
+
+    logger: str
+    file: str
+    formatter: Callable[[], logging.Formatter]
+
+
+_ROOT = _Sink("", "ts_log.log", LineFormatter)
+_SINKS = (
+    _ROOT,
+    _Sink(MODEL_LOGGER, "model_log.log", LineFormatter),
+    _Sink(ACCESS_LOGGER, "access_log.log", AsIsFormatter),
+    _Sink(SERVER_METRICS_LOGGER, "ts_metrics.log", PlainFormatter),
+    _Sink(MODEL_METRICS_LOGGER, "model_metrics.log", PlainFormatter),
+)
+_METRICS = (SERVER_METRICS_LOGGER, MODEL_METRICS_LOGGER)
+
+
+def log_directories(environment: Mapping[str, str] | None = None) -> tuple[Path, Path]:
+    """Where logs and metrics logs go: LOG_LOCATION and METRICS_LOCATION, `logs` where they are not set."""
+    values = os.environ if environment is None else environment
+    return Path(values.get("LOG_LOCATION") or "logs"), Path(values.get("METRICS_LOCATION") or "logs")
+
+
+def setup_logging(
+    log_dir: Path,
+    *,
+    metrics_dir: Path | None = None,
+    console: bool = True,
+    access_console: bool | None = None,
+    log_config: Path | None = None,
+) -> Logs:
+    """Send every logger to its file and, with ``console``, to standard output.
+
+    ``access_console`` (by default as ``console``) decides for access lines alone. A ``log_config`` of
+    Python's logging (.json, .yaml, .ini) replaces all of this; log4j files are accepted with one warning and
+    change nothing. A directory that cannot be written leaves the console. Call it once and close the result
+    at the end. Raises ConfigError for a bad ``log_config``.
+    """
+    metrics_dir = metrics_dir or log_dir
+    is_log4j = log_config is not None and log_config.suffix.lower() in _LOG4J
+    if log_config is not None and not is_log4j:
+        _apply_config(log_config)
+        return Logs(log_dir, metrics_dir, stamped=False)
+    attached: list[tuple[logging.Logger, logging.Handler]] = []
+    problems: list[str] = []
+    for sink in _SINKS:
+        directory = metrics_dir if sink.logger in _METRICS else log_dir
+        shows = console if access_console is None or sink.logger != ACCESS_LOGGER else access_console
+        attached += _attach(sink, directory, console=shows, problems=problems)
+    logging.getLogger(SERVER_LOGGER).setLevel(logging.INFO)
+    for problem in problems:
+        _log.warning("Logging to the console only: %s", problem)
+    if is_log4j:
+        _log.warning("log4j configurations are not read, the default logging stays: %s", log_config)
+    return Logs(log_dir, metrics_dir, stamped=True, handlers=tuple(attached))
+
+
+def _attach(
+    sink: _Sink, directory: Path, *, console: bool, problems: list[str]
+) -> list[tuple[logging.Logger, logging.Handler]]:
+    logger = logging.getLogger(sink.logger)
+    handlers: list[logging.Handler] = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handlers.append(LogFile(directory / sink.file, sink.formatter()))
+    except OSError as error:
+        problems.append(str(error))
+    if console or not handlers:
+        handlers.append(Console(sink.formatter()))
+    for handler in handlers:
+        logger.addHandler(handler)
+    if sink is not _ROOT:
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    return [(logger, handler) for handler in handlers]
+
+
+def _apply_config(path: Path) -> None:
+    try:
+        if path.suffix.lower() in {".ini", ".cfg", ".conf"}:
+            path.stat()
+            logging.config.fileConfig(path, disable_existing_loggers=False)
+            return
+        config = _read_config(path)
+        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **config})
+    except _CONFIG_PROBLEMS as error:
+        raise ConfigError(f"log_config {path} cannot be used: {error or type(error).__name__}") from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    suffix = path.suffix.lower()
+    if suffix not in {".json", ".yaml", ".yml"}:
+        raise ConfigError(f"log_config {path}: expected a .json, .yaml or .ini file of Python's logging")
+    text = path.read_text(encoding="utf-8")
+    config = json.loads(text) if suffix == ".json" else yaml.safe_load(text)
+    if not isinstance(config, dict):
+        raise ConfigError(f"log_config {path}: expected a mapping, got {type(config).__name__}")
+    return config
+
+
+def _message(record: logging.LogRecord) -> str:
+    message = shortened(record.getMessage(), MAX_MESSAGE)
+    if getattr(record, "multiline", False):
+        return indented_lines(message)
+    return one_line(message, keep_tabs=True)

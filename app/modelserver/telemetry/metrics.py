@@ -1,0 +1,430 @@
+"""The server's metrics: TorchServe's names (reference 15.3) and our own, per model version.
+
+The methods called for each request are additions on series that were looked up when the model was
+registered. Only registered versions have series, so clients cannot create any by asking for names (F69).
+Times are seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from modelserver.telemetry.handler_metrics import Dimensions, HandlerFamilies, HandlerMetrics
+from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_model_metric
+from modelserver.telemetry.registry import (
+    SECONDS_BOUNDS,
+    Child,
+    Counter,
+    Distribution,
+    Family,
+    Gauge,
+    Histogram,
+    Registry,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from modelserver.telemetry.system import SystemReading
+
+MetricsMode: TypeAlias = Literal["prometheus", "log", "legacy"]
+
+SIZE_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+RATIO_BOUNDS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+DISPATCH_REASONS = ("size", "delay", "idle", "flush")
+MAX_WORKERS_SHOWN = 256  # per model version: every restart brings a new worker name
+
+_LEGACY_NAMES = (
+    "ts_inference_requests_total",
+    "ts_inference_latency_microseconds",
+    "ts_queue_latency_microseconds",
+)
+_HOST = ("Level", "Hostname")
+_TS_MODEL = ("model_name", "model_version", "hostname")
+_MODEL = ("model_name", "model_version")
+_DEFAULT_VERSION = "default"
+
+_log = logging.getLogger(__name__)
+
+
+class _Families:
+    """Every family of the server, registered once."""
+
+    def __init__(self, registry: Registry, mode: MetricsMode) -> None:
+        self._registry = registry
+        self._mode = mode
+        self._torchserve_requests()
+        self._torchserve_host()
+        self._batching()
+        self._outcomes()
+
+    def _torchserve_requests(self) -> None:
+        self.requests_2xx = self._ts_counter("Requests2XX", "Count", _HOST)
+        self.requests_4xx = self._ts_counter("Requests4XX", "Count", _HOST)
+        self.requests_5xx = self._ts_counter("Requests5XX", "Count", _HOST)
+        requests, latency, queue_latency = _LEGACY_NAMES
+        self.requests = self._ts_counter(requests, "Count", _TS_MODEL)
+        self.latency = self._ts_counter(latency, "Microseconds", _TS_MODEL)
+        self.queue_latency = self._ts_counter(queue_latency, "Microseconds", _TS_MODEL)
+        self.queue_time = self._ts_gauge("QueueTime", "Milliseconds", _HOST)
+        self.worker_thread_time = self._ts_gauge("WorkerThreadTime", "Milliseconds", _HOST)
+        self.worker_load_time = self._ts_gauge("WorkerLoadTime", "Milliseconds", ("WorkerName", *_HOST))
+
+    def _torchserve_host(self) -> None:
+        self.cpu_utilization = self._ts_gauge("CPUUtilization", "Percent", _HOST)
+        self.memory_used = self._ts_gauge("MemoryUsed", "Megabytes", _HOST)
+        self.memory_available = self._ts_gauge("MemoryAvailable", "Megabytes", _HOST)
+        self.memory_utilization = self._ts_gauge("MemoryUtilization", "Percent", _HOST)
+        self.disk_usage = self._ts_gauge("DiskUsage", "Gigabytes", _HOST)
+        self.disk_available = self._ts_gauge("DiskAvailable", "Gigabytes", _HOST)
+        self.disk_utilization = self._ts_gauge("DiskUtilization", "Percent", _HOST)
+        gpu = ("Level", "DeviceId", "Hostname")
+        self.gpu_memory_utilization = self._ts_gauge("GPUMemoryUtilization", "Percent", gpu)
+        self.gpu_memory_used = self._ts_gauge("GPUMemoryUsed", "Megabytes", gpu)
+        self.gpu_utilization = self._ts_gauge("GPUUtilization", "Percent", gpu)
+
+    def _batching(self) -> None:
+        seconds, sizes = SECONDS_BOUNDS, SIZE_BOUNDS
+        self.queue_seconds = self._histogram("queue_seconds", "Wait of an instance for its batch.", seconds)
+        self.batch_size = self._histogram("batch_size", "Instances in a batch.", sizes)
+        self.batch_requests = self._histogram("batch_requests", "Requests in a batch.", sizes)
+        self.fill_ratio = self._histogram("batch_fill_ratio", "Instances / batch size.", RATIO_BOUNDS)
+        self.preprocess = self._histogram("preprocess_seconds", "Preprocessing of a batch.", seconds)
+        self.inference = self._histogram("inference_seconds", "Inference of a batch.", seconds)
+        self.postprocess = self._histogram("postprocess_seconds", "Postprocessing of a batch.", seconds)
+        self.handler = self._histogram("handler_seconds", "The handler's whole work on a batch.", seconds)
+        self.queue_requests = self._gauge("queue_requests", "Requests waiting in the queue.")
+        self.queue_instances = self._gauge("queue_instances", "Instances waiting in the queue.")
+        self.in_flight = self._gauge("batches_in_flight", "Batches handed to workers and not yet answered.")
+        self.workers = self._gauge("workers", "Workers by state.", "state")
+
+    def _outcomes(self) -> None:
+        self.dispatch = self._counter("dispatch_total", "Batches sent, by what made them go.", "reason")
+        self.rejected = self._counter("rejected_total", "Requests refused before queueing.", "reason")
+        self.cancelled = self._counter("cancelled_total", "Requests whose client went away.")
+        self.expired = self._counter("expired_total", "Requests whose deadline passed.")
+        self.split = self._counter("split_requests_total", "Requests spread over several batches.")
+        self.isolated = self._counter("isolated_total", "Instances found guilty of failing their batch.")
+
+    def _ts_counter(self, name: str, unit: str, labels: Sequence[str]) -> Counter:
+        help_text = f"Torchserve prometheus counter metric with unit: {unit}"
+        if self._is_logged(name):
+            return self._registry.add(LoggedCounter(name, help_text, labels, unit=unit))
+        return self._registry.add(Counter(name, help_text, labels))
+
+    def _ts_gauge(self, name: str, unit: str, labels: Sequence[str]) -> Gauge:
+        help_text = f"Torchserve prometheus gauge metric with unit: {unit}"
+        if self._is_logged(name):
+            return self._registry.add(LoggedGauge(name, help_text, labels, unit=unit))
+        return self._registry.add(Gauge(name, help_text, labels))
+
+    def _is_logged(self, name: str) -> bool:
+        return self._mode == "log" or (self._mode == "legacy" and name not in _LEGACY_NAMES)
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return self._registry.add(Counter(f"modelserver_{name}", help_text, (*_MODEL, *labels)))
+
+    def _gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
+        return self._registry.add(Gauge(f"modelserver_{name}", help_text, (*_MODEL, *labels)))
+
+    def _histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
+        return self._registry.add(Histogram(f"modelserver_{name}", help_text, _MODEL, bounds=bounds))
+
+
+class ModelMetrics:
+    """What is counted for one version of one model. Made by :meth:`ServerMetrics.model`."""
+
+    def __init__(
+        self,
+        families: _Families,
+        handler_metrics: HandlerMetrics,
+        name: str,
+        version: str,
+        *,
+        hostname: str,
+        logs_handler_metrics: bool,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self._families = families
+        self._hostname = hostname
+        self._handler_metrics = handler_metrics
+        self._logs_handler_metrics = logs_handler_metrics
+        self._owned: list[tuple[Family[Value] | Family[Distribution], tuple[str, ...]]] = []
+        self._worker_times: OrderedDict[str, None] = OrderedDict()
+        self._rejected: dict[str, Value] = {}
+        self._workers: dict[str, Value] = {}
+        self._torchserve_series()
+        self._batch_series()
+        self._outcome_series()
+
+    def request(self, explicit_version: bool) -> None:
+        """A request reached this version, whatever becomes of it."""
+        (self._requests if explicit_version else self._default_requests).add(1.0)
+
+    def answered(self, latency_s: float, queue_s: float, explicit_version: bool) -> None:
+        """A worker answered a request ``latency_s`` after its arrival, of which it queued ``queue_s``."""
+        if explicit_version:
+            self._latency.add(latency_s * 1e6)
+            self._queue_latency.add(queue_s * 1e6)
+        else:
+            self._default_latency.add(latency_s * 1e6)
+            self._default_queue_latency.add(queue_s * 1e6)
+        self._queue_time.set(queue_s * 1e3 // 1.0)
+
+    def queue_wait(self, seconds: float) -> None:
+        """An instance left the queue after ``seconds``."""
+        self._queue_seconds.observe(seconds)
+
+    def batch(  # noqa: PLR0917 -- positional calls are quicker, and this runs for each batch
+        self,
+        size: int,
+        requests: int,
+        capacity: int,
+        reason: str,
+        handler_s: float,
+        phases: tuple[float, float, float],
+    ) -> None:
+        """A worker finished a batch of ``size`` instances of ``requests`` requests.
+
+        ``capacity`` instances would have fit. ``reason`` is why it went: size, delay, idle or flush (others
+        count as flush). ``phases`` are the seconds of preprocessing, inference and postprocessing; all zero
+        when the handler does not tell them apart.
+        """
+        self._batch_size.observe(size)
+        self._batch_requests.observe(requests)
+        self._fill_ratio.observe(size / capacity)
+        self._handler_seconds.observe(handler_s)
+        (self._dispatch.get(reason) or self._dispatch["flush"]).add(1.0)
+        preprocess, inference, postprocess = phases
+        if preprocess or inference or postprocess:
+            self._preprocess.observe(preprocess)
+            self._inference.observe(inference)
+            self._postprocess.observe(postprocess)
+
+    def rejected(self, reason: str) -> None:
+        """A request was refused; ``reason`` is one of few fixed words such as queue_full or no_worker."""
+        series = self._rejected.get(reason)
+        if series is None:
+            series = self._rejected[reason] = self._own(self._families.rejected, reason)
+        series.add(1.0)
+
+    def cancelled(self) -> None:
+        """A request's client went away."""
+        self._cancelled.add(1.0)
+
+    def expired(self) -> None:
+        """A request's deadline passed before its answer."""
+        self._expired.add(1.0)
+
+    def split(self) -> None:
+        """A request was spread over several batches."""
+        self._split.add(1.0)
+
+    def isolated(self, count: int = 1) -> None:
+        """``count`` instances were found to be the ones that make a batch fail."""
+        self._isolated.add(count)
+
+    def worker_overhead(self, seconds: float) -> None:
+        """The server's own share of the last batch's time (WorkerThreadTime)."""
+        self._worker_thread_time.set(seconds * 1e3 // 1.0)
+
+    def worker_loaded(self, worker_name: str, seconds: float) -> None:
+        """A worker (`W-<id>-<model>_<version>`) was ready ``seconds`` after its creation."""
+        self._worker_times[worker_name] = None
+        if len(self._worker_times) > MAX_WORKERS_SHOWN:
+            self.worker_gone(next(iter(self._worker_times)))
+        family = self._families.worker_load_time
+        family.labels(worker_name, "Host", self._hostname).set(seconds * 1e3 // 1.0)
+
+    def worker_gone(self, worker_name: str) -> None:
+        """A worker is no more; its load time is no longer shown."""
+        self._worker_times.pop(worker_name, None)
+        self._families.worker_load_time.remove(worker_name, "Host", self._hostname)
+
+    def model_metric(  # noqa: PLR0917 -- the order of a Measurement
+        self, name: str, value: float, unit: str, kind: str, dimensions: Dimensions, request_id: str = ""
+    ) -> None:
+        """A handler emitted a metric; ``kind`` is counter, gauge or histogram, in any case."""
+        if self._logs_handler_metrics:
+            log_model_metric(name, value, unit, dimensions, hostname=self._hostname, request_id=request_id)
+        else:
+            self._handler_metrics.record(name, value, unit, kind, dimensions)
+
+    def set_queue(self, requests: int, instances: int) -> None:
+        """What waits right now; meant for an :meth:`ServerMetrics.on_render` callback, as the next two."""
+        self._queue_requests.set(requests)
+        self._queue_instances.set(instances)
+
+    def set_in_flight(self, batches: int) -> None:
+        """Batches with workers right now."""
+        self._in_flight.set(batches)
+
+    def set_workers(self, counts: Mapping[str, int]) -> None:
+        """Workers by state; a state that is not named has none."""
+        for state in counts:
+            if state not in self._workers:
+                self._workers[state] = self._own(self._families.workers, state)
+        for state, series in self._workers.items():
+            series.set(counts.get(state, 0))
+
+    def close(self) -> None:
+        """Forget the series of this version."""
+        for worker_name in list(self._worker_times):
+            self.worker_gone(worker_name)
+        for family, values in self._owned:
+            family.remove(*values)
+        self._owned.clear()
+
+    def _torchserve_series(self) -> None:
+        f = self._families
+        self._requests = self._own(f.requests, self._hostname)
+        self._latency = self._own(f.latency, self._hostname)
+        self._queue_latency = self._own(f.queue_latency, self._hostname)
+        by_default = (self.name, _DEFAULT_VERSION, self._hostname)
+        self._default_requests = f.requests.labels(*by_default)
+        self._default_latency = f.latency.labels(*by_default)
+        self._default_queue_latency = f.queue_latency.labels(*by_default)
+        self._queue_time = f.queue_time.labels("Host", self._hostname)
+        self._worker_thread_time = f.worker_thread_time.labels("Host", self._hostname)
+
+    def _batch_series(self) -> None:
+        f = self._families
+        self._queue_seconds = self._own(f.queue_seconds)
+        self._batch_size = self._own(f.batch_size)
+        self._batch_requests = self._own(f.batch_requests)
+        self._fill_ratio = self._own(f.fill_ratio)
+        self._preprocess = self._own(f.preprocess)
+        self._inference = self._own(f.inference)
+        self._postprocess = self._own(f.postprocess)
+        self._handler_seconds = self._own(f.handler)
+
+    def _outcome_series(self) -> None:
+        f = self._families
+        self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
+        self._cancelled = self._own(f.cancelled)
+        self._expired = self._own(f.expired)
+        self._split = self._own(f.split)
+        self._isolated = self._own(f.isolated)
+        self._queue_requests = self._own(f.queue_requests)
+        self._queue_instances = self._own(f.queue_instances)
+        self._in_flight = self._own(f.in_flight)
+
+    def _own(self, family: Family[Child], *labels: str) -> Child:
+        values = (self.name, self.version, *labels)
+        self._owned.append((family, values))
+        return family.labels(*values)
+
+
+class ServerMetrics:
+    """All metrics of a running server.
+
+    ``mode`` is TorchServe's `metrics_mode`: prometheus shows everything, log writes TorchServe's metrics to
+    the logs and shows nothing, legacy shows the three `ts_` counters and logs the rest.
+    """
+
+    def __init__(
+        self, *, mode: MetricsMode = "prometheus", hostname: str | None = None, trailing_comma: bool = False
+    ) -> None:
+        self.hostname = hostname or host_name()
+        self._mode = mode
+        self._registry = Registry(trailing_comma=trailing_comma)
+        self._families = _Families(self._registry, mode)
+        self._handler_families = HandlerFamilies(self._registry)
+        self._handler_metrics: dict[str, HandlerMetrics] = {}
+        self._models: dict[str, dict[str, ModelMetrics]] = {}
+        self._callbacks: list[Callable[[], None]] = []
+        host = ("Host", self.hostname)
+        self._requests_2xx = self._families.requests_2xx.labels(*host)
+        self._requests_4xx = self._families.requests_4xx.labels(*host)
+        self._requests_5xx = self._families.requests_5xx.labels(*host)
+
+    def response(self, status: int) -> None:
+        """An HTTP answer left, on any listener; what is neither 2xx nor 4xx counts as 5xx."""
+        if 200 <= status < 300:
+            self._requests_2xx.add(1.0)
+        elif 400 <= status < 500:
+            self._requests_4xx.add(1.0)
+        else:
+            self._requests_5xx.add(1.0)
+
+    def model(self, name: str, version: str) -> ModelMetrics:
+        """The metrics of a registered version, made on first use. Never call it with names from requests."""
+        versions = self._models.setdefault(name, {})
+        if version not in versions:
+            if name not in self._handler_metrics:
+                self._handler_metrics[name] = HandlerMetrics(self._handler_families, name, self.hostname)
+            versions[version] = ModelMetrics(
+                self._families,
+                self._handler_metrics[name],
+                name,
+                version,
+                hostname=self.hostname,
+                logs_handler_metrics=self._mode != "prometheus",
+            )
+        return versions[version]
+
+    def forget(self, name: str, version: str) -> None:
+        """The version was unregistered: its series go, and with the last version those of the model."""
+        versions = self._models.get(name, {})
+        forgotten = versions.pop(version, None)
+        if forgotten is None:
+            return
+        forgotten.close()
+        if not versions:
+            del self._models[name]
+            self._handler_metrics.pop(name).close()
+            f = self._families
+            for family in (f.requests, f.latency, f.queue_latency):
+                family.remove(name, _DEFAULT_VERSION, self.hostname)
+
+    def on_render(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` before each rendering, to set gauges; one that raises is logged and skipped."""
+        self._callbacks.append(callback)
+
+    def system(self, reading: SystemReading) -> None:
+        """Show a reading of the host (:func:`modelserver.telemetry.system.SystemMonitor.read`)."""
+        f = self._families
+        host = ("Host", self.hostname)
+        f.cpu_utilization.labels(*host).set(reading.cpu_percent)
+        f.memory_used.labels(*host).set(reading.memory_used_mb)
+        f.memory_available.labels(*host).set(reading.memory_available_mb)
+        f.memory_utilization.labels(*host).set(reading.memory_percent)
+        f.disk_usage.labels(*host).set(reading.disk_used_gb)
+        f.disk_available.labels(*host).set(reading.disk_available_gb)
+        f.disk_utilization.labels(*host).set(reading.disk_percent)
+        for gpu in reading.gpus:
+            device = ("Host", str(gpu.gpu_id), self.hostname)
+            f.gpu_memory_utilization.labels(*device).set(gpu.memory_percent)
+            f.gpu_memory_used.labels(*device).set(gpu.memory_used_mb)
+            f.gpu_utilization.labels(*device).set(gpu.utilization_percent)
+
+    def render(self, names: Sequence[str] = ()) -> bytes:
+        """The Prometheus text; ``names`` are the `name[]` values of the query, empty for everything."""
+        if self._mode == "log":
+            return b""
+        for callback in self._callbacks:
+            _call(callback)
+        if self._mode == "legacy":
+            shown = [name for name in _LEGACY_NAMES if not names or name in names]
+            return self._registry.render(shown) if shown else b""
+        return self._registry.render(names)
+
+
+def _call(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 -- one broken gauge must not cost the whole scrape
+        _log.warning("A metrics callback failed", exc_info=True)
+
+
+def host_name() -> str:
+    """The machine's host name, `Unknown` when it has none."""
+    try:
+        return socket.gethostname() or "Unknown"
+    except OSError:
+        return "Unknown"

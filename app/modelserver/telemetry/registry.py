@@ -1,0 +1,272 @@
+"""Metrics and their Prometheus text, format 0.0.4 (reference 15.2).
+
+Our own rather than the usual client library: TorchServe's counters carry exactly their configured names (no
+`_total`, no `_created`), and an update here is one addition on a child that the caller keeps, without locks
+or look-ups. Everything belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_SERIES = 10_000
+# fmt: off
+SECONDS_BOUNDS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)
+# fmt: on
+DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_LABEL_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+class Value:
+    """One series of a counter or gauge."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, amount: float = 1.0) -> None:
+        self.value += amount
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+class Distribution:
+    """One series of a histogram: how many observations fell at or below each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+Child = TypeVar("Child", Value, Distribution)
+
+
+class Family(Generic[Child]):
+    """A metric of one name: its children are its series, one for each combination of label values.
+
+    At most ``max_series`` children are kept; further ones work but are never shown (F69).
+    Raises ValueError for a name or label that Prometheus would refuse.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self, name: str, help_text: str, label_names: Sequence[str] = (), *, max_series: int = MAX_SERIES
+    ) -> None:
+        _check_names(name, label_names)
+        self.name = name
+        self.help_text = help_text
+        self.label_names = tuple(label_names)
+        self.max_series = max_series
+        self._children: dict[tuple[str, ...], Child] = {}
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        """The names that this family's samples carry."""
+        return (self.name,)
+
+    def labels(self, *values: str) -> Child:
+        """The child of these label values, made on first use; keep it and update it directly."""
+        child = self._children.get(values)
+        if child is not None:
+            return child
+        if len(values) != len(self.label_names):
+            raise ValueError(f"{self.name} has labels {self.label_names}, got {len(values)} values")
+        child = self._new_child(values)
+        if len(self._children) < self.max_series:
+            self._children[values] = child
+        return child
+
+    def remove(self, *values: str) -> None:
+        """Forget a child; nothing happens when there is none."""
+        self._children.pop(values, None)
+
+    @property
+    def series_count(self) -> int:
+        """How many series are shown."""
+        return len(self._children)
+
+    def samples(self) -> Iterator[tuple[str, str, float]]:
+        """(sample name, labels as text without braces, value) of every child."""
+        for values, child in self._children.items():
+            yield from self._samples_of(child, _labels_text(self.label_names, values))
+
+    def _new_child(self, values: tuple[str, ...]) -> Child:
+        raise NotImplementedError
+
+    def _samples_of(self, child: Child, labels: str) -> Iterator[tuple[str, str, float]]:
+        raise NotImplementedError
+
+
+class _ValueFamily(Family[Value]):
+    def _new_child(self, values: tuple[str, ...]) -> Value:
+        return Value()
+
+    def _samples_of(self, child: Value, labels: str) -> Iterator[tuple[str, str, float]]:
+        yield self.name, labels, child.value
+
+
+class Counter(_ValueFamily):
+    """A number that only grows."""
+
+    kind = "counter"
+
+
+class Gauge(_ValueFamily):
+    """A number that goes up and down."""
+
+    kind = "gauge"
+
+
+class Histogram(Family[Distribution]):
+    """How observations are distributed over ``bounds`` (upper, inclusive, increasing)."""
+
+    kind = "histogram"
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        label_names: Sequence[str] = (),
+        *,
+        bounds: Sequence[float] = DEFAULT_BOUNDS,
+        max_series: int = MAX_SERIES,
+    ) -> None:
+        super().__init__(name, help_text, label_names, max_series=max_series)
+        if "le" in label_names:
+            raise ValueError(f"{name}: a histogram cannot have a label named le")
+        if list(bounds) != sorted(set(bounds)):
+            raise ValueError(f"{name}: bounds must increase, got {list(bounds)}")
+        self.bounds = tuple(bounds)
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        return self.name, f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"
+
+    def _new_child(self, values: tuple[str, ...]) -> Distribution:
+        return Distribution(self.bounds)
+
+    def _samples_of(self, child: Distribution, labels: str) -> Iterator[tuple[str, str, float]]:
+        before = f"{labels}," if labels else ""
+        running = 0
+        for bound, count in zip((*self.bounds, math.inf), child.counts, strict=True):
+            running += count
+            yield f"{self.name}_bucket", f'{before}le="{format_value(bound)}"', running
+        yield f"{self.name}_count", labels, running
+        yield f"{self.name}_sum", labels, child.total
+
+
+AnyFamily = Counter | Gauge | Histogram
+AddedFamily = TypeVar("AddedFamily", bound=AnyFamily)
+
+
+class Registry:
+    """All metrics of a server. ``trailing_comma`` closes label lists as TorchServe does (reference 15.2)."""
+
+    def __init__(self, *, trailing_comma: bool = False) -> None:
+        self._families: dict[str, AnyFamily] = {}
+        self._owners: dict[str, str] = {}
+        self._closing = ",}" if trailing_comma else "}"
+
+    def add(self, family: AddedFamily) -> AddedFamily:
+        """Show ``family`` from now on. Raises ValueError when one of its sample names is taken."""
+        for sample in family.sample_names:
+            if sample in self._owners:
+                raise ValueError(f"the metric name {sample} is taken by {self._owners[sample]}")
+        self._owners.update(dict.fromkeys(family.sample_names, family.name))
+        self._families[family.name] = family
+        return family
+
+    def remove(self, name: str) -> None:
+        """Stop showing the family ``name``; nothing happens when there is none."""
+        family = self._families.pop(name, None)
+        for sample in () if family is None else family.sample_names:
+            del self._owners[sample]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._owners
+
+    def render(self, names: Collection[str] = ()) -> bytes:
+        """The text that Prometheus reads: everything, or the samples (or whole metrics) called ``names``."""
+        wanted = frozenset(names)
+        lines: list[str] = []
+        for family in self._families.values():
+            lines += self._family_lines(family, wanted)
+        return "".join(lines).encode(errors="replace")
+
+    def _family_lines(self, family: AnyFamily, wanted: frozenset[str]) -> list[str]:
+        everything = not wanted or family.name in wanted
+        if not everything and wanted.isdisjoint(family.sample_names):
+            return []
+        samples = [
+            f"{name}{{{labels}{self._closing} {format_value(value)}\n"
+            if labels
+            else f"{name} {format_value(value)}\n"
+            for name, labels, value in family.samples()
+            if everything or name in wanted
+        ]
+        if wanted and not samples:
+            return []
+        help_text = family.help_text.translate(_HELP_ESCAPES)
+        return [f"# HELP {family.name} {help_text}\n# TYPE {family.name} {family.kind}\n", *samples]
+
+
+def format_value(value: float) -> str:
+    """A number as the text format shows it, always with a decimal point: `8.0`, `+Inf`."""
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if math.isnan(value):
+        return "NaN"
+    text = repr(float(value))
+    if "." in text:
+        return text
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}.0e{exponent}"
+
+
+def metric_name(text: str) -> str:
+    """The nearest name that Prometheus accepts."""
+    name = re.sub(r"[^a-zA-Z0-9_:]", "_", text)
+    return name if _METRIC_NAME.match(name) else f"_{name}"
+
+
+def label_name(text: str) -> str:
+    """The nearest label name that Prometheus accepts; two leading underscores are its own."""
+    name = re.sub(r"^_{2,}", "_", re.sub(r"[^a-zA-Z0-9_]", "_", text))
+    return name if _LABEL_NAME.match(name) else f"_{name}"
+
+
+def _check_names(name: str, label_names: Sequence[str]) -> None:
+    if not _METRIC_NAME.fullmatch(name):
+        raise ValueError(f"not a metric name: {name!r}")
+    for label in label_names:
+        if not _LABEL_NAME.fullmatch(label) or label.startswith("__"):
+            raise ValueError(f"{name}: not a label name: {label!r}")
+    if len(set(label_names)) != len(label_names):
+        raise ValueError(f"{name}: a label is named twice in {list(label_names)}")
+
+
+def _labels_text(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return ",".join(f'{n}="{v.translate(_LABEL_ESCAPES)}"' for n, v in zip(names, values, strict=True))

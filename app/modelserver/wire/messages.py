@@ -1,0 +1,146 @@
+"""What the server and a worker say to each other.
+
+One frame is one message and, for :class:`Predict` and :class:`Result`, the raw bytes of its rows behind it:
+
+    u32 size of the rest | u32 size of the head | head (msgpack) | bytes of row 0 | bytes of row 1 | ...
+
+The head names the size of each row's bytes, so bodies and answers travel without being encoded, escaped or
+copied into another object. Nothing is pickled: a worker runs user code, and what it sends is data.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+PREFIX = struct.Struct("<II")
+MAX_FRAME = (1 << 32) - 1
+
+# How a row's bytes are meant, and how its answer is encoded.
+BODY = 0  # the body of a /predictions request (reference 7.1); the answer is what reference 7.4 makes of it
+INSTANCE = 1  # one JSON value of a V1 `instances` list; the answer is one JSON value
+
+Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def sendable(value: object) -> str:
+    """``value`` as text that has a form on the wire: what is no Unicode in it becomes a question mark."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
+    """Server to worker, once: what to load and how to treat requests."""
+
+    model_name: str
+    model_version: str
+    model_dir: str
+    handler: str
+    batch_size: int
+    gpu_id: int | None = None
+    envelope: str = ""
+    config_file: str = ""
+    decode_input_request: bool = True
+    limit_max_image_pixels: bool = True
+    max_response_size: int = 6553500
+    server_version: str = ""
+    isolate: bool = True
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One instance of work. ``size`` bytes of the frame's tail are its own.
+
+    ``headers`` is msgpack of ``[[name, value], ...]`` as received: most handlers never look, so most are
+    never decoded.
+    ``extra`` is JSON: the request's other top-level fields (V1 ``parameters`` and the like), or empty.
+    """
+
+    request_id: str
+    size: Size
+    kind: int = BODY
+    content_type: str = ""
+    headers: msgspec.Raw = msgspec.Raw(b"\x90")
+    query: list[tuple[str, str]] | None = None
+    url_path: str = ""
+    explain: bool = False
+    extra: bytes = b""
+
+
+class Predict(msgspec.Struct, frozen=True, array_like=True, tag="predict"):
+    """Server to worker: one batch, in order."""
+
+    sequence: int
+    rows: list[Row]
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
+    """Server to worker: finish what was sent and leave."""
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+    """Server to an idle worker: are you there?"""
+
+
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
+    """Worker to server: yes."""
+
+
+class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
+    """Worker to server: the handler is initialised. ``prefetch``: it prepares a batch while another one runs.
+
+    ``splits`` says that the handler takes instances (a built-in one), so that V1 bodies are always split.
+    """
+
+    prefetch: bool = False
+    splits: bool = False
+    seconds: float = 0.0
+
+
+class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):
+    """Worker to server: the handler could not be loaded. ``permanent``: trying again cannot help."""
+
+    message: str
+    status: int = 500
+    permanent: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """One row's answer: ``size`` bytes of the frame's tail.
+
+    With ``failed`` the bytes are an error message in UTF-8 and ``error_type`` its type.
+    """
+
+    size: Size
+    status: int = 200
+    content_type: str = ""
+    phrase: str = ""
+    headers: list[tuple[str, str]] | None = None
+    failed: bool = False
+    error_type: str = "InternalServerException"
+
+
+class Measurement(msgspec.Struct, frozen=True, array_like=True):
+    """One metric a handler emitted."""
+
+    name: str
+    value: float
+    unit: str
+    kind: str
+    dimensions: list[tuple[str, str]]
+    request_id: str = ""
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):
+    """Worker to server: the answers of batch ``sequence``, one per row, in order. Times in seconds."""
+
+    sequence: int
+    answers: list[Answer]
+    handler_time: float
+    phases: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    calls: int = 1
+    metrics: list[Measurement] | None = None
+
+
+ToWorker: TypeAlias = Load | Predict | Stop | Ping
+ToServer: TypeAlias = Loaded | LoadFailed | Result | Pong

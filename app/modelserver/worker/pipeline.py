@@ -1,0 +1,101 @@
+"""Two batches at once: while one is computed, the next is decoded and preprocessed in another thread.
+
+Only handlers that promise to stand it take part (``pipelined``, on the very class that is used): decoding
+pictures releases the interpreter lock, and on an accelerator the processor would otherwise idle. All others
+are called for one batch after the other, from start to end, in the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from modelserver.wire.messages import Ping, Pong, Predict, Stop, ToWorker
+from modelserver.worker.service import Service, Work, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.worker.channel import ServerChannel
+    from modelserver.worker.loader import LoadedHandler
+    from modelserver_handlers.context import BatchState
+
+
+def can_prefetch(handler: LoadedHandler) -> bool:
+    """Whether the handler's own class says so; what a parent class promised does not bind its children."""
+    cls = type(handler.instance)
+    return bool(cls.__dict__.get("pipelined", False)) and hasattr(cls, "prepare") and hasattr(cls, "complete")
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch after its first half. ``error`` is what preprocess raised; ``seconds`` is what it took."""
+
+    work: Work
+    indices: list[int]
+    data: list[Any]
+    state: BatchState
+    value: Any
+    error: Exception | None
+    seconds: float
+
+
+class Pipeline:
+    """Receives and prepares in one thread, computes and answers in the caller's."""
+
+    def __init__(self, handler: Any, service: Service, channel: ServerChannel) -> None:
+        self._handler = handler
+        self._service = service
+        self._channel = channel
+        self._slot: queue.Queue[Prepared | Ping | Stop] = queue.Queue(maxsize=1)
+
+    def serve(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
+        """Returns when the server says stop or closes the connection."""
+        threading.Thread(target=self._receive, args=(messages,), name="prepare", daemon=True).start()
+        while not isinstance(item := self._slot.get(), Stop):
+            if isinstance(item, Ping):
+                self._channel.send(Pong())
+            else:
+                seconds = item.seconds + timed(lambda: self._finish(item))
+                self._channel.send(*item.work.result(seconds))
+
+    def _receive(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
+        try:
+            for message, tail in messages:
+                if isinstance(message, Predict):
+                    self._slot.put(self._prepare(self._service.receive(message.sequence, message.rows, tail)))
+                elif isinstance(message, (Ping, Stop)):
+                    self._slot.put(message)
+            self._slot.put(Stop())
+        except BaseException:  # noqa: BLE001 - without this thread the process is of no use
+            traceback.print_exc()
+            os._exit(1)
+
+    def _prepare(self, work: Work) -> Prepared:
+        started = time.perf_counter()
+        indices = work.open
+        data = work.select(indices)
+        state = self._service.state(work, indices)
+        value, error = None, None
+        if indices:
+            self._service.begin(state)
+            try:
+                value = self._handler.prepare(data, self._service.context)
+            except Exception as raised:  # noqa: BLE001 - user code may raise anything
+                error = raised
+        return Prepared(work, indices, data, state, value, error, time.perf_counter() - started)
+
+    def _finish(self, item: Prepared) -> None:
+        if item.indices:
+            self._service.settle(item.work, item.indices, item.state, lambda: self._complete(item))
+
+    def _complete(self, item: Prepared) -> Any:
+        if item.error is not None:
+            raise item.error
+        self._service.begin(item.state)
+        return self._handler.complete(item.value, item.data, self._service.context)

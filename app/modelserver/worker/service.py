@@ -1,0 +1,299 @@
+"""One batch through the handler: decode, call, encode, and find out who is to blame when it fails.
+
+A handler gets a list and returns a list of the same length; one exception fails the call. What is allowed to
+follow from that is kept small: when a batch of several fails, or comes back with the wrong number of
+answers, it is cut in halves that are tried again, so that only the guilty instance gets the error. The
+number of calls is bounded; what is undecided when they are used up fails with the error it was part of.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from modelserver.wire.messages import INSTANCE, Answer, Load, Measurement, Result, Row, sendable
+from modelserver.worker.answers import Unserializable, encode_body, encode_instance
+from modelserver.worker.rows import Decoded, decode_row, request_headers, request_parameters
+from modelserver_handlers.context import BatchState, Context, RequestProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.worker.loader import Entry
+    from modelserver.worker.metrics import HandlerMetrics
+
+Encoded = tuple[Answer, bytes]
+
+_NO_PHASES = (0.0, 0.0, 0.0)
+
+
+@dataclass(slots=True)
+class Work:
+    """A batch on its way: what was received, what the handler gets, and the answers so far.
+
+    ``decoded[i]`` is None where row ``i`` could not be decoded; ``answers[i]`` holds its error then.
+    """
+
+    sequence: int
+    rows: Sequence[Row]
+    decoded: list[Decoded | None]
+    answers: list[Encoded | None]
+    phases: tuple[float, float, float] = _NO_PHASES
+    calls: int = 0
+    metrics: list[Measurement] = field(default_factory=list)
+
+    @property
+    def open(self) -> list[int]:
+        """The rows that still need an answer."""
+        return [index for index, answer in enumerate(self.answers) if answer is None]
+
+    def select(self, indices: Sequence[int]) -> list[Any]:
+        """What the handler gets for these rows.
+
+        Of several rows it gets copies: it may take them apart, and if it fails they are needed again.
+        """
+        rows = [row.data for index in indices if (row := self.decoded[index]) is not None]
+        return [row.copy() for row in rows] if len(rows) > 1 else rows
+
+    def result(self, seconds: float) -> tuple[Result, list[bytes]]:
+        """The message that answers the batch, and the bytes behind it."""
+        done = [answer for answer in self.answers if answer is not None]
+        answers = [answer for answer, _ in done]
+        message = Result(self.sequence, answers, seconds, self.phases, self.calls, self.metrics or None)
+        return message, [content for _, content in done]
+
+
+class ContractBroken(Exception):  # noqa: N818 - says what happened
+    """The handler returned something else than one answer per instance."""
+
+    def __init__(self, message: str, kserve_message: str) -> None:
+        super().__init__(message)
+        self.kserve_message = kserve_message
+
+
+class Service:
+    """A loaded handler and how its batches are run.
+
+    Args:
+        entry: the handler, called with (data, context).
+        context: the worker's one context.
+        load: how requests are to be treated.
+        metrics: what the handler reports to.
+    """
+
+    def __init__(self, entry: Entry, context: Context, load: Load, metrics: HandlerMetrics) -> None:
+        self._entry = entry
+        self.context = context
+        self._load = load
+        self._metrics = metrics
+        # Finding one guilty row among n takes 2*log2(n) calls; several share what is left.
+        self._budget = 4 * math.ceil(math.log2(max(2, load.batch_size))) + 4
+
+    def receive(self, sequence: int, rows: Sequence[Row], tail: memoryview) -> Work:
+        """Decodes a batch; a row that cannot be decoded is answered 400 at once."""
+        decoded: list[Decoded | None] = []
+        answers: list[Encoded | None] = []
+        position = 0
+        checked = b""
+        for row in rows:
+            end = position + row.size
+            try:
+                # Usually all rows have the same: a handler must not be the first to find out that it is no
+                # JSON.
+                if row.extra != checked:
+                    request_parameters(row)
+                    checked = row.extra
+                decoded.append(decode_row(row, tail[position:end], decode=self._load.decode_input_request))
+                answers.append(None)
+            except ValueError as error:
+                decoded.append(None)
+                answers.append(failure(str(error), 400, "BadRequestException"))
+            position = end
+        return Work(sequence, rows, decoded, answers)
+
+    def state(self, work: Work, indices: Sequence[int]) -> BatchState:
+        """What the context shows while these rows are with the handler."""
+        rows = [work.rows[index] for index in indices]
+        return BatchState(
+            [row.request_id for row in rows],
+            [partial(_headers, row, work.decoded[index]) for row, index in zip(rows, indices, strict=True)],
+            parameters=[partial(request_parameters, row) for row in rows],
+            properties=[_properties(row) for row in rows],
+        )
+
+    def run(self, work: Work) -> None:
+        """Answers every open row of the batch."""
+        indices = work.open
+        if indices:
+            state = self.state(work, indices)
+            self.settle(work, indices, state, lambda: self._call(work.select(indices), state))
+
+    def settle(self, work: Work, indices: list[int], state: BatchState, call: Callable[[], Any]) -> None:
+        """Answers these rows by what ``call`` returns for them, or by further calls if it fails."""
+        work.calls += 1
+        try:
+            outputs = call()
+            check_contract(outputs, len(indices))
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            self._blame(work, indices, error, state)
+        else:
+            for position, index in enumerate(indices):
+                work.answers[index] = self._encode(work.rows[index], outputs, position, state)
+            if state.phases != _NO_PHASES:
+                work.phases = tuple(a + b for a, b in zip(work.phases, state.phases, strict=True))  # type: ignore[assignment]
+        finally:
+            if collected := self._metrics.collect():
+                work.metrics += collected
+
+    def begin(self, state: BatchState) -> None:
+        """Makes ``state`` what the handler sees."""
+        self.context.begin(state)
+        self._metrics.request_ids = state.request_ids or {}
+
+    def _call(self, data: list[Any], state: BatchState) -> Any:
+        self.begin(state)
+        return self._entry(data, self.context)
+
+    def _blame(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
+        if self._may_bisect(work, indices, error):
+            if work.calls == 1:
+                traceback.print_exception(error)
+            half = len(indices) // 2
+            # Again through the whole handler: what a failed call left prepared is not trusted.
+            for part in (indices[:half], indices[half:]):
+                again = self.state(work, part)
+                self.settle(work, part, again, partial(self._call, work.select(part), again))
+            return
+        if not isinstance(error, ContractBroken) or len(indices) == 1:
+            traceback.print_exception(error)
+        for position, index in enumerate(indices):
+            work.answers[index] = _rejection(state, position) or describe_failure(error, work.rows[index])
+
+    def _may_bisect(self, work: Work, indices: list[int], error: Exception) -> bool:
+        several = len(indices) > 1 and self._load.isolate
+        return several and work.calls < self._budget and not is_out_of_memory(error)
+
+    def _encode(self, row: Row, outputs: list[Any], position: int, state: BatchState) -> Encoded:
+        try:
+            return _rejection(state, position) or self._answer(
+                row, outputs[position], state.touched(position)
+            )
+        except Unserializable:
+            return failure("Unsupported model output data type.", _kserve(row, 503))
+        except Exception as error:  # noqa: BLE001 - encoding runs methods of user objects
+            traceback.print_exception(error)
+            return describe_failure(error, row)
+
+    def _answer(self, row: Row, output: Any, touched: RequestProcessor | None) -> Encoded:
+        if row.kind == INSTANCE:
+            content, content_type = encode_instance(output), "application/json"
+        else:
+            content, content_type = encode_body(output)
+        limit = self._load.max_response_size
+        if len(content) > limit:
+            return failure(f"The answer has {len(content)} bytes, max_response_size allows {limit}.", 500)
+        if touched is None:
+            return Answer(len(content), 200, content_type), content
+        headers = [(sendable(k), sendable(v)) for k, v in touched.get_response_headers().items()]
+        content_type = next((v for k, v in headers if k.lower() == "content-type"), content_type)
+        rest = [(k, v) for k, v in headers if k.lower() != "content-type"] or None
+        status = http_status(touched.get_response_status_code())
+        phrase = sendable(touched.get_response_status_phrase() or "")
+        return Answer(len(content), status, content_type, phrase, rest), content
+
+
+def check_contract(outputs: Any, expected: int) -> None:
+    """Raises :class:`ContractBroken` unless ``outputs`` is a list of ``expected`` answers."""
+    if not isinstance(outputs, list):
+        raise ContractBroken(
+            "Invalid model predict output",
+            f"The handler returned {type(outputs).__name__}, a list is needed.",
+        )
+    if len(outputs) != expected:
+        raise ContractBroken(
+            "number of batch response mismatched",
+            "size of prediction is not equal to the size of instances: "
+            f"expected {expected}, the handler returned {len(outputs)}",
+        )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Host memory, or a device's: those messages all name CUDA (reference 6.5)."""
+    return isinstance(error, MemoryError) or "CUDA" in _message(error)
+
+
+def describe_failure(error: Exception, row: Row) -> Encoded:
+    """The answer that an exception of the handler deserves (reference 6.5; V1: kserve reference 4)."""
+    code = getattr(error, "error_code", None)
+    if isinstance(code, int) and any(c.__name__ == "PredictionException" for c in type(error).__mro__):
+        message = getattr(error, "message", None)
+        return failure(_message(error) if message is None else message, 507 if code == 413 else code)
+    if is_out_of_memory(error):
+        return failure("Out of resources", 507)
+    if isinstance(error, ContractBroken):
+        return failure(error.kserve_message if row.kind == INSTANCE else str(error), _kserve(row, 503))
+    if row.kind == INSTANCE:
+        return failure(f"{type(error).__name__} : {_message(error)}", 500)
+    return failure("Prediction failed", 503)
+
+
+def failure(message: object, status: object, error_type: str = "") -> Encoded:
+    """An answer that is an error."""
+    content = sendable(message).encode()
+    error_type = error_type or "InternalServerException"
+    return Answer(len(content), http_status(status), failed=True, error_type=error_type), content
+
+
+def http_status(value: Any) -> int:
+    """A handler's status if it has a place in a status line, otherwise 500."""
+    try:
+        status = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 500
+    return status if 100 <= status <= 999 else 500
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return ""
+
+
+def _rejection(state: BatchState, position: int) -> Encoded | None:
+    """The answer to an instance that the handler itself turned away (``context.reject``)."""
+    rejection = state.rejections.get(position)
+    if rejection is None:
+        return None
+    status, message = rejection
+    return failure(message, status, "BadRequestException" if status == 400 else "")
+
+
+def timed(function: Callable[[], None]) -> float:
+    """Calls and returns the seconds it took."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+_PLAIN = {"explain": "False", "url_path": ""}
+_EXPLAIN = {"explain": "True", "url_path": ""}
+
+
+def _properties(row: Row) -> dict[str, str]:
+    if row.url_path:
+        return {"explain": str(row.explain), "url_path": row.url_path}
+    return _EXPLAIN if row.explain else _PLAIN
+
+
+def _headers(row: Row, decoded: Decoded | None) -> dict[str, Any]:
+    return dict(request_headers(row, decoded.part_types if decoded is not None else {}))
+
+
+def _kserve(row: Row, status: int) -> int:
+    """A handler's fault is 500 on V1 routes (design, section 9)."""
+    return 500 if row.kind == INSTANCE else status

@@ -1,0 +1,61 @@
+"""The server's end of the socket to one worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from modelserver.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
+from modelserver.wire.messages import ToServer, ToWorker
+
+
+class Channel(asyncio.Protocol):
+    """Sends and receives frames; tells its owner about each message and about the end.
+
+    Args:
+        on_message: called with each message and the bytes behind it (valid during the call only).
+        on_lost: called once, with the reason in words or None for an orderly end.
+        limit: bytes a frame from the worker may have; a longer one ends the connection.
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[[ToServer, memoryview], None],
+        on_lost: Callable[[str | None], None],
+        limit: int,
+    ) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder, limit)
+        self._transport: asyncio.Transport | None = None
+        self._reason: str | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message, tail in self._reader.feed(data):
+                self._on_message(message, tail)
+        except ProtocolError as error:
+            self._reason = str(error)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_lost(self._reason or (str(exc) if exc else None))
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        """Queues one frame; dropped when the connection is gone (the owner hears of that by ``on_lost``)."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        pieces = encode(message, bodies)
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(pieces)
+
+    def close(self) -> None:
+        """Ends the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,37 @@
+"""Which accelerator the next worker gets (reference 18.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class DeviceRing:
+    """Round robin over ``count`` devices, across all models, starting with the second as TorchServe does."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._next = 1
+
+    def assign(self) -> int | None:
+        """The index for the next worker; None without devices."""
+        if self.count == 0:
+            return None
+        device = self._next % self.count
+        self._next += 1
+        return device
+
+
+class DeviceList:
+    """Round robin over the devices that a model's configuration names, from its first."""
+
+    def __init__(self, devices: Sequence[int]) -> None:
+        self._devices = list(devices)
+        self._next = 0
+
+    def assign(self) -> int | None:
+        """The index for the next worker; None without devices."""
+        if not self._devices:
+            return None
+        device = self._devices[self._next % len(self._devices)]
+        self._next += 1
+        return device

@@ -1,0 +1,403 @@
+"""The workers of one model version, and the queue they pull from.
+
+The pool is the one place where the queue, the clock and the workers meet. A request comes in by :meth:`Pool.submit`
+and ends by exactly one of: its answers, an error, :meth:`Pool.cancel`. Whoever changes what could make a batch go
+(an arrival, a free worker, the passing of time) calls :meth:`Pool.pump`, which sends all that may go and arms one
+timer for what may go later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgspec
+
+from modelserver.batching.policies import make_policy
+from modelserver.batching.queue import BatchQueue, QueueFull
+from modelserver.batching.request import Batch, Request
+from modelserver.errors import DeadlineExceeded, HandlerError, ModelServerError, ServiceUnavailable
+from modelserver.wire.messages import Answer, Measurement, Result
+from modelserver.workers.devices import DeviceList, DeviceRing
+from modelserver.workers.process import WorkerSpec
+from modelserver.workers.worker import Worker, WorkerState, WorkerTimes
+
+
+class PoolMetrics(Protocol):
+    """What a pool counts; see :mod:`modelserver.telemetry.metrics`."""
+
+    def batch(
+        self, size: int, requests: int, capacity: int, reason: str, handler_s: float, phases: tuple[float, float, float]
+    ) -> None: ...
+    def queue_wait(self, seconds: float) -> None: ...
+    def rejected(self, reason: str) -> None: ...
+    def cancelled(self) -> None: ...
+    def expired(self) -> None: ...
+    def split(self) -> None: ...
+    def isolated(self, count: int) -> None: ...
+    def worker_loaded(self, worker_name: str, seconds: float) -> None: ...
+    def model_metric(
+        self, name: str, value: float, unit: str, kind: str, dimensions: list[tuple[str, str]]
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How a pool batches and bounds; times in seconds."""
+
+    batch_size: int
+    policy: str
+    max_delay: float
+    max_requests: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A pool at one moment. ``pending`` and ``capacity`` count requests."""
+
+    pending: int
+    capacity: int
+    instances: int
+    batches_in_flight: int
+    ready: int
+    loading: int
+    failed: int
+
+
+class Pool:
+    """Serves one model version.
+
+    Args:
+        name: of the model, for messages.
+        label: ``<model>_<version>``, for worker names.
+        spec: what each worker is started with; its GPU is filled in per worker.
+        times: the clocks of each worker.
+        limits: of batches and of the queue.
+        next_id: gives each worker its number.
+        devices: gives each worker its GPU.
+        metrics: counts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        spec: WorkerSpec,
+        times: WorkerTimes,
+        limits: PoolLimits,
+        *,
+        next_id: Callable[[], int],
+        devices: DeviceRing | DeviceList,
+        metrics: PoolMetrics,
+    ) -> None:
+        self.name = name
+        self.workers: list[Worker] = []
+        self.min_workers = 0
+        self.max_workers = 0
+        self.limits = limits
+        policy = make_policy(limits.policy, limits.max_delay)
+        self.queue = BatchQueue(limits.batch_size, policy, limits.max_requests, limits.max_bytes)
+        self._label = label
+        self._spec = spec
+        self._times = times
+        self._next_id = next_id
+        self._devices = devices
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._deadlines: dict[Request, asyncio.TimerHandle] = {}
+        self._closing = False
+        self._quiet: asyncio.Future[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    # -- requests
+
+    def submit(self, request: Request) -> None:
+        """Takes a request in; its ``on_done`` tells its end.
+
+        Raises:
+            ServiceUnavailable: no worker could ever take it, or the queue is full.
+        """
+        if self._closing or not any(w.state is not WorkerState.FAILED for w in self.workers):
+            self._metrics.rejected("no_worker")
+            raise ServiceUnavailable(no_worker_text(self.name))
+        queue = self.queue
+        try:
+            queue.put(request)
+        except QueueFull as full:
+            self._metrics.rejected(full.reason)
+            raise ServiceUnavailable(no_worker_text(self.name)) from full
+        if request.waiting > 1:
+            self._metrics.split()
+        if request.deadline is not None:
+            self._deadlines[request] = self._loop.call_at(request.deadline, self._expire, request)
+        if queue.instances >= queue.batch_size:
+            self.pump()
+        elif self._soon is None and self._timer is None:
+            # At the end of this turn of the loop: what other sockets brought in it joins the batch.
+            self._soon = self._loop.call_soon(self.pump)
+
+    def cancel(self, request: Request) -> None:
+        """The client is gone: what waits is taken out, what runs is let run, its answers are dropped."""
+        if request.done:
+            return
+        self.queue.remove(request)
+        request.on_done = None
+        request.fail(_CLIENT_GONE)
+        self._forget_deadline(request)
+        self._metrics.cancelled()
+        self._check_quiet()
+
+    def pump(self) -> None:
+        """Sends every batch that may go now and arms the timer for the next one."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        queue, now = self.queue, self._loop.time()
+        if not queue.requests:
+            return
+        idle = [worker for worker in self.workers if worker.idle]
+        while idle:
+            batch = queue.take(now, len(idle))
+            if batch is None:
+                break
+            idle.pop(0).send(batch)
+        if not idle:
+            self._prefetch(now)
+        elif queue.requests:
+            due = queue.due(now, len(idle))
+            if due < math.inf:
+                self._timer = self._loop.call_at(due, self._on_timer)
+
+    def _prefetch(self, now: float) -> None:
+        """Full batches may wait at a busy worker, which prepares them meanwhile; others can still grow here."""
+        queue = self.queue
+        while queue.has_full():
+            worker = next((w for w in self.workers if w.has_room), None)
+            batch = queue.take(now, 0, only_full=True) if worker is not None else None
+            if worker is None or batch is None:
+                return
+            worker.send(batch)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _expire(self, request: Request) -> None:
+        self._deadlines.pop(request, None)
+        if request.done:
+            return
+        self.queue.remove(request)
+        self._metrics.expired()
+        waited = self._loop.time() - request.arrived
+        request.fail(DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms."))
+        self._check_quiet()
+
+    def _forget_deadline(self, request: Request) -> None:
+        if request.deadline is not None and (timer := self._deadlines.pop(request, None)) is not None:
+            timer.cancel()
+
+    # -- what workers tell
+
+    def worker_ready(self, worker: Worker, seconds: float) -> None:
+        self._metrics.worker_loaded(f"W-{worker.id}-{self._label}", seconds)
+        self.pump()
+
+    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:  # noqa: ARG002
+        now = self._loop.time()
+        seconds = now - batch.sent_at
+        self.queue.policy.finished(batch.size, result.handler_time)
+        answers = result.answers
+        if len(answers) != batch.size:
+            # A worker of ours always sends one each: this one cannot be trusted with another batch.
+            self._fail_batch(batch, HandlerError(f"{len(answers)} answers came for {batch.size} instances", 500))
+            worker.kill()
+            return
+        # Free the worker's place first: what the answers below trigger may already fill it.
+        self.pump()
+        self._deliver(batch, result, tail, now)
+        self._metrics.batch(
+            batch.size, len(batch.parcels), self.limits.batch_size, batch.reason, seconds, result.phases
+        )
+        if result.calls > 1:
+            self._metrics.isolated(sum(answer.failed for answer in answers))
+        if result.metrics:
+            for m in result.metrics:
+                self._metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions)
+        if self._quiet is not None:
+            self._check_quiet()
+
+    def _deliver(self, batch: Batch, result: Result, tail: memoryview, now: float) -> None:
+        answers = result.answers
+        position = index = 0
+        for parcel in batch.parcels:
+            pieces: list[tuple[Answer, bytes]] = []
+            for answer in answers[index : index + parcel.count]:
+                end = position + answer.size
+                pieces.append((answer, bytes(tail[position:end])))
+                position = end
+            index += parcel.count
+            request = parcel.request
+            if not request.batch_id:
+                request.batch_id = batch.id
+                request.batch_size = batch.size
+            request.handler_time += result.handler_time
+            if request.deadline is not None and request.missing == parcel.count:
+                self._forget_deadline(request)
+            self._metrics.queue_wait((request.dispatched or now) - request.arrived)
+            request.deliver(parcel.start, pieces)
+
+    def worker_lost(self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError) -> None:
+        for batch in reversed(unbegun):
+            if worker.state is WorkerState.UNLOADING or not any(p.request.requeued for p in batch.parcels):
+                for parcel in batch.parcels:
+                    parcel.request.requeued = True
+                self.queue.put_back(batch)
+            else:
+                self._fail_batch(batch, error)
+        if running is not None:
+            self._fail_batch(running, error)
+        self._refuse_if_hopeless()
+        self.pump()
+        self._check_quiet()
+
+    def _fail_batch(self, batch: Batch, error: Exception) -> None:
+        for parcel in batch.parcels:
+            self._end(parcel.request, error)
+
+    def _end(self, request: Request, error: Exception) -> None:
+        self.queue.remove(request)
+        self._forget_deadline(request)
+        request.fail(error)
+
+    def _refuse_if_hopeless(self) -> None:
+        """Without any worker that may come back, nothing that waits will ever be served."""
+        if any(worker.state is not WorkerState.FAILED for worker in self.workers):
+            return
+        for request in self.queue.drain():
+            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+
+    # -- workers
+
+    def scale(self, min_workers: int, max_workers: int) -> list[Worker]:
+        """Starts or retires workers (reference 5.3); returns those started. Nothing is waited for.
+
+        Retired ones, the newest first, finish what they run; what waits is left to the others.
+        """
+        self.min_workers, self.max_workers = min_workers, max_workers if min_workers else 0
+        self._drop_failed()
+        started = [self._start() for _ in range(min_workers - len(self.workers))]
+        surplus = self.workers[self.max_workers :]
+        del self.workers[self.max_workers :]
+        for worker in reversed(surplus):
+            self._retire(worker)
+        if not self.workers:
+            self._refuse_if_hopeless()
+        return started
+
+    def _drop_failed(self) -> None:
+        """Workers that were given up make place for new tries."""
+        self.workers = [worker for worker in self.workers if worker.state is not WorkerState.FAILED]
+
+    def _start(self) -> Worker:
+        worker_id = self._next_id()
+        load = msgspec.structs.replace(self._spec.load, gpu_id=self._devices.assign())
+        worker = Worker(worker_id, f"W-{worker_id}-{self._label}", replace(self._spec, load=load), self._times, self)
+        self.workers.append(worker)
+        worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
+        return worker
+
+    def _retire(self, worker: Worker) -> None:
+        task = self._loop.create_task(worker.stop(self._times.response))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def wait_loaded(self, workers: list[Worker]) -> None:
+        """Waits for the first load of each.
+
+        Raises:
+            StartFailed: the first failure, whose message is the cause.
+        """
+        await asyncio.gather(*(asyncio.shield(worker.first_load) for worker in workers))
+
+    async def drain(self, grace: float) -> bool:
+        """Takes no more requests in and serves what waits, at once; True if all was served within ``grace`` s."""
+        self._closing = True
+        self.queue.flushing = True
+        self.pump()
+        if self._is_quiet():
+            return True
+        self._quiet = self._loop.create_future()
+        done, _ = await asyncio.wait({self._quiet}, timeout=grace)
+        return bool(done)
+
+    async def close(self, grace: float) -> None:
+        """Refuses what still waits, lets what runs finish within ``grace`` seconds, ends all workers."""
+        self._closing = True
+        for request in self.queue.drain():
+            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+        workers, self.workers = self.workers, []
+        await asyncio.gather(*(worker.stop(grace) for worker in workers), *self._leaving)
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
+
+    def _is_quiet(self) -> bool:
+        return not self.queue.requests and not any(worker.in_flight for worker in self.workers)
+
+    def _check_quiet(self) -> None:
+        if self._quiet is not None and not self._quiet.done() and self._is_quiet():
+            self._quiet.set_result(None)
+
+    # -- reports
+
+    @property
+    def healthy(self) -> bool:
+        """Whether at least ``min_workers`` are well (reference 6.2)."""
+        return sum(worker.healthy for worker in self.workers) >= self.min_workers
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request sent now would find a loaded worker."""
+        return any(worker.state is WorkerState.READY for worker in self.workers)
+
+    @property
+    def splits(self) -> bool:
+        """Whether the loaded handler takes instances."""
+        return any(worker.splits for worker in self.workers)
+
+    @property
+    def failure(self) -> str:
+        """Why workers fail, or nothing."""
+        return next((worker.failure for worker in self.workers if worker.failure), "")
+
+    def statistics(self) -> PoolStatistics:
+        states = [worker.state for worker in self.workers]
+        return PoolStatistics(
+            pending=self.queue.requests,
+            capacity=self.limits.max_requests,
+            instances=self.queue.instances,
+            batches_in_flight=sum(len(worker.in_flight) for worker in self.workers),
+            ready=states.count(WorkerState.READY),
+            loading=states.count(WorkerState.LOADING),
+            failed=states.count(WorkerState.FAILED),
+        )
+
+
+_CLIENT_GONE = ConnectionError("The client is gone.")
+
+
+def no_worker_text(model: str) -> str:
+    """What TorchServe says when a queue is full as well as when there is no worker (reference 6.5)."""
+    return (
+        f'Model "{model}" has no worker to serve inference request. Please use scale workers API to add workers. '
+        "If this is a sequence inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
+    )

@@ -1,0 +1,357 @@
+"""One worker and its supervision: start, load, serve, die, start again.
+
+A worker outlives its processes: when one ends unasked, the next takes its place after a pause that grows (reference
+18.4), until ``max_retry_timeout`` seconds of failing are over or the cause is one that no new try can mend.
+Three clocks watch a process: loading (startup timeout), one batch (response timeout), and silence while idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from modelserver.batching.request import Batch
+from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
+from modelserver.wire.messages import Loaded, LoadFailed, Ping, Pong, Predict, Result, Stop, ToServer
+from modelserver.workers.process import WorkerProcess, WorkerSpec, launch
+
+_log = logging.getLogger("modelserver.workers")
+
+# Seconds that a worker gets to leave by itself once its connection is closed or it was asked to.
+LEAVE_GRACE = 5.0
+
+
+class WorkerState(enum.Enum):
+    """What describe shows of a worker."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimes:
+    """The clocks of a worker, in seconds."""
+
+    startup: float
+    response: float
+    silence: float
+    max_retry: float
+
+
+class WorkerOwner(Protocol):
+    """Whom a worker tells what happened; called from the event loop."""
+
+    def worker_ready(self, worker: Worker, seconds: float) -> None: ...
+
+    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None: ...
+
+    def worker_lost(self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError) -> None:
+        """A process ended. ``running`` was begun and is lost; ``unbegun`` batches may go elsewhere."""
+        ...
+
+
+class Worker:
+    """A place in a pool that is filled with one process at a time.
+
+    ``first_load`` ends with the first attempt to load: with None, or with :class:`StartFailed`.
+    """
+
+    def __init__(
+        self, worker_id: int, label: str, spec: WorkerSpec, times: WorkerTimes, owner: WorkerOwner
+    ) -> None:
+        self.id = worker_id
+        self.label = label
+        self.gpu_id = spec.load.gpu_id
+        self.state = WorkerState.LOADING
+        self.pid = -1
+        self.created = time.time()
+        self.failure = ""
+        self.failing_since: float | None = None
+        self.capacity = 1
+        self.splits = False
+        self.in_flight: deque[Batch] = deque()
+        self._spec = spec
+        self._times = times
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self.first_load: asyncio.Future[None] = self._loop.create_future()
+        self.first_load.add_done_callback(_retrieve)
+        self._process: WorkerProcess | None = None
+        self._loaded: asyncio.Future[Loaded | LoadFailed] | None = None
+        self._sequence = 0
+        self._head_since = 0.0
+        self._heard = 0.0
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._verdict: ModelServerError | None = None
+        self._stopping = False
+        self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
+
+    @property
+    def idle(self) -> bool:
+        """Whether a batch sent now would run at once."""
+        return self.state is WorkerState.READY and not self.in_flight
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a batch sent now would be taken, if only to be prepared."""
+        return self.state is WorkerState.READY and len(self.in_flight) < self.capacity
+
+    @property
+    def healthy(self) -> bool:
+        """False once it has been failing for longer than its retry window (reference 6.2)."""
+        if self.state is WorkerState.FAILED:
+            return False
+        since = self.failing_since
+        return since is None or self._loop.time() - since <= self._times.max_retry
+
+    def send(self, batch: Batch) -> None:
+        """Hands the worker a batch; it must have room."""
+        assert self._process is not None  # noqa: S101 - READY implies a process
+        rows, bodies = batch.contents()
+        now = self._loop.time()
+        batch.sent_at = now
+        if not self.in_flight:
+            self._head_since = now
+        self.in_flight.append(batch)
+        self._process.send(Predict(self._sequence, rows), bodies)
+        self._sequence += 1
+
+    async def stop(self, grace: float = LEAVE_GRACE) -> None:
+        """Lets the batches in flight finish, at most ``grace`` seconds, and ends the process. Idempotent."""
+        self._stopping = True
+        if self.state is not WorkerState.FAILED:
+            self.state = WorkerState.UNLOADING
+        if self._process is None:
+            self._task.cancel()
+        else:
+            self._process.send(Stop())
+        done, _ = await asyncio.wait({self._task}, timeout=grace)
+        if not done:
+            if self._process is not None:
+                self._process.kill()
+            await asyncio.wait({self._task}, timeout=LEAVE_GRACE)
+            self._task.cancel()
+        if not self.first_load.done():
+            self.first_load.set_exception(StartFailed("The worker was stopped before it had loaded."))
+
+    def kill(self) -> None:
+        """Ends the current process at once; supervision goes on."""
+        if self._process is not None:
+            self._process.kill()
+
+    # -- supervision
+
+    async def _supervise(self) -> None:
+        pauses = backoff()
+        while not self._stopping:
+            self.state = WorkerState.LOADING
+            permanent = await self._live()
+            self.pid = -1
+            if self._stopping:
+                return
+            if self.failing_since is None:
+                pauses = backoff()
+                self.failing_since = self._loop.time()
+            if permanent or self._loop.time() - self.failing_since > self._times.max_retry:
+                self.state = WorkerState.FAILED
+                _log.error("Worker %s is given up: %s", self.label, self.failure)
+                return
+            pause = 0.0 if isinstance(self._verdict, ResponseTimeout) else next(pauses)
+            self.state = WorkerState.LOADING
+            _log.info("Retry worker: %d in %g seconds.", self.id, pause)
+            await asyncio.sleep(pause)
+
+    async def _live(self) -> bool:
+        """One process from start to end. Returns whether its failure is permanent."""
+        self._loaded = self._loop.create_future()
+        self._verdict = None
+        oom_kills = count_oom_kills()
+        started = self._loop.time()
+        launching = self._loop.create_task(launch(self._spec, self.label, self._on_message, self._on_lost))
+        try:
+            self._process = process = await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            (await launching).kill()
+            raise
+        except OSError as error:
+            self._load_failed(f"The worker process could not be started: {error}")
+            return False
+        self.pid = process.pid
+        ended = self._loop.create_task(process.wait())
+        try:
+            permanent = await self._wait_loaded(ended, started)
+            how = await ended
+        except asyncio.CancelledError:
+            process.kill()
+            await ended
+            raise
+        finally:
+            self._process = None
+            self._disarm()
+        if self._stopping:
+            self._lose(WorkerDied())
+            return False
+        if self._loaded.done() and isinstance(self._loaded.result(), Loaded):
+            self.failure = f"The worker {how}.{quote(process.last_output())}"
+            _log.warning("Worker %s %s. Worker disconnected.", self.label, how)
+        killed_for_memory = "SIGKILL" in how and count_oom_kills() > oom_kills
+        self._lose(self._verdict or (OutOfMemory() if killed_for_memory else WorkerDied()))
+        return permanent
+
+    async def _wait_loaded(self, ended: asyncio.Task[str], started: float) -> bool:
+        """Waits until the model is loaded, or is not; returns whether that is for ever."""
+        assert self._loaded is not None and self._process is not None  # noqa: S101 - set by _live
+        process = self._process
+        await asyncio.wait(
+            {self._loaded, ended}, timeout=self._times.startup, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._loaded.done():
+            outcome = self._loaded.result()
+            if isinstance(outcome, Loaded):
+                self._watch()
+                return False
+            # The process leaves by itself: its last words belong to the report.
+            await asyncio.wait({ended}, timeout=LEAVE_GRACE)
+            process.kill()
+            self._load_failed(f"{outcome.message}{quote(process.last_output())}", outcome.status)
+            return outcome.permanent
+        if ended.done():
+            self._load_failed(f"The worker {ended.result()} while loading.{quote(process.last_output())}")
+            return False
+        process.kill()
+        self._load_failed(
+            f"The model was not loaded within startup_timeout={self._times.startup:g} s."
+            f"{quote(process.last_output())}"
+        )
+        return False
+
+    def _load_failed(self, reason: str, status: int = 500) -> None:
+        self.failure = reason
+        _log.error("Worker %s could not load its model: %s", self.label, reason)
+        if not self.first_load.done():
+            self.first_load.set_exception(StartFailed(reason, status))
+
+    def _lose(self, error: ModelServerError) -> None:
+        batches = list(self.in_flight)
+        self.in_flight.clear()
+        running = batches[0] if batches else None
+        self._owner.worker_lost(self, running, batches[1:], error)
+
+    # -- messages
+
+    def _on_message(self, message: ToServer, tail: memoryview) -> None:
+        self._heard = self._loop.time()
+        if isinstance(message, Result):
+            if not self.in_flight:
+                return
+            batch = self.in_flight.popleft()
+            self._head_since = self._heard
+            self._owner.worker_answered(self, batch, message, tail)
+        elif isinstance(message, Loaded):
+            self.capacity = 2
+            self.splits = message.splits
+            self.failing_since = None
+            self.failure = ""
+            if not self._stopping:
+                self.state = WorkerState.READY
+            self._settle(message)
+            if not self.first_load.done():
+                self.first_load.set_result(None)
+            self._owner.worker_ready(self, message.seconds)
+        elif isinstance(message, LoadFailed):
+            self._settle(message)
+        else:
+            assert isinstance(message, Pong)  # noqa: S101 - the last of the union
+
+    def _settle(self, outcome: Loaded | LoadFailed) -> None:
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(outcome)
+
+    def _on_lost(self, reason: str | None) -> None:
+        if self.state is WorkerState.READY:
+            self.state = WorkerState.LOADING
+        if reason is not None:
+            _log.error("Worker %s sent what is no message: %s", self.label, reason)
+        if self._process is not None:
+            # Usually it is on its way out: a moment to leave keeps its exit status readable.
+            self._loop.call_later(2.0, self._process.kill)
+
+    # -- clocks
+
+    def _watch(self) -> None:
+        """Looks at the clocks of a serving process, as often as the shorter one could run out."""
+        now = self._loop.time()
+        response, silence = self._times.response, self._times.silence
+        if self.in_flight:
+            due = self._head_since + response
+            if now >= due:
+                self._overdue()
+                return
+            pause = min(due - now, silence / 3)
+        else:
+            if now - max(self._heard, self._head_since) >= silence:
+                self._silent()
+                return
+            if self._process is not None:
+                self._process.send(Ping())
+            pause = min(silence / 3, response)
+        self._watchdog = self._loop.call_later(pause, self._watch)
+
+    def _disarm(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+
+    def _overdue(self) -> None:
+        _log.error("Worker %s did not answer within response_timeout=%g s", self.label, self._times.response)
+        self._verdict = ResponseTimeout()
+        running, *unbegun = self.in_flight
+        self.in_flight.clear()
+        self.state = WorkerState.LOADING
+        self.failure = f"No answer within response_timeout={self._times.response:g} s."
+        # The clients first: the end of the process may take a moment.
+        self._owner.worker_lost(self, running, unbegun, self._verdict)
+        self.kill()
+
+    def _silent(self) -> None:
+        _log.error("Worker %s was silent for %g s while idle", self.label, self._times.silence)
+        self.kill()
+
+
+def backoff() -> Iterator[float]:
+    """Seconds between tries: 1, 1, 2, 3, 5, 8 … (reference 18.4), at most a minute."""
+    a, b = 1, 1
+    while True:
+        yield float(min(a, 60))
+        a, b = b, a + b
+
+
+def quote(output: str) -> str:
+    """A worker's last output as the end of a sentence that reports on it."""
+    return f" Its last output was:\n{output}" if output.strip() else " It printed nothing."
+
+
+def count_oom_kills(path: Path = Path("/proc/vmstat")) -> int:
+    """How many processes the kernel killed for want of memory since boot; 0 where it does not say."""
+    try:
+        for line in path.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Marks a failure as seen: whoever waits gets it, and if nobody does, the log has it already."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,245 @@
+"""``BaseHandler``: loads a network and takes batches through its three phases (reference 14.1)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from modelserver_handlers import weights
+from modelserver_handlers.compilation import compile_model
+from modelserver_handlers.device import choose_device
+from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.labels import load_label_mapping
+
+logger = logging.getLogger(__name__)
+
+LABELS_FILE = "index_to_name.json"
+
+
+class BaseHandler:
+    """Override ``preprocess``, ``inference`` or ``postprocess``; :meth:`handle` joins them.
+
+    With ``pipelined = True`` a class promises that its ``prepare`` may run for the next batch, in another
+    thread, while ``complete`` runs for the current one. The promise counts for the class that makes it only:
+    a subclass repeats it.
+    """
+
+    pipelined: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.model: Any = None
+        self.mapping: dict[str, str] | None = None
+        self.device: Any = None
+        self.initialized = False
+        self.context: Any = None
+        self.model_pt_path: str | None = None
+        self.manifest: dict[str, Any] | None = None
+        self.map_location: str | None = None
+        self.model_yaml_config: dict[str, Any] = {}
+        self.explain = False
+        self.target: Any = 0
+        self.profiler_args: dict[str, Any] = {}
+
+    # Loading
+
+    def initialize(self, context: Any) -> None:
+        """Load the network and the labels. Raises ModelLoadError naming the file and its fault."""
+        properties = context.system_properties
+        self.context = context
+        self.map_location, self.device = choose_device(properties.get("gpu_id"))
+        self.manifest = context.manifest
+        self.model_yaml_config = getattr(context, "model_yaml_config", None) or {}
+        model_dir = str(properties.get("model_dir"))
+        serialized = self._manifest_entry("serializedFile")
+        self.model_pt_path = os.path.join(model_dir, serialized) if serialized else None
+        self.model = compile_model(self._load_model(model_dir), self.model_yaml_config)
+        self.mapping = self._load_labels(model_dir)
+        self.initialized = True
+
+    def _manifest_entry(self, key: str) -> str | None:
+        return ((self.manifest or {}).get("model") or {}).get(key) or None
+
+    def _load_model(self, model_dir: str) -> Any:
+        """The network on its device, in evaluation mode, by the first loader that fits (reference 14.1)."""
+        model_file = self._manifest_entry("modelFile")
+        if model_file:
+            model = self._load_pickled_model(model_dir, model_file, self.model_pt_path)
+            return model.to(self.device).eval()
+        path = self.model_pt_path or ""
+        if path.endswith(".pt"):
+            return self._load_torchscript_model(path).eval()
+        if path.endswith(".pt2"):
+            return self._load_exported_program(path)
+        if path.endswith(".so") and self._use_torch_export_aot_compile():
+            return self._load_torch_export_aot_compile(path)
+        raise ModelLoadError(weights.NO_WEIGHTS + _hint(path))
+
+    def _load_pickled_model(
+        self, model_dir: str, model_file: str, model_pt_path: str | None
+    ) -> torch.nn.Module:
+        """An eager network: the class in ``model_file`` with the state dict at ``model_pt_path``."""
+        return weights.load_eager(Path(model_dir), model_file, Path(model_pt_path) if model_pt_path else None)
+
+    def _load_torchscript_model(self, model_pt_path: str) -> Any:
+        """A TorchScript program."""
+        return weights.load_torchscript(Path(model_pt_path), self.device)
+
+    def _load_exported_program(self, model_pt2_path: str) -> Any:
+        """What torch.export or AOTInductor packed into a ``.pt2`` file."""
+        return weights.load_exported(Path(model_pt2_path), self.device)
+
+    def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
+        """A library that AOTInductor compiled."""
+        return weights.load_compiled_library(Path(model_so_path), str(self.map_location))
+
+    def _use_torch_export_aot_compile(self) -> bool:
+        pt2 = self.model_yaml_config.get("pt2")
+        export = pt2.get("export") if isinstance(pt2, Mapping) else None
+        return bool(isinstance(export, Mapping) and export.get("aot_compile"))
+
+    def _load_labels(self, model_dir: str) -> dict[str, str] | None:
+        """Class number to name, or None."""
+        return load_label_mapping(os.path.join(model_dir, LABELS_FILE))
+
+    # One batch
+
+    def preprocess(self, data: Any) -> Any:
+        """Rows of requests to what the network takes: here, a tensor of the rows."""
+        return torch.as_tensor(data, device=self.device)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """The network's outputs for one prepared batch."""
+        with torch.inference_mode():
+            return self.model(data.to(self.device), *args, **kwargs)
+
+    def postprocess(self, data: Any) -> Any:
+        """The network's outputs to one answer per row: here, nested lists."""
+        return data.tolist()
+
+    def handle(self, data: Any, context: Any) -> Any:
+        """Answers, one per row, None for rows that ``preprocess`` rejected (``context.reject``)."""
+        self.context = context
+        if "ENABLE_TORCH_PROFILER" in os.environ:
+            return self._infer_with_profiler(data)[0]
+        return self.complete(self.prepare(data, context), data, context)
+
+    def prepare(self, data: Any, context: Any) -> Any:
+        """The first half of :meth:`handle`: preprocess."""
+        self.context = context
+        if self._is_describe():
+            return None
+        started = time.perf_counter()
+        prepared = self.preprocess(data)
+        _record_phases(context, time.perf_counter() - started, 0.0, 0.0)
+        return prepared
+
+    def complete(self, prepared: Any, data: Any, context: Any) -> Any:
+        """The second half: inference and postprocess of what ``prepare`` made of the same rows."""
+        self.context = context
+        if self._is_describe():
+            return [self.describe_handle()]
+        started = inferred = time.perf_counter()
+        rejected = _rejections(context)
+        if rejected and len(rejected) >= len(data):
+            answers: Any = []
+        elif self._is_explain():
+            answers = self.explain_handle(prepared, _without(data, rejected))
+        else:
+            outputs = self.inference(prepared)
+            inferred = time.perf_counter()
+            answers = self.postprocess(outputs)
+        _record_phases(context, 0.0, inferred - started, time.perf_counter() - inferred)
+        return _with_gaps(answers, len(data), rejected) if rejected else answers
+
+    def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
+        """Answers, and the profiler whose trace goes to ``<temp>/pytorch_profiler/<model>``."""
+        from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler  # noqa: PLC0415
+
+        folder = os.path.join(tempfile.gettempdir(), "pytorch_profiler", str(self.context.model_name))
+        arguments: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True}
+        if torch.cuda.is_available():
+            arguments["activities"].append(ProfilerActivity.CUDA)
+        arguments |= self.profiler_args
+        if "on_trace_ready" not in arguments:
+            arguments["on_trace_ready"] = tensorboard_trace_handler(folder)
+        with profile(**arguments) as profiler:
+            answers = self.complete(self.prepare(data, self.context), data, self.context)
+        return answers, profiler
+
+    # Explanations and descriptions
+
+    def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
+        """Explanations instead of answers: a subclass's ``get_insights`` for the targets that rows name.
+
+        Raises PredictionException (501) without that method, (400) for a target that is no whole number.
+        """
+        get_insights = getattr(self, "get_insights", None)
+        if get_insights is None:
+            raise PredictionException("The handler has no get_insights method, so it explains nothing", 501)
+        rows = [row if isinstance(row, Mapping) else {"data": row} for row in raw_data]
+        targets = [_target(row) for row in rows]
+        inputs = rows[0].get("data") or rows[0].get("body")
+        logger.debug("Explaining %d rows", len(rows))
+        return get_insights(data_preprocess, inputs, targets[0] if len(set(targets)) == 1 else targets)
+
+    def describe_handle(self) -> Any:
+        """What a customized describe answers; a subclass says it."""
+        return None
+
+    def _is_explain(self) -> bool:
+        return bool(self._server_property("explain") == "True")
+
+    def _is_describe(self) -> bool:
+        return bool(self._server_property("describe") == "True")
+
+    def _server_property(self, name: str) -> Any:
+        if self.context is None:
+            return None
+        return self.context.get_request_header(0, name)
+
+    def get_device(self) -> Any:
+        """The device the network is on."""
+        return self.device
+
+
+def _hint(path: str) -> str:
+    if not path:
+        return ": the archive's manifest names neither a model file nor a serialized file"
+    return f": {os.path.basename(path)} is a state dict without a model file, or of a form that is not known"
+
+
+def _target(row: Mapping[str, Any]) -> int:
+    target = row.get("target") or 0
+    try:
+        return int(bytes(target) if isinstance(target, (bytes, bytearray)) else target)
+    except (TypeError, ValueError):
+        raise PredictionException("target must be a whole number: the class to explain", 400) from None
+
+
+def _rejections(context: Any) -> Mapping[int, Any]:
+    rejections: Mapping[int, Any] = getattr(context, "rejections", None) or {}
+    return rejections
+
+
+def _record_phases(context: Any, *seconds: float) -> None:
+    state = getattr(context, "state", None)
+    if state is not None:
+        state.phases = tuple(before + more for before, more in zip(state.phases, seconds, strict=True))
+
+
+def _without(data: Any, rejected: Mapping[int, Any]) -> list[Any]:
+    return [row for idx, row in enumerate(data) if idx not in rejected]
+
+
+def _with_gaps(answers: Any, size: int, rejected: Mapping[int, Any]) -> Any:
+    if not isinstance(answers, list) or len(answers) != size - len(rejected):
+        return answers
+    following = iter(answers)
+    return [None if idx in rejected else next(following) for idx in range(size)]

@@ -1,0 +1,318 @@
+"""What a handler knows about its model and about the batch at hand (reference 12.4).
+
+One :class:`Context` lives as long as its worker. What changes with each batch is in a :class:`BatchState`,
+which belongs to a thread: the next batch is prepared in one thread while the current one runs in another, and
+both see their own. A thread that never began a batch (one that a handler started) sees the latest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from modelserver_handlers.headers import Headers
+
+Lazy: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+
+# Set by the server alone: a client's header of the same name does not count.
+SERVER_PROPERTIES = frozenset({"explain", "describe", "url_path"})
+
+
+class RequestProcessor:
+    """One request's headers, and the status and headers of its answer."""
+
+    def __init__(self, request_header: Mapping[str, Any]) -> None:
+        self._status_code = 200
+        self._reason_phrase: str | None = None
+        self._response_header: dict[str, str] = {}
+        self._request_header = request_header
+
+    def get_request_property(self, key: str) -> Any:
+        """A request header's value, or None."""
+        return self._request_header.get(key)
+
+    def get_request_properties(self) -> Mapping[str, Any]:
+        """All request headers."""
+        return self._request_header
+
+    def report_status(self, code: int, reason_phrase: str | None = None) -> None:
+        """Set the status of the answer."""
+        self._status_code = code
+        self._reason_phrase = reason_phrase
+
+    def get_response_status_code(self) -> int:
+        """The status of the answer."""
+        return self._status_code
+
+    def get_response_status_phrase(self) -> str | None:
+        """The reason phrase of the answer, None or empty for the standard one."""
+        return self._reason_phrase
+
+    def add_response_property(self, key: str, value: Any) -> None:
+        """Set a header of the answer; values other than str are converted."""
+        self._response_header[key] = str(value)
+
+    def get_response_headers(self) -> dict[str, str]:
+        """The headers of the answer."""
+        return self._response_header
+
+    def get_response_header(self, key: str) -> str | None:
+        """One header of the answer, or None."""
+        return self._response_header.get(key)
+
+
+class _LazyRequestProcessor(RequestProcessor):
+    """Decodes the client's headers at the first question that needs them."""
+
+    def __init__(self, source: Lazy, properties: Mapping[str, Any]) -> None:
+        super().__init__({})
+        self._source: Lazy | None = source
+        self._properties = properties
+
+    def get_request_property(self, key: str) -> Any:
+        if key in SERVER_PROPERTIES:
+            return self._properties.get(key)
+        return self.get_request_properties().get(key)
+
+    def get_request_properties(self) -> Mapping[str, Any]:
+        if self._source is not None:
+            headers = Headers(self._source() if callable(self._source) else self._source)
+            headers.update(self._properties)
+            self._request_header, self._source = headers, None
+        return self._request_header
+
+
+class BatchState:
+    """One batch as the context shows it.
+
+    ``headers[i]`` and ``parameters[i]`` belong to request ``i`` and are mappings or callables that make one;
+    nothing is decoded before a handler asks. ``properties[i]`` are the server's own (``explain``,
+    ``describe``, ``url_path``); they win over headers of the same name. ``phases`` are the seconds spent in
+    preprocess, inference and postprocess.
+    """
+
+    def __init__(
+        self,
+        request_ids: Sequence[str] = (),
+        headers: Sequence[Lazy] = (),
+        *,
+        parameters: Sequence[Lazy] = (),
+        properties: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.request_ids: dict[int, str] | None = dict(enumerate(request_ids)) or None
+        self.rejections: dict[int, tuple[int, str]] = {}
+        self.phases = (0.0, 0.0, 0.0)
+        self._headers = headers
+        self._parameters = parameters
+        self._properties = properties
+        self._touched: dict[int, RequestProcessor] = {}
+        self._replaced: list[RequestProcessor] | None = None
+
+    def processor(self, idx: int) -> RequestProcessor:
+        """Request ``idx``'s processor; raises IndexError outside the batch."""
+        if self._replaced is not None:
+            return self._replaced[idx]
+        idx = self._position(idx)
+        found = self._touched.get(idx)
+        if found is None:
+            source = self._headers[idx] if idx < len(self._headers) else {}
+            properties = self._properties[idx] if idx < len(self._properties) else {}
+            found = _LazyRequestProcessor(source, properties) if properties else _plain(source)
+            self._touched[idx] = found
+        return found
+
+    def touched(self, idx: int) -> RequestProcessor | None:
+        """Request ``idx``'s processor if the handler used it: only then can it hold a status or headers."""
+        if self._replaced is not None:
+            return self._replaced[idx] if idx < len(self._replaced) else None
+        return self._touched.get(idx)
+
+    @property
+    def processors(self) -> list[RequestProcessor]:
+        """One processor per request; assigning a list replaces them."""
+        if self._replaced is None:
+            self._replaced = [self.processor(idx) for idx in range(len(self))]
+        return self._replaced
+
+    @processors.setter
+    def processors(self, processors: list[RequestProcessor]) -> None:
+        self._replaced = processors
+
+    def parameters(self, idx: int) -> Mapping[str, Any]:
+        """The other top-level fields of the V1 body that request ``idx`` came in."""
+        if idx >= len(self._parameters):
+            return {}
+        source = self._parameters[idx]
+        return source() if callable(source) else source
+
+    def reject(self, idx: int, message: str, status: int = 400) -> None:
+        """Answer request ``idx`` with an error of its own; raises IndexError outside the batch."""
+        self.rejections[self._position(idx)] = (status, message)
+
+    def __len__(self) -> int:
+        if self._replaced is not None:
+            return len(self._replaced)
+        return max(len(self.request_ids or ()), len(self._headers), 1)
+
+    def _position(self, idx: int) -> int:
+        size = len(self)
+        if not -size <= idx < size:
+            raise IndexError(f"request {idx} of a batch of {size}")
+        return idx % size
+
+
+def _plain(source: Lazy) -> RequestProcessor:
+    return _LazyRequestProcessor(source, {}) if callable(source) else RequestProcessor(Headers(source))
+
+
+class Context:
+    """A model's properties, and the requests of the current batch.
+
+    The same object for the worker's life; handlers may attach attributes of their own.
+    """
+
+    def __init__(  # noqa: PLR0917 - TorchServe's signature
+        self,
+        model_name: str,
+        model_dir: str,
+        manifest: dict[str, Any] | None,
+        batch_size: int,
+        gpu: int | None,
+        mms_version: str,
+        limit_max_image_pixels: bool = True,
+        metrics: Any = None,
+        model_yaml_config: dict[str, Any] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.manifest = manifest
+        self._system_properties: dict[str, Any] = {
+            "model_dir": model_dir,
+            "gpu_id": gpu,
+            "batch_size": batch_size,
+            "server_name": "MMS",
+            "server_version": mms_version,
+            "limit_max_image_pixels": limit_max_image_pixels,
+        }
+        self.model_yaml_config: dict[str, Any] = {} if model_yaml_config is None else model_yaml_config
+        self._metrics = metrics
+        self.stopping_criteria: Any = None
+        self.cl_socket: Any = None
+        self.header_key_sequence_id = "ts_request_sequence_id"
+        self.header_key_sequence_start = "ts_request_sequence_start"
+        self.header_key_sequence_end = "ts_request_sequence_end"
+        self._latest = BatchState()
+        self._of_thread = threading.local()
+
+    def begin(self, state: BatchState) -> None:
+        """Make ``state`` the current batch of the calling thread."""
+        self._of_thread.state = self._latest = state
+
+    @property
+    def state(self) -> BatchState:
+        """The current batch of the calling thread, or the latest one begun by any."""
+        state: BatchState = getattr(self._of_thread, "state", self._latest)
+        return state
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        """``model_dir``, ``gpu_id``, ``batch_size``, ``limit_max_image_pixels``, server name and version."""
+        return self._system_properties
+
+    @property
+    def metrics(self) -> Any:
+        """The metrics a handler reports to (reference 13.6)."""
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Any) -> None:
+        self._metrics = metrics
+
+    @property
+    def request_ids(self) -> dict[int, str] | None:
+        """Position in the batch to request id; None before the first batch."""
+        return self.state.request_ids
+
+    @request_ids.setter
+    def request_ids(self, request_ids: dict[int, str] | None) -> None:
+        self.state.request_ids = request_ids
+
+    @property
+    def request_processor(self) -> list[RequestProcessor]:
+        """One processor per request of the batch."""
+        return self.state.processors
+
+    @request_processor.setter
+    def request_processor(self, request_processor: list[RequestProcessor]) -> None:
+        self.state.processors = request_processor
+
+    def get_request_id(self, idx: int = 0) -> str | None:
+        """Request ``idx``'s id."""
+        request_ids = self.request_ids
+        return None if request_ids is None else request_ids.get(idx)
+
+    def get_request_header(self, idx: int, key: str) -> Any:
+        """A header of request ``idx``, in any case, or None."""
+        return self.state.processor(idx).get_request_property(key)
+
+    def get_all_request_header(self, idx: int) -> Mapping[str, Any]:
+        """All headers of request ``idx``."""
+        return self.state.processor(idx).get_request_properties()
+
+    def get_request_parameters(self, idx: int) -> dict[str, Any]:
+        """The other top-level fields of request ``idx``'s V1 body (``parameters`` and the like); ours."""
+        return dict(self.state.parameters(idx))
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """Set the content type of answer ``idx``."""
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx: int) -> str | None:
+        """The content type set for answer ``idx``, or None."""
+        return self.state.processor(idx).get_response_header("content-type")
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        """Set the status of answer ``idx``; a phrase that is not empty replaces the standard one."""
+        self.state.processor(idx).report_status(code, reason_phrase=phrase)
+
+    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+        """Set the status of every answer of the batch."""
+        for processor in self.request_processor:
+            processor.report_status(code, reason_phrase=phrase)
+
+    def get_response_status(self, idx: int) -> tuple[int, str | None]:
+        """Status and phrase of answer ``idx``."""
+        processor = self.state.processor(idx)
+        return processor.get_response_status_code(), processor.get_response_status_phrase()
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """Set a header of answer ``idx``."""
+        self.state.processor(idx).add_response_property(key, value)
+
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        """The headers set for answer ``idx``."""
+        return self.state.processor(idx).get_response_headers()
+
+    def get_sequence_id(self, idx: int) -> Any:
+        """The sequence that request ``idx`` belongs to, or None."""
+        return self.get_request_header(idx, self.header_key_sequence_id)
+
+    def reject(self, idx: int, message: str, status: int = 400) -> None:
+        """Answer instance ``idx`` with an error of its own, and the others as usual; ours.
+
+        Raises IndexError outside the batch.
+        """
+        self.state.reject(idx, message, status)
+
+    @property
+    def rejections(self) -> dict[int, tuple[int, str]]:
+        """Rejected instances of the current batch: position to (status, message); ours."""
+        return self.state.rejections
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and self._comparable() == other._comparable()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _comparable(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in {"_latest", "_of_thread"}}

@@ -1,0 +1,19 @@
+"""What a handler raises on purpose."""
+
+from __future__ import annotations
+
+
+class PredictionException(Exception):  # noqa: N818 - TorchServe's name
+    """Answers the whole batch with ``message`` and the HTTP status ``error_code`` (reference 13.1)."""
+
+    def __init__(self, message: str, error_code: int = 500) -> None:
+        super().__init__(message, error_code)
+        self.message = message
+        self.error_code = error_code
+
+    def __str__(self) -> str:
+        return f"{self.message} : {self.error_code}"
+
+
+class ModelLoadError(RuntimeError):
+    """The model cannot be loaded from what its archive holds; trying again cannot help."""

@@ -1,0 +1,116 @@
+"""Pictures out of what clients send; what is none raises :class:`BadPicture`, in words for the client."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from PIL import Image, UnidentifiedImageError
+
+
+class BadPicture(ValueError):  # noqa: N818 - it describes the picture
+    """This input is no picture that can be used; the message says why, in words for the client."""
+
+
+def picture_input(row: Any) -> bytes | torch.Tensor:
+    """The encoded picture of one row, or the tensor that a list of numbers stands for.
+
+    A row is ``{"data": ...}``, ``{"body": ...}``, ``{"b64": "..."}`` or the value itself: bytes, base64 text
+    (a ``data:`` URL too) or nested lists of numbers.
+    """
+    if isinstance(row, Mapping):
+        return picture_input(_value_in(row))
+    if isinstance(row, (bytes, bytearray, memoryview)):
+        return bytes(row)
+    if isinstance(row, str):
+        return _from_base64(row)
+    if isinstance(row, torch.Tensor):
+        return row
+    if isinstance(row, (list, tuple)):
+        return _from_numbers(row)
+    raise BadPicture(f"a picture cannot be made of a {_json_name(row)}")
+
+
+def _value_in(row: Mapping[Any, Any]) -> Any:
+    for key in ("data", "body", "b64"):
+        value = row.get(key)
+        if isinstance(value, torch.Tensor) or value:
+            return value
+    fields = ", ".join(repr(str(key)) for key in list(row)[:5]) or "none"
+    raise BadPicture(f"no picture: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
+
+
+def _from_base64(text: str) -> bytes:
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    compact = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadPicture("the text is not a picture in base64") from None
+
+
+def _from_numbers(values: Any) -> torch.Tensor:
+    try:
+        return torch.tensor(values, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise BadPicture(f"the lists are not a tensor of numbers: {error}") from None
+
+
+def _json_name(value: Any) -> str:
+    return "null" if value is None else "boolean" if isinstance(value, bool) else type(value).__name__
+
+
+def open_picture(encoded: bytes, mode: str | None) -> Image.Image:
+    """The decoded picture in ``mode`` (``RGB``, ``L``; None: as it is); of an animation, the first frame."""
+    try:
+        picture = _open(encoded)
+        return picture if mode is None else in_mode(picture, mode)
+    except (BadPicture, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - Pillow's readers raise anything for a broken file
+        raise BadPicture(f"the picture is damaged: {error or type(error).__name__}") from None
+
+
+def _open(encoded: bytes) -> Image.Image:
+    if not encoded:
+        raise BadPicture("no picture: the input is empty")
+    try:
+        picture = Image.open(io.BytesIO(encoded))
+    except UnidentifiedImageError:
+        raise BadPicture(f"the {len(encoded)} bytes are not a picture in a format that can be read") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise BadPicture(f"the picture is too large: more than {Image.MAX_IMAGE_PIXELS} pixels") from None
+    width, height = picture.size
+    # Pillow only warns up to twice its limit.
+    if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
+        raise BadPicture(f"the picture is too large: {width}x{height} of {Image.MAX_IMAGE_PIXELS} pixels")
+    picture.load()
+    return picture
+
+
+def in_mode(picture: Image.Image, mode: str) -> Image.Image:
+    """The picture in another mode: more than 8 bits are scaled to 8, an alpha channel is dropped."""
+    if picture.mode == mode:
+        return picture
+    if picture.mode.startswith("I") or picture.mode == "F":
+        picture = _in_8_bits(picture)
+    elif picture.mode == "P" and isinstance(picture.info.get("transparency"), bytes):
+        picture = picture.convert("RGBA")
+    return picture.convert(mode)
+
+
+def _in_8_bits(picture: Image.Image) -> Image.Image:
+    floating = picture.convert("F")
+    scale = _scale(picture.mode, floating.getextrema()[1])
+    return floating.point(lambda value: value * scale + 0.0).convert("L")
+
+
+def _scale(mode: str, highest: Any) -> float:
+    if mode == "F":
+        return 255.0 if highest <= 1 else 1.0
+    return 1.0 if mode == "I" and highest <= 255 else 1 / 256

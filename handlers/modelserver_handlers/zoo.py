@@ -1,0 +1,111 @@
+"""torchvision's classifiers by name, with trained, random or own weights."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import torch
+from torch import nn
+from torchvision import models
+
+from modelserver_handlers.calibration import calibrate
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.weights import put_state, read_state
+
+logger = logging.getLogger(__name__)
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """Which network: ``weights`` is ``DEFAULT``, ``IMAGENET1K_V1`` and so on, ``random``, or a file."""
+
+    arch: str
+    weights: str = "DEFAULT"
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, settings: Any) -> NetworkSpec:
+        """From ``handler: {torchvision: {arch, weights, seed}}``. Raises ModelLoadError naming the fault."""
+        if not isinstance(settings, Mapping) or not settings.get("arch"):
+            raise ModelLoadError("handler: torchvision: needs arch, the name of a torchvision classifier")
+        unknown = set(settings) - {"arch", "weights", "seed"}
+        if unknown:
+            raise ModelLoadError(
+                f"handler: torchvision: knows arch, weights and seed, not {', '.join(sorted(unknown))}"
+            )
+        seed = settings.get("seed", 0)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ModelLoadError(f"handler: torchvision: seed must be a whole number, got {seed!r}")
+        return cls(str(settings["arch"]), str(settings.get("weights") or "DEFAULT"), seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network in evaluation mode on the CPU, its labels, and the transforms its weights ask for."""
+
+    model: nn.Module
+    labels: tuple[str, ...]
+    transforms: Callable[..., Any] | None = None
+
+
+def build_network(spec: NetworkSpec, folder: Path) -> Network:
+    """Make the network; a file of weights is sought in ``folder``. Raises ModelLoadError naming the fault."""
+    _check_arch(spec.arch)
+    labels = labels_of(spec.arch)
+    if spec.weights == RANDOM:
+        return Network(random_network(spec.arch, spec.seed), labels)
+    if spec.weights.endswith((".pth", ".pt")):
+        model = models.get_model(spec.arch, weights=None)
+        put_state(model, read_state(folder / spec.weights), Path(spec.weights).name)
+        return Network(model.eval(), labels)
+    weights = find_weights(spec.arch, spec.weights)
+    return Network(_trained(spec.arch, weights), tuple(weights.meta["categories"]), weights.transforms())
+
+
+def random_network(arch: str, seed: int) -> nn.Module:
+    """Seeded random weights, calibrated so that different pictures get different answers."""
+    _check_arch(arch)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = models.get_model(arch, weights=None)
+        calibrate(model, seed)
+    return model
+
+
+def find_weights(arch: str, name: str) -> Any:
+    """torchvision's entry for trained weights. Raises ModelLoadError that lists the names there are."""
+    _check_arch(arch)
+    known = models.get_model_weights(arch)
+    if name not in known.__members__:
+        names = ", ".join(known.__members__)
+        raise ModelLoadError(f"{arch} has no weights {name}; there are {names}, {RANDOM}, or a .pth file")
+    return known[name]
+
+
+def labels_of(arch: str) -> tuple[str, ...]:
+    """The names of the classes that torchvision's weights for ``arch`` know, empty if it has none."""
+    return next((tuple(weights.meta.get("categories", ())) for weights in models.get_model_weights(arch)), ())
+
+
+def _check_arch(arch: str) -> None:
+    if arch not in models.list_models(module=models):
+        raise ModelLoadError(f"torchvision has no classifier {arch}; see torchvision.models.list_models()")
+
+
+def _trained(arch: str, weights: Any) -> nn.Module:
+    logger.info("Loading %s with %s", arch, weights)
+    try:
+        model: nn.Module = models.get_model(arch, weights=weights)
+    except (URLError, OSError) as error:
+        raise ModelLoadError(
+            f"{weights} could not be downloaded from {weights.url} ({error});"
+            " put the file beside the model and name it in weights"
+        ) from error
+    return model.eval()

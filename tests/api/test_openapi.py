@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
+
+
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The operations by id, `method path` for those that share one."""
+    return {f"{method} {path}": op for path, item in document["paths"].items() for method, op in item.items()}
+
+
+@pytest.mark.parametrize("kind", ["inference", "management", "metrics", "all"])
+def test_listener_documents_are_valid(kind):
+    """Every listener's document is valid OpenAPI with the server's title and version."""
+    document = describe_listener(kind, "1.2.3")
+    validate(document)
+
+    assert document["openapi"] == "3.0.1"
+    assert document["info"]["title"] == "modelserver APIs"
+    assert document["info"]["version"] == "1.2.3"
+
+
+def test_inference_operations():
+    """The inference listener names TorchServe's operations as TorchServe does, and the V1 routes."""
+    found = operations(describe_listener("inference", "1"))
+    ids = {key: operation["operationId"] for key, operation in found.items()}
+
+    assert ids["options /"] == "apiDescription"
+    assert ids["get /ping"] == "ping"
+    assert ids["post /predictions/{model_name}"] == "predictions"
+    assert ids["post /predictions/{model_name}/{model_version}"] == "version_predictions"
+    assert ids["get /metrics"] == "metrics"
+    assert {"get /v1/models", "get /v1/models/{model_name}", "post /v1/models/{model_name}:predict"} <= set(
+        ids
+    )
+    assert found["get /api-description"]["deprecated"] is True
+    assert "post /models" not in ids
+
+
+def test_open_inference_is_described_where_it_is_served():
+    """The V2 route is in the documents of servers that have it, and only there."""
+    path = "/v2/models/{model_name}/infer"
+    document = describe_listener("inference", "1", open_inference=True)
+    model = describe_model("m", open_inference=True)
+    validate(document)
+    validate(model)
+
+    assert path in document["paths"]
+    assert path not in describe_listener("all", "1")["paths"]
+    assert "/v2/models/m/infer" in model["paths"]
+
+
+def test_management_operations():
+    """The management listener names TorchServe's operations as TorchServe does."""
+    found = operations(describe_listener("management", "1"))
+    ids = {key: operation["operationId"] for key, operation in found.items()}
+
+    assert ids["get /models"] == "listModels"
+    assert ids["post /models"] == "registerModel"
+    assert ids["get /models/{model_name}"] == "describeModel"
+    assert ids["put /models/{model_name}"] == "setAutoScale"
+    assert ids["delete /models/{model_name}"] == "unregisterModel"
+    assert ids["get /models/{model_name}/{model_version}"] == "version_describeModel"
+    assert ids["put /models/{model_name}/{model_version}"] == "version_setAutoScale"
+    assert ids["delete /models/{model_name}/{model_version}"] == "version_unregisterModel"
+    assert ids["put /models/{model_name}/{model_version}/set-default"] == "setDefault"
+    assert "post /predictions/{model_name}" not in ids
+
+
+def test_metrics_listener_has_one_path():
+    """The metrics listener serves the metrics and nothing else."""
+    assert list(describe_listener("metrics", "1")["paths"]) == ["/metrics"]
+
+
+def test_all_is_the_union():
+    """One listener for everything describes every operation of the three."""
+    union = set()
+    for kind in ("inference", "management", "metrics"):
+        union |= set(operations(describe_listener(kind, "1")))
+
+    assert set(operations(describe_listener("all", "1"))) == union
+
+
+def test_register_parameters():
+    """Registering takes TorchServe's parameters and the batching ones, by query or as JSON."""
+    register = operations(describe_listener("management", "1"))["post /models"]
+    names = {parameter["name"] for parameter in register["parameters"]}
+    schema = describe_listener("management", "1")["components"]["schemas"]["RegisterRequest"]
+    policy = next(p for p in register["parameters"] if p["name"] == "batch_policy")
+
+    assert {"url", "model_name", "handler", "batch_size", "max_batch_delay", "initial_workers"} <= names
+    assert {"batch_policy", "max_batch_size", "max_latency", "timeout"} <= names
+    assert set(schema["properties"]) == names
+    assert schema["required"] == ["url"]
+    assert register["requestBody"]["required"] is False
+    assert policy["schema"]["enum"] == ["window", "greedy", "adaptive"]
+
+
+def test_errors_share_one_schema():
+    """Every 4xx and 5xx answer, except an unhealthy ping, has the error body (reference 4.3)."""
+    for key, operation in operations(describe_listener("all", "1")).items():
+        for status, response in operation["responses"].items():
+            if status >= "400" and key != "get /ping":
+                schema = response["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/Error"}, key
+
+
+def test_documents_are_independent():
+    """A caller may change its document without changing the next one."""
+    first = describe_listener("all", "1")
+    first["paths"]["/ping"]["get"]["summary"] = "changed"
+    first["components"]["schemas"]["Error"]["properties"].clear()
+
+    assert describe_listener("all", "1") != first
+    assert describe_listener("all", "1") == describe_listener("all", "1")
+
+
+@pytest.mark.parametrize(("version", "path"), [(None, "/predictions/m"), ("2.0", "/predictions/m/2.0")])
+def test_model_document(version, path):
+    """A model's document has its real paths (reference 6.3)."""
+    document = describe_model("m", version)
+    validate(document)
+
+    assert document["info"] == {"title": "RESTful API for: m", "version": "1.0.0"}
+    assert list(document["paths"]) == [path, "/v1/models/m:predict"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "{model}", "ü", "<script>"])
+def test_model_names_are_quoted_in_paths(name):
+    """Whatever a model is called, its document is valid and its paths have its name as one segment (F12)."""
+    document = describe_model(name, "1.0")
+    validate(document)
+
+    assert all(part not in path for path in document["paths"] for part in (" ", "{", "<", "a/b"))
+
+
+@pytest.mark.parametrize("version", [None, "1.0"])
+def test_model_management_document(version):
+    """A model's management document is valid and describes, scales and unregisters it."""
+    document = describe_model_management("m", version)
+    validate(document)
+    path = "/models/m" if version is None else "/models/m/1.0"
+
+    assert set(document["paths"][path]) == {"get", "put", "delete"}
+    assert (f"{path}/set-default" in document["paths"]) == (version is not None)

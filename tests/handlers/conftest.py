@@ -1,0 +1,112 @@
+"""Pictures, model folders and contexts for the handlers' tests."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from PIL import Image
+
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.zoo import random_network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RESNET18 = """
+from torchvision.models.resnet import BasicBlock, ResNet
+
+class SmallResNet(ResNet):
+    def __init__(self):
+        super().__init__(BasicBlock, [2, 2, 2, 2])
+"""
+
+
+def draw_picture(seed: int, size: tuple[int, int] = (320, 240)) -> Image.Image:
+    """A colourful RGB picture with large shapes and fine grain."""
+    generator = torch.Generator().manual_seed(seed)
+    width, height = size
+    shapes = torch.rand(1, 3, 5, 5, generator=generator) * 255
+    smooth = torch.nn.functional.interpolate(shapes, size=(height, width), mode="bilinear")[0]
+    grain = 10 * torch.randn(3, height, width, generator=generator)
+    pixels = (smooth + grain).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous()
+    return Image.frombytes("RGB", size, pixels.numpy().tobytes())
+
+
+def encode_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    """The picture as a file."""
+    buffer = io.BytesIO()
+    picture.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def picture() -> Callable[..., Image.Image]:
+    """Draws a picture from a seed."""
+    return draw_picture
+
+
+@pytest.fixture
+def encode() -> Callable[..., bytes]:
+    """Encodes a picture."""
+    return encode_picture
+
+
+@pytest.fixture
+def pictures() -> list[bytes]:
+    """Encoded pictures of several forms and sizes."""
+    return [
+        encode_picture(draw_picture(1)),
+        encode_picture(draw_picture(2, (240, 400)), "JPEG", quality=90),
+        encode_picture(draw_picture(3, (100, 90))),
+        encode_picture(draw_picture(4, (600, 257)), "JPEG"),
+        encode_picture(draw_picture(5, (256, 256)), "BMP"),
+    ]
+
+
+@pytest.fixture
+def make_context() -> Callable[..., Context]:
+    """A context for a model folder; keyword arguments become the manifest's model entry."""
+
+    def make(
+        folder: Path, config: dict[str, Any] | None = None, pixels: bool = True, **model: Any
+    ) -> Context:
+        manifest = {"model": {"modelName": "m", **model}}
+        return Context("m", str(folder), manifest, 8, None, "0.12.0", pixels, None, config)
+
+    return make
+
+
+@pytest.fixture
+def begin() -> Callable[..., BatchState]:
+    """Begins a batch of ``size`` requests."""
+
+    def start(context: Context, size: int = 1, **properties: str) -> BatchState:
+        ids = [f"id-{number}" for number in range(size)]
+        own = {"explain": "False", "url_path": "predict", **properties}
+        state = BatchState(ids, [{} for _ in ids], properties=[own] * size)
+        context.begin(state)
+        return state
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def resnet18() -> torch.nn.Module:
+    """A calibrated random ResNet-18."""
+    return random_network("resnet18", 0)
+
+
+@pytest.fixture(scope="session")
+def resnet18_folder(resnet18: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an unpacked archive of it holds: model.py, weights.pth, labels."""
+    folder = tmp_path_factory.mktemp("resnet18")
+    (folder / "model.py").write_text(RESNET18)
+    torch.save(resnet18.state_dict(), folder / "weights.pth")
+    labels = {str(number): [f"n{number}", f"label {number}"] for number in range(1000)}
+    (folder / "index_to_name.json").write_text(json.dumps(labels))
+    return folder

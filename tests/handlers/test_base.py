@@ -1,0 +1,304 @@
+"""BaseHandler: loading by manifest, and the way of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import torch
+
+from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.context import Context
+from modelserver_handlers.errors import ModelLoadError, PredictionException
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOUBLE = """
+import torch
+
+class Double(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return x * self.factor
+"""
+
+
+class Numbers(BaseHandler):
+    """Rows are ``{"data": number}``; negative numbers are rejected."""
+
+    def preprocess(self, data: Any) -> torch.Tensor:
+        """The numbers."""
+        kept = []
+        for idx, row in enumerate(data):
+            if row["data"] < 0:
+                self.context.reject(idx, "negative", 422)
+            else:
+                kept.append(row["data"])
+        return torch.tensor(kept)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """Doubled; an empty batch never comes here."""
+        assert len(data)
+        return data * 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An eager model whose weights say 3, not 2."""
+    (tmp_path / "double_model_file.py").write_text(DOUBLE)
+    torch.save({"factor": torch.tensor(3.0)}, tmp_path / "triple.pth")
+    return tmp_path
+
+
+def numbers(*values: float) -> list[dict[str, float]]:
+    """Rows of a batch."""
+    return [{"data": value} for value in values]
+
+
+@pytest.fixture
+def context(make_context: Any, tmp_path: Path) -> Context:
+    """A context without a model."""
+    made: Context = make_context(tmp_path)
+    return made
+
+
+def test_eager(folder: Path, make_context: Any, begin: Any) -> None:
+    """Model file and weights are loaded, on the CPU in evaluation mode, and a batch goes through."""
+    context = make_context(folder, modelFile="double_model_file.py", serializedFile="triple.pth")
+    handler = BaseHandler()
+    handler.initialize(context)
+    begin(context, 2)
+
+    assert handler.initialized
+    assert (handler.map_location, handler.get_device()) == ("cpu", torch.device("cpu"))
+    assert handler.model.training is False
+    assert handler.model_pt_path == str(folder / "triple.pth")
+    assert handler.mapping is None
+    assert handler.handle([[1.0, 2.0], [3.0, 4.0]], context) == [[3.0, 6.0], [9.0, 12.0]]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_torchscript(folder: Path, make_context: Any, begin: Any) -> None:
+    """A ``.pt`` file without a model file is TorchScript."""
+    torch.jit.script(torch.nn.ReLU()).save(folder / "relu.pt")
+    context = make_context(folder, serializedFile="relu.pt")
+    handler = BaseHandler()
+    handler.initialize(context)
+    begin(context, 2)
+
+    assert handler.handle([[-1.0], [2.0]], context) == [[0.0], [2.0]]
+
+
+def test_exported(folder: Path, make_context: Any, begin: Any) -> None:
+    """A ``.pt2`` file is an exported program."""
+    program = torch.export.export(torch.nn.ReLU(), (torch.zeros(2, 1),))
+    torch.export.save(program, folder / "relu.pt2")
+    context = make_context(folder, serializedFile="relu.pt2")
+    handler = BaseHandler()
+    handler.initialize(context)
+    begin(context, 2)
+
+    assert handler.handle([[-1.0], [2.0]], context) == [[0.0], [2.0]]
+
+
+@pytest.mark.parametrize("serialized", [None, "weights.pth", "weights.bin", "library.so"])
+def test_nothing_to_load(serialized: str | None, tmp_path: Path, make_context: Any) -> None:
+    """An archive without a model that can be loaded is refused with TorchServe's text (F40)."""
+    model = {"serializedFile": serialized} if serialized else {}
+
+    with pytest.raises(ModelLoadError, match=r"^No model weights could be loaded: "):
+        BaseHandler().initialize(make_context(tmp_path, **model))
+
+
+def test_without_manifest(tmp_path: Path) -> None:
+    """A folder without a manifest is refused likewise."""
+    with pytest.raises(ModelLoadError, match="No model weights could be loaded"):
+        BaseHandler().initialize(Context("m", str(tmp_path), None, 1, None, "0.12.0"))
+
+
+def test_compiled_library_needs_its_setting(tmp_path: Path, make_context: Any) -> None:
+    """A ``.so`` is loaded only where ``pt2`` says that it is a compiled model."""
+    (tmp_path / "model.so").write_bytes(b"nothing")
+    config = {"pt2": {"export": {"aot_compile": True}}}
+
+    with pytest.raises(ModelLoadError, match=r"model\.so is not a library"):
+        BaseHandler().initialize(make_context(tmp_path, config, serializedFile="model.so"))
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_rejected_rows_leave_gaps(bad: int, context: Context, begin: Any) -> None:
+    """One rejected row is left out of the tensor, its answer is None, its neighbours are answered (F18)."""
+    handler = Numbers()
+    values = [1, 2, 3]
+    values[bad] = -1
+    expected: list[Any] = [2 * value for value in values]
+    expected[bad] = None
+    begin(context, 3)
+
+    assert handler.handle(numbers(*values), context) == expected
+    assert context.rejections == {bad: (422, "negative")}
+
+
+def test_all_rejected(context: Context, begin: Any) -> None:
+    """A batch of rejected rows never reaches the model (F20)."""
+    begin(context, 2)
+
+    assert Numbers().handle(numbers(-1, -2), context) == [None, None]
+
+
+def test_answers_of_another_number_stay(context: Context, begin: Any) -> None:
+    """Gaps are filled only in a list of one answer per remaining row (F19)."""
+
+    class Wrong(Numbers):
+        """Answers once too often."""
+
+        def postprocess(self, data: Any) -> Any:
+            """One answer too many."""
+            return [*data.tolist(), 0]
+
+    begin(context, 2)
+
+    assert Wrong().handle(numbers(-1, 2), context) == [4, 0]
+
+
+def test_halves_are_the_whole(context: Context, begin: Any) -> None:
+    """prepare and complete, called apart, do what handle does."""
+    handler = Numbers()
+    rows = numbers(1, -1, 3)
+    begin(context, 3)
+
+    assert handler.complete(handler.prepare(rows, context), rows, context) == [2, None, 6]
+
+
+def test_phases_are_timed(context: Context, begin: Any) -> None:
+    """The batch's state holds the seconds of preprocess, inference and postprocess."""
+    state = begin(context, 1)
+    Numbers().handle(numbers(1), context)
+
+    assert all(0 < seconds < 5 for seconds in state.phases)
+
+
+def test_errors_come_through(context: Context, begin: Any) -> None:
+    """What a phase raises is the caller's to handle (F18)."""
+    begin(context, 1)
+
+    with pytest.raises(TypeError):
+        Numbers().handle([{"data": "one"}], context)
+
+
+def test_describe(context: Context, begin: Any) -> None:
+    """A customized describe answers what describe_handle says, without touching the model."""
+
+    class Described(Numbers):
+        """Says what it is."""
+
+        def describe_handle(self) -> Any:
+            """Two words."""
+            return {"takes": "numbers"}
+
+    begin(context, 1, describe="True")
+
+    assert Described().handle([{"body": b""}], context) == [{"takes": "numbers"}]
+
+
+@pytest.mark.parametrize(
+    ("targets", "asked"),
+    [([None, None], 0), ([3, 3], 3), ([b"4", bytearray(b"4")], 4), ([1, 2], [1, 2]), (["5", None], [5, 0])],
+)
+def test_explain(targets: list[Any], asked: Any, context: Context, begin: Any) -> None:
+    """Explanations come from get_insights: one target for all rows, or one for each."""
+
+    class Explained(Numbers):
+        """Gives its arguments back."""
+
+        def get_insights(self, tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
+            """The arguments."""
+            return [(tensor.tolist(), inputs, target)] * len(tensor)
+
+    rows = [{"data": 1, "target": targets[0]}, {"data": 2, "target": targets[1]}]
+    begin(context, 2, explain="True")
+
+    assert Explained().handle(rows, context) == [([1, 2], 1, asked)] * 2
+
+
+def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:
+    """A rejected first row does not lend its input and target to the others."""
+
+    class Explained(Numbers):
+        """Gives input and target back."""
+
+        def get_insights(self, _tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
+            """The arguments."""
+            return [(inputs, target)]
+
+    begin(context, 2, explain="True")
+
+    assert Explained().handle([{"data": -1, "target": 7}, {"data": 2, "target": 1}], context) == [
+        None,
+        (2, 1),
+    ]
+
+
+def test_explain_errors(context: Context, begin: Any) -> None:
+    """A handler that explains nothing answers 501, a target that is no number 400."""
+
+    class Explained(Numbers):
+        """Never asked."""
+
+        def get_insights(self, *_arguments: Any) -> list[Any]:
+            """Nothing."""
+            return []
+
+    begin(context, 1, explain="True")
+    with pytest.raises(PredictionException) as nothing:
+        Numbers().handle(numbers(1), context)
+    with pytest.raises(PredictionException) as wrong:
+        Explained().handle([{"data": 1, "target": "cat"}], context)
+
+    assert (nothing.value.error_code, wrong.value.error_code) == (501, 400)
+
+
+def test_prediction_exception() -> None:
+    """The exception carries message and code, and reads as in TorchServe."""
+    error = PredictionException("Too dark", 404)
+
+    assert (error.message, error.error_code, str(error)) == ("Too dark", 404, "Too dark : 404")
+    assert PredictionException("Broken").error_code == 500
+
+
+def test_profiler(context: Context, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ENABLE_TORCH_PROFILER a batch is profiled and answered alike."""
+    traces: list[Any] = []
+
+    class Profiled(Numbers):
+        """Keeps its traces."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.profiler_args = {"on_trace_ready": traces.append, "record_shapes": False}
+
+    monkeypatch.setenv("ENABLE_TORCH_PROFILER", "1")
+    begin(context, 2)
+
+    assert Profiled().handle(numbers(1, -1), context) == [2, None]
+    assert len(traces) == 1
+
+
+def test_pipelining_is_each_class_own_promise() -> None:
+    """BaseHandler does not promise to be pipelined, and a subclass does not inherit a promise."""
+
+    class Promising(BaseHandler):
+        """Promises."""
+
+        pipelined: ClassVar[bool] = True
+
+    class Child(Promising):
+        """Does not repeat it."""
+
+    assert BaseHandler.pipelined is False
+    assert vars(Promising).get("pipelined") is True
+    assert "pipelined" not in vars(Child)

@@ -1,0 +1,65 @@
+"""The ResNet example's builder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modelserver_handlers.image_classifier import ImageClassifier
+
+BUILD = Path(__file__).resolve().parents[2] / "examples" / "resnet152" / "build.py"
+
+
+def build(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the builder."""
+    command = [sys.executable, str(BUILD), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive with random weights, built and unpacked."""
+    folder = tmp_path_factory.mktemp("built")
+    done = build("--arch", "resnet18", "--weights", "random", "--export-path", str(folder))
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(folder / "resnet-18.mar") as archive:
+        archive.extractall(folder / "model")
+    return folder / "model"
+
+
+@pytest.mark.slow
+def test_one_command_builds_an_archive(
+    unpacked: Path, make_context: Any, begin: Any, pictures: list[bytes], resnet18: torch.nn.Module
+) -> None:
+    """The archive names the built-in handler, ImageNet's labels and the seeded network's weights."""
+    manifest = json.loads((unpacked / "MAR-INF" / "MANIFEST.json").read_bytes())["model"]
+    context = make_context(
+        unpacked, modelFile=manifest["modelFile"], serializedFile=manifest["serializedFile"]
+    )
+    handler = ImageClassifier()
+    handler.initialize(context)
+    begin(context)
+    (answer,) = handler.handle([{"body": pictures[0]}], context)
+
+    assert (manifest["modelName"], manifest["handler"]) == ("resnet-18", "image_classifier")
+    assert len(answer) == 5
+    assert set(answer) <= set((handler.mapping or {}).values())
+    assert torch.allclose(handler.model.state_dict()["fc.weight"], resnet18.state_dict()["fc.weight"])
+
+
+@pytest.mark.slow
+def test_wrong_weights_are_one_line(tmp_path: Path) -> None:
+    """An unknown name of weights is answered with the names there are, without a traceback."""
+    done = build("--arch", "resnet18", "--weights", "BEST", "--export-path", str(tmp_path))
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "resnet18 has no weights BEST; there are IMAGENET1K_V1, DEFAULT, random, or a .pth file"
+    ]

@@ -1,0 +1,110 @@
+"""torchvision's networks by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import torch
+from torchvision import models
+
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.zoo import NetworkSpec, build_network, find_weights, labels_of, random_network
+
+
+def test_spec() -> None:
+    """The settings name the network; weights and seed have defaults."""
+    assert NetworkSpec.parse({"arch": "resnet18"}) == NetworkSpec("resnet18", "DEFAULT", 0)
+    assert NetworkSpec.parse({"arch": "resnet18", "weights": "random", "seed": 3}) == NetworkSpec(
+        "resnet18", "random", 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (None, "needs arch"),
+        ({"weights": "random"}, "needs arch"),
+        ({"arch": "resnet18", "size": 3}, "not size"),
+        ({"arch": "resnet18", "seed": "x"}, "seed must be a whole number"),
+    ],
+)
+def test_malformed_spec(settings: Any, message: str) -> None:
+    """Malformed settings are refused with what is wrong."""
+    with pytest.raises(ModelLoadError, match=message):
+        NetworkSpec.parse(settings)
+
+
+def test_random_weights_depend_on_the_seed(resnet18: torch.nn.Module) -> None:
+    """The same seed gives the same network, another seed another, and torch's own generator is left alone."""
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    again, other = random_network("resnet18", 0), random_network("resnet18", 1)
+
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.allclose(again.state_dict()["fc.weight"], resnet18.state_dict()["fc.weight"])
+    assert not torch.allclose(other.state_dict()["fc.weight"], resnet18.state_dict()["fc.weight"])
+
+
+def test_random_network_has_labels(tmp_path: Path) -> None:
+    """A network without trained weights answers ImageNet's names all the same, without a download."""
+    network = build_network(NetworkSpec("resnet18", "random"), tmp_path)
+
+    assert len(network.labels) == 1000
+    assert "tabby" in network.labels
+    assert network.transforms is None
+
+
+def test_weights_from_a_file(tmp_path: Path, resnet18: torch.nn.Module) -> None:
+    """A file beside the model, or anywhere by an absolute path, gives the weights."""
+    torch.save(resnet18.state_dict(), tmp_path / "own.pth")
+    beside = build_network(NetworkSpec("resnet18", "own.pth"), tmp_path).model
+    absolute = build_network(NetworkSpec("resnet18", str(tmp_path / "own.pth")), Path("/nowhere")).model
+
+    for model in (beside, absolute):
+        assert torch.equal(model.state_dict()["fc.weight"], resnet18.state_dict()["fc.weight"])
+        assert not model.training
+
+
+def test_weights_of_another_network(tmp_path: Path, resnet18: torch.nn.Module) -> None:
+    """A file that does not fit, or is not there, is named."""
+    torch.save(resnet18.state_dict(), tmp_path / "own.pth")
+
+    with pytest.raises(ModelLoadError, match=r"own\.pth does not fit the model"):
+        build_network(NetworkSpec("resnet34", "own.pth"), tmp_path)
+    with pytest.raises(ModelLoadError, match=r"Missing the gone\.pth file"):
+        build_network(NetworkSpec("resnet18", "gone.pth"), tmp_path)
+
+
+def test_unknown_names(tmp_path: Path) -> None:
+    """Unknown networks and weights are refused, the latter with the names there are."""
+    with pytest.raises(ModelLoadError, match="no classifier resnet19"):
+        build_network(NetworkSpec("resnet19"), tmp_path)
+    with pytest.raises(
+        ModelLoadError, match="resnet152 has no weights BEST; there are IMAGENET1K_V1, IMAGENET1K_V2"
+    ):
+        find_weights("resnet152", "BEST")
+
+
+def test_trained_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resnet18: torch.nn.Module) -> None:
+    """Trained weights bring torchvision's labels and the transforms they were trained for."""
+    monkeypatch.setattr(models, "get_model", lambda _arch, weights: resnet18)
+    network = build_network(NetworkSpec("resnet152", "IMAGENET1K_V2"), tmp_path)
+
+    assert network.transforms.resize_size == [232]  # type: ignore[union-attr]
+    assert network.labels == labels_of("resnet152")
+
+
+def test_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed download says from where, why, and what to do instead."""
+
+    def fail(_arch: str, weights: Any) -> None:
+        raise URLError("no route")
+
+    monkeypatch.setattr(models, "get_model", fail)
+
+    with pytest.raises(ModelLoadError, match=r"https://.*no route.*name it in weights"):
+        build_network(NetworkSpec("resnet18", "DEFAULT"), tmp_path)

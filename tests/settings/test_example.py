@@ -1,0 +1,31 @@
+"""The shipped config.properties."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from modelserver.settings.example import example
+from modelserver.settings.keys import KEYS
+from modelserver.settings.properties import parse
+from modelserver.settings.settings import Settings, load_settings
+
+_SHIPPED = Path(__file__).parents[2] / "config.properties"
+
+
+def test_the_shipped_file_is_what_the_table_says() -> None:
+    """``python -m modelserver.settings.example > config.properties`` was run after the last change."""
+    assert _SHIPPED.read_text(encoding="utf-8") == example()
+
+
+def test_the_shipped_file_sets_nothing() -> None:
+    """Every line is a comment."""
+    assert parse(_SHIPPED.read_bytes()) == {}
+
+
+def test_the_shipped_file_names_every_key_with_its_default(tmp_path: Path) -> None:
+    """With all the '#' of keys taken off, the settings are the defaults."""
+    text = re.sub(r"(?m)^#(?=\w+=)", "", example())
+    assert list(parse(text.encode())) == list(KEYS)
+    (tmp_path / "config.properties").write_text(text)
+    assert load_settings({}, {}, tmp_path).settings == Settings()

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from modelserver.telemetry.registry import (
+    Counter,
+    Gauge,
+    Histogram,
+    Registry,
+    format_value,
+    label_name,
+    metric_name,
+)
+
+
+def rendered(registry: Registry, *names: str) -> list[str]:
+    return registry.render(names).decode().splitlines()
+
+
+def test_counter_text():
+    """A counter keeps its exact name, and its value has a decimal point."""
+    registry = Registry()
+    counter = registry.add(Counter("Requests2XX", "Answers.", ("Level", "Hostname")))
+    counter.labels("Host", "h").add(8)
+
+    assert rendered(registry) == [
+        "# HELP Requests2XX Answers.",
+        "# TYPE Requests2XX counter",
+        'Requests2XX{Level="Host",Hostname="h"} 8.0',
+    ]
+
+
+def test_trailing_comma():
+    """The compat flag closes label lists with TorchServe's comma, and leaves samples without labels alone."""
+    registry = Registry(trailing_comma=True)
+    registry.add(Gauge("a", "A.", ("x",))).labels("1").set(2)
+    registry.add(Gauge("b", "B.")).labels().set(3)
+
+    assert rendered(registry)[2::3] == ['a{x="1",} 2.0', "b 3.0"]
+
+
+def test_histogram_buckets_are_cumulative_and_inclusive():
+    """A bucket counts what is at or below its bound; +Inf counts everything."""
+    registry = Registry()
+    histogram = registry.add(Histogram("size", "Sizes.", ("m",), bounds=(1, 2.5)))
+    child = histogram.labels("r")
+    for value in (1, 2, 2.5, 9):
+        child.observe(value)
+
+    assert rendered(registry)[2:] == [
+        'size_bucket{m="r",le="1.0"} 1.0',
+        'size_bucket{m="r",le="2.5"} 3.0',
+        'size_bucket{m="r",le="+Inf"} 4.0',
+        'size_count{m="r"} 4.0',
+        'size_sum{m="r"} 14.5',
+    ]
+
+
+def test_histogram_without_labels():
+    """A histogram without labels still labels its buckets."""
+    registry = Registry()
+    registry.add(Histogram("size", "Sizes.", bounds=(1,))).labels().observe(0.5)
+
+    assert rendered(registry)[2:] == [
+        'size_bucket{le="1.0"} 1.0',
+        'size_bucket{le="+Inf"} 1.0',
+        "size_count 1.0",
+        "size_sum 0.5",
+    ]
+
+
+def test_family_without_samples_is_announced():
+    """A metric without samples shows HELP and TYPE, unless names were asked for."""
+    registry = Registry()
+    registry.add(Counter("c", "C.", ("x",)))
+
+    assert rendered(registry) == ["# HELP c C.", "# TYPE c counter"]
+    assert rendered(registry, "c") == []
+
+
+def test_name_filter():
+    """`name[]` selects samples by name, or a whole metric."""
+    registry = Registry()
+    registry.add(Counter("c", "C.")).labels().add()
+    registry.add(Histogram("h", "H.", bounds=(1,))).labels().observe(1)
+
+    assert rendered(registry, "c")[2:] == ["c 1.0"]
+    assert rendered(registry, "h_sum")[2:] == ["h_sum 1.0"]
+    assert len(rendered(registry, "h")) == 6
+    assert rendered(registry, "nothing") == []
+
+
+def test_label_values_are_escaped():
+    """Quotes, backslashes and line breaks in a label or help text cannot leave it (F13)."""
+    registry = Registry()
+    registry.add(Gauge("g", "a\\b\nc", ("x",))).labels('"\n\\}').set(1)
+
+    assert rendered(registry) == ["# HELP g a\\\\b\\nc", "# TYPE g gauge", 'g{x="\\"\\n\\\\}"} 1.0']
+
+
+def test_lone_surrogate_does_not_break_the_text():
+    """A label that is no valid Unicode is shown with a replacement."""
+    registry = Registry()
+    registry.add(Gauge("g", "G.", ("x",))).labels("\ud800").set(1)
+
+    assert rendered(registry)[-1] == 'g{x="?"} 1.0'
+
+
+def test_series_are_bounded():
+    """Beyond the limit children work but are neither kept nor shown (F69)."""
+    counter = Counter("c", "C.", ("x",), max_series=10)
+    for number in range(10_000):
+        counter.labels(str(number)).add()
+
+    assert counter.series_count == 10
+    assert len(list(counter.samples())) == 10
+
+
+def test_same_labels_give_the_same_child():
+    """A child is made once, and again after its removal."""
+    counter = Counter("c", "C.", ("x",))
+    first = counter.labels("1")
+
+    assert counter.labels("1") is first
+    counter.remove("1")
+    counter.remove("never there")
+    assert counter.labels("1") is not first
+
+
+def test_wrong_number_of_label_values():
+    """A child needs a value for every label."""
+    with pytest.raises(ValueError, match="got 1 values"):
+        Counter("c", "C.", ("x", "y")).labels("1")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [("a b", ()), ("1a", ()), ("", ()), ("a", ("x-y",)), ("a", ("__x",)), ("a", ("x", "x"))],
+)
+def test_bad_names_are_refused(name, labels):
+    """Names that Prometheus would refuse fail at construction."""
+    with pytest.raises(ValueError, match="name"):
+        Counter(name, "help", labels)
+
+
+@pytest.mark.parametrize("bounds", [(2, 1), (1, 1)])
+def test_bounds_must_increase(bounds):
+    """A histogram's bounds increase strictly."""
+    with pytest.raises(ValueError, match="increase"):
+        Histogram("h", "H.", bounds=bounds)
+
+
+def test_le_is_taken():
+    """A histogram has a label le of its own."""
+    with pytest.raises(ValueError, match="le"):
+        Histogram("h", "H.", ("le",))
+
+
+def test_sample_names_cannot_collide():
+    """A metric may not carry the name of another's sample; removing that one frees the name."""
+    registry = Registry()
+    registry.add(Histogram("h", "H."))
+    with pytest.raises(ValueError, match="taken by h"):
+        registry.add(Gauge("h_sum", "G."))
+    registry.remove("h")
+    registry.remove("h")
+
+    assert "h_sum" not in registry
+    registry.add(Gauge("h_sum", "G."))
+    assert "h_sum" in registry
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (8, "8.0"),
+        (0.1, "0.1"),
+        (1e16, "1.0e+16"),
+        (1.5e-7, "1.5e-07"),
+        (math.inf, "+Inf"),
+        (-math.inf, "-Inf"),
+        (math.nan, "NaN"),
+    ],
+)
+def test_values_have_a_decimal_point(value, text):
+    """Values read as floats everywhere, as dashboards made for TorchServe expect."""
+    assert format_value(value) == text
+
+
+def test_names_are_made_acceptable():
+    """Foreign names become names that Prometheus accepts."""
+    assert metric_name("Inference Time-1") == "Inference_Time_1"
+    assert metric_name("1st") == "_1st"
+    assert label_name("__a:b") == "_a_b"
+    assert label_name("") == "_"
