@@ -20,6 +20,9 @@ class Readiness:
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
+        if descriptor is not None:
+            # Workers must not hold it open: the command waits for its end.
+            os.set_inheritable(descriptor, False)
 
     def started(self) -> None:
         """The listeners accept connections. From now on nothing is tied to the terminal any more."""

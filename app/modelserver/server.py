@@ -158,6 +158,14 @@ def show_pools(registry: Registry) -> None:
     """Sets the gauges that are read only when somebody looks."""
     for model in registry.versions():
         statistics = model.pool.statistics()
+        for name, seconds in (
+            ("PredictionTime", model.pool.last_handler_time),
+            ("HandlerTime", sum(model.pool.last_phases) or model.pool.last_handler_time),
+        ):
+            model.metrics.model_metric(
+                name, seconds * 1000.0, "ms", "gauge", [("ModelName", model.name), ("Level", "Model")]
+            )
+        model.metrics.worker_overhead(model.pool.last_overhead)
         model.metrics.set_queue(statistics.pending, statistics.instances)
         model.metrics.set_in_flight(statistics.batches_in_flight)
         model.metrics.set_workers(

@@ -75,6 +75,7 @@ def pack(model: nn.Module, export_path: Path) -> Path:
             model_file=HERE / "model.py",
             serialized_file=weights,
             extra_files=str(labels),
+            config_file=HERE / "model-config.yaml",
             export_path=export_path,
             force=True,
         )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
 
 from modelserver import __version__
-from modelserver.api.answers import JSON, pretty
+from modelserver.api.answers import JSON, error_body, pretty
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
-from modelserver.api.management import management_routes
+from modelserver.api.management import add_management
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
-from modelserver.errors import MethodNotAllowed, ModelServerError, ResourceNotFound, ServiceUnavailable
+from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound, ServiceUnavailable
 from modelserver.models.registry import Registry
 from modelserver.settings.settings import Settings
 from modelserver.telemetry.metrics import ServerMetrics
@@ -37,21 +38,19 @@ class Services:
 def build_app(roles: set[Role], services: Services) -> FastAPI:
     """The application of a listener that plays these roles; one address may play several."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.include_router(_descriptions(roles, services.registry))
+    _add_descriptions(app, roles, services.registry)
     if "inference" in roles:
-        app.include_router(_inference(services.registry))
+        _add_inference(app, services.registry)
     if "management" in roles:
-        app.include_router(management_routes(services.registry, model_api=services.settings.enable_model_api))
+        add_management(app, services.registry, model_api=services.settings.enable_model_api)
     if "metrics" in roles:
-        app.include_router(_metrics(services.metrics))
-    app.add_exception_handler(HTTPException, _raise_ours)
-    app.add_exception_handler(ModelServerError, _raise)
+        _add_metrics(app, services.metrics)
+    for kind in (HTTPException, ModelServerError, Exception):
+        app.add_exception_handler(kind, _answer_error)
     return app
 
 
-def _inference(registry: Registry) -> APIRouter:
-    router = APIRouter()
-
+def _add_inference(app: FastAPI, registry: Registry) -> None:
     async def ping() -> Response:
         """Reference 6.2."""
         healthy = registry.healthy
@@ -71,28 +70,23 @@ def _inference(registry: Registry) -> APIRouter:
         registry.get(name.partition(":")[0], version)
         return _json(describe_model(name.partition(":")[0], version))
 
-    router.add_api_route("/ping", ping, methods=ANY_METHOD)
-    router.add_api_route("/v1/models", v1_models, methods=["GET"])
-    router.add_api_route("/v1/models/{name}", v1_model, methods=["GET"])
+    app.add_api_route("/ping", ping, methods=ANY_METHOD)
+    app.add_api_route("/v1/models", v1_models, methods=["GET"])
+    app.add_api_route("/v1/models/{name}", v1_model, methods=["GET"])
     for path in ("/predictions/{name}", "/predictions/{name}/{version}", "/v1/models/{name}"):
-        router.add_api_route(path, model_description, methods=["OPTIONS"])
-    return router
+        app.add_api_route(path, model_description, methods=["OPTIONS"])
 
 
-def _metrics(metrics: ServerMetrics) -> APIRouter:
-    router = APIRouter()
-
+def _add_metrics(app: FastAPI, metrics: ServerMetrics) -> None:
     async def render(request: Request) -> Response:
         body = metrics.render(request.query_params.getlist("name[]"))
         return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     for path in ("/metrics", "/metrics/{rest:path}"):
-        router.add_api_route(path, render, methods=ANY_METHOD)
-    return router
+        app.add_api_route(path, render, methods=ANY_METHOD)
 
 
-def _descriptions(roles: set[Role], registry: Registry) -> APIRouter:
-    router = APIRouter()
+def _add_descriptions(app: FastAPI, roles: set[Role], registry: Registry) -> None:
     kind: Any = "all" if {"inference", "management"} <= roles else next(iter(sorted(roles)))
     document = describe_listener(kind, __version__)
 
@@ -107,27 +101,33 @@ def _descriptions(roles: set[Role], registry: Registry) -> APIRouter:
         registry.get(name, version)
         return _json(describe_model_management(name, version))
 
-    router.add_api_route("/", describe, methods=["OPTIONS"])
-    router.add_api_route("/api-description", describe, methods=[*ANY_METHOD, "OPTIONS"])
-    router.add_api_route("/openapi.json", describe, methods=["GET"])
-    router.add_api_route("/docs", docs, methods=["GET"])
+    app.add_api_route("/", describe, methods=["OPTIONS"])
+    app.add_api_route("/api-description", describe, methods=[*ANY_METHOD, "OPTIONS"])
+    app.add_api_route("/openapi.json", describe, methods=["GET"])
+    app.add_api_route("/docs", docs, methods=["GET"])
     if "management" in roles:
         for path in ("/models/{name}", "/models/{name}/{version}"):
-            router.add_api_route(path, describe_management, methods=["OPTIONS"])
-    return router
+            app.add_api_route(path, describe_management, methods=["OPTIONS"])
 
 
 def _json(document: Any) -> Response:
     return Response(pretty(document), media_type=JSON)
 
 
-async def _raise(request: Request, error: Exception) -> NoReturn:
-    """The edge renders our errors, for the application as for everything around it."""
-    raise error
+async def _answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        error = MethodNotAllowed(_allowed(request)) if error.status_code == 405 else ResourceNotFound()
+    elif not isinstance(error, ModelServerError):
+        error = InternalError("The server failed to answer; its log says why.")
+    status, body = error_body(error, kserve=request.url.path.startswith("/v1/"))
+    headers = {name.decode(): value.decode() for name, value in error.headers}
+    return Response(body, status, headers, JSON)
 
 
-async def _raise_ours(request: Request, error: Exception) -> NoReturn:
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
-    if error.status_code == 405:
-        raise MethodNotAllowed((error.headers or {}).get("Allow", "")) from error
-    raise ResourceNotFound from error
+def _allowed(request: Request) -> str:
+    """The methods of all routes for the path; the framework names those of the first only."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))

@@ -13,6 +13,7 @@ holds uvicorn to them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +27,9 @@ from uvicorn.server import ServerState
 from modelserver.api.answers import JSON, error_body, status_line
 from modelserver.api.exchange import Exchange
 from modelserver.api.ids import make_request_id
-from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
+from modelserver.errors import BadRequest, InternalError, ModelServerError, PayloadTooLarge
+
+_log = logging.getLogger("modelserver.api")
 
 HEADER_LIMIT = 65536
 # Bytes of a body that must come between two checks for the client to count as sending.
@@ -93,6 +96,12 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # no protocol is offered to upgrade to: the request is answered as it stands
+        except httptools.HttpParserCallbackError:
+            # Not the client's fault: an endpoint of the short way raised what it should have answered.
+            _log.exception("Failure while taking in a request")
+            if not self._refused:
+                self._refuse(InternalError("The server failed to answer; its log says why."))
+            return
         except httptools.HttpParserError:
             if not self._refused:
                 self._refuse(BadRequest("Invalid HTTP message."))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import re
 
+from modelserver.ids import make_uuid as make_request_id
+
+__all__ = ["accept_request_id", "make_request_id"]
+
 _USABLE = re.compile(rb"[!-~]{1,128}")
-_random = random.Random()  # noqa: S311 - ids tell requests apart, they guard nothing
-_VERSION_4 = ~(0xF000 << 64) & ~(0xC000 << 48)
-
-
-def make_request_id() -> str:
-    """A version 4 UUID."""
-    bits = (_random.getrandbits(128) & _VERSION_4) | (0x4000 << 64) | (0x8000 << 48)
-    text = f"{bits:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def accept_request_id(given: bytes) -> str:

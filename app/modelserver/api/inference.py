@@ -6,7 +6,7 @@ Bodies are passed on as bytes; the worker decodes them and encodes the answers.
 
 from __future__ import annotations
 
-import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -84,7 +84,6 @@ class InferenceApi:
     def __init__(self, registry: Registry, max_body: int) -> None:
         self._registry = registry
         self._max_body = max_body
-        self._loop = asyncio.get_running_loop()
         self._routes: dict[str, Route] = {}
 
     def handles(self, method: str, path: str) -> bool:
@@ -126,7 +125,7 @@ class InferenceApi:
 
     def _submit(self, exchange: Exchange, route: Route, model: ModelVersion, facts: _Facts) -> None:
         split = _split(exchange.body, model) if route.v1 else None
-        now = self._loop.time()
+        now = time.monotonic()
         headers = msgspec.Raw(_encode_headers(exchange.raw_headers))
         if split is None:
             text = exchange.query.decode("latin-1")
@@ -144,7 +143,7 @@ class InferenceApi:
             ]
             key = (route.explain, split.extra)
         request = Request(facts.request_id, rows, bodies, now, key=key, deadline=_deadline(now, model, facts))
-        reply = _Reply(exchange, model, route, self._loop.time)
+        reply = _Reply(exchange, model, route, time.monotonic)
         request.on_done = reply.split if split is not None else reply.whole
         model.pool.submit(request)
         if not request.done:
@@ -185,11 +184,12 @@ class _Reply:
             self._error(request)
             return
         status, headers, predictions = 200, None, []
-        for answered in request.answers:
+        for index, answered in enumerate(request.answers):
             assert answered is not None  # noqa: S101 - a request ends without an error when all are there
             answer, content = answered
             if answer.failed:
-                self._failed(request, answer, content)
+                where = b"instances[%d]: " % index if len(request.rows) > 1 else b""
+                self._failed(request, answer, where + content)
                 return
             if answer.status != 200:
                 status = answer.status

@@ -6,7 +6,7 @@ import logging
 from itertools import islice
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,11 +38,10 @@ _REGISTRATION_NUMBERS = (
 _RUNTIMES = ("python", "python3", "LSP")
 
 
-def management_routes(registry: Registry, *, model_api: bool) -> APIRouter:
-    """The routes. ``model_api``: models may be registered and unregistered here."""
-    router = APIRouter()
+def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
+    """Adds the routes. ``model_api``: models may be registered and unregistered here."""
     api = ManagementApi(registry, model_api=model_api)
-    add = router.add_api_route
+    add = app.add_api_route
     add("/models", api.register, methods=["POST"])
     add("/models", api.list_models, methods=["GET"])
     for path in ("/models/{name}", "/models/{name}/{version}"):
@@ -51,7 +50,6 @@ def management_routes(registry: Registry, *, model_api: bool) -> APIRouter:
         add(path, api.unregister, methods=["DELETE"])
     add("/models/{name}/{version}/set-default", api.set_default, methods=["PUT"])
     add("/v1/models/{name}", api.kserve_ready, methods=["GET"])
-    return router
 
 
 class ManagementApi:

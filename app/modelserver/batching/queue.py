@@ -13,6 +13,7 @@ whoever owns the queue arms the one timer that :meth:`BatchQueue.due` asks for. 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 
@@ -59,6 +60,7 @@ class BatchQueue:
         self.nbytes = 0
         self.flushing = False
         self._lanes: dict[object, Lane] = {}
+        self._places = itertools.count()
 
     def __len__(self) -> int:
         return self.requests
@@ -66,14 +68,14 @@ class BatchQueue:
     def put(self, request: Request) -> None:
         """Raises :class:`QueueFull` when the request finds no place; nothing of it is kept then.
 
-        A single request is taken even when its body alone is over ``max_bytes``: it could never be served
-        else.
+        A single request is taken even when its body alone is over ``max_bytes``: otherwise it never could be.
         """
         if self.requests >= self.max_requests:
             raise QueueFull("requests")
         if self.nbytes + request.nbytes > self.max_bytes and self.requests:
             raise QueueFull("bytes")
         lane = self._lane(request.key)
+        request.place = next(self._places)
         total, size = len(request.rows), self.batch_size
         if total <= size:
             lane.parcels.append(Parcel(request, 0, total))
@@ -98,7 +100,7 @@ class BatchQueue:
             request.waiting += 1
             lane.instances += parcel.count
             self._count(int(first), parcel.count, request.nbytes if first else 0)
-        # Batches of several workers may come back in any order: the arrivals say who was first.
+        # Batches of several workers may come back in any order.
         lane.parcels = deque(sorted((*parcels, *lane.parcels), key=_place))
 
     def remove(self, request: Request) -> None:
@@ -134,7 +136,9 @@ class BatchQueue:
 
     def has_full(self) -> bool:
         """Whether a full batch waits."""
-        return self.instances >= self.batch_size and any(
+        if self.instances < self.batch_size:
+            return False
+        return len(self._lanes) == 1 or any(
             lane.instances >= self.batch_size for lane in self._lanes.values()
         )
 
@@ -144,7 +148,7 @@ class BatchQueue:
         for lane in self._lanes.values():
             if lane.instances < self.batch_size and (only_full or self._due(lane, now, idle_workers) > now):
                 continue
-            if best is None or lane.parcels[0].request.arrived < best.parcels[0].request.arrived:
+            if best is None or lane.parcels[0].request.place < best.parcels[0].request.place:
                 best = lane
         return None if best is None else self._form(best, now)
 
@@ -204,5 +208,5 @@ class BatchQueue:
         self.nbytes += nbytes
 
 
-def _place(parcel: Parcel) -> tuple[float, int]:
-    return parcel.request.arrived, parcel.start
+def _place(parcel: Parcel) -> tuple[int, int]:
+    return parcel.request.place, parcel.start

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
+
+from modelserver.ids import make_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ class Request:
 
     ``key``: only requests of equal key may share a batch. ``arrived`` and ``deadline`` are seconds of the
     queue's clock. Exactly one of :meth:`deliver` (for the last missing answer) and :meth:`fail` ends the
-    request; ``on_done`` is called once, then.
+    request; ``on_done`` is called once, then. ``place`` and ``waiting`` (parcels) are the queue's own.
     """
 
     __slots__ = (
@@ -115,7 +116,7 @@ class Batch:
     __slots__ = ("id", "parcels", "reason", "sent_at", "size")
 
     def __init__(self, parcels: list[Parcel], size: int, reason: str) -> None:
-        self.id = str(uuid.uuid4())
+        self.id = make_uuid()
         self.parcels = parcels
         self.size = size
         self.reason = reason

@@ -9,14 +9,14 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from modelserver.wire.messages import Load, Loaded, LoadFailed, Ping, Pong, Predict, Stop, sendable
+from modelserver.wire.messages import Load, Loaded, LoadFailed, Ping, Pong, Predict, Stop
 from modelserver.worker.channel import ServerChannel
+from modelserver.worker.failures import explain_failure, print_failure
 from modelserver.worker.loader import HandlerNotUsable, LoadedHandler, load_handler
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.parent import die_with
@@ -53,10 +53,11 @@ def main() -> None:
     try:
         handler, service = load_service(load)
     except Exception as error:  # noqa: BLE001 - user code may raise anything
-        traceback.print_exc()
+        print_failure(error)
         status = 507 if is_out_of_memory(error) else 500
-        channel.send(LoadFailed(explain(error, Path(load.model_dir)), status, isinstance(error, _PERMANENT)))
-        sys.stderr.flush()
+        channel.send(
+            LoadFailed(explain_failure(error, Path(load.model_dir)), status, isinstance(error, _PERMANENT))
+        )
         os._exit(1)
     prefetch = can_prefetch(handler)
     channel.send(Loaded(prefetch, handler.built_in, time.perf_counter() - started))
@@ -72,11 +73,12 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
         if isinstance(message, Predict):
             work = service.receive(message.sequence, message.rows, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
-            channel.send(*work.result(seconds))
+            channel.send_soon(*work.result(seconds))
         elif isinstance(message, Ping):
-            channel.send(Pong())
+            channel.send_soon(Pong())
         elif isinstance(message, Stop):
-            return
+            break
+    channel.flush()
 
 
 def load_service(load: Load) -> tuple[LoadedHandler, Service]:
@@ -118,16 +120,3 @@ def read_config(model_dir: Path, name: str) -> dict[str, Any]:
         return {}
     config = yaml.safe_load((model_dir / name).read_text("utf-8"))
     return config if isinstance(config, dict) else {}
-
-
-def explain(error: BaseException, model_dir: Path) -> str:
-    """One line that says what went wrong and, where it was in the archive's own code, at which line."""
-    text = sendable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-    if isinstance(error, SyntaxError):
-        return text
-    frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(model_dir)]
-    if not inside:
-        return text
-    place = inside[-1]
-    return f"{text} ({Path(place.filename).relative_to(model_dir)}, line {place.lineno}, in {place.name})"

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import INSTANCE, Answer, Load, Measurement, Result, Row, sendable
 from modelserver.worker.answers import Unserializable, encode_body, encode_instance
+from modelserver.worker.failures import print_failure
 from modelserver.worker.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver_handlers.context import BatchState, Context, RequestProcessor
 
@@ -102,8 +102,7 @@ class Service:
         for row in rows:
             end = position + row.size
             try:
-                # Usually all rows have the same: a handler must not be the first to find out that it is no
-                # JSON.
+                # Checked once for all rows that have the same, before a handler asks for it.
                 if row.extra != checked:
                     request_parameters(row)
                     checked = row.extra
@@ -161,7 +160,7 @@ class Service:
     def _blame(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
         if self._may_bisect(work, indices, error):
             if work.calls == 1:
-                traceback.print_exception(error)
+                print_failure(error)
             half = len(indices) // 2
             # Again through the whole handler: what a failed call left prepared is not trusted.
             for part in (indices[:half], indices[half:]):
@@ -169,7 +168,7 @@ class Service:
                 self.settle(work, part, again, partial(self._call, work.select(part), again))
             return
         if not isinstance(error, ContractBroken) or len(indices) == 1:
-            traceback.print_exception(error)
+            print_failure(error)
         for position, index in enumerate(indices):
             work.answers[index] = _rejection(state, position) or describe_failure(error, work.rows[index])
 
@@ -185,7 +184,7 @@ class Service:
         except Unserializable:
             return failure("Unsupported model output data type.", _kserve(row, 503))
         except Exception as error:  # noqa: BLE001 - encoding runs methods of user objects
-            traceback.print_exception(error)
+            print_failure(error)
             return describe_failure(error, row)
 
     def _answer(self, row: Row, output: Any, touched: RequestProcessor | None) -> Encoded:

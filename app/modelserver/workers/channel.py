@@ -30,26 +30,44 @@ class Channel(asyncio.Protocol):
         self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder, limit)
         self._transport: asyncio.Transport | None = None
         self._reason: str | None = None
+        self._loop = asyncio.get_running_loop()
+        self._outgoing: list[bytes] = []
+        self._flush_is_due = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        # What the messages make us send goes out together, below.
+        self._flush_is_due = True
         try:
             for message, tail in self._reader.feed(data):
                 self._on_message(message, tail)
         except ProtocolError as error:
             self._reason = str(error)
             self.close()
+        self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_lost(self._reason or (str(exc) if exc else None))
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
-        """Queues one frame; dropped when the connection is gone (the owner hears of that by ``on_lost``)."""
+        """Queues one frame; what is sent in one turn of the loop goes out in one write.
+
+        Dropped when the connection is gone: the owner hears of that by ``on_lost``.
+        """
+        self._outgoing += encode(message, bodies)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if not self._outgoing:
+            return
+        pieces, self._outgoing = self._outgoing, []
         if self._transport is None or self._transport.is_closing():
             return
-        pieces = encode(message, bodies)
         if len(pieces) == 1:
             self._transport.write(pieces[0])
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -40,8 +41,9 @@ class PoolMetrics(Protocol):
     def isolated(self, count: int) -> None: ...
     def worker_loaded(self, worker_name: str, seconds: float) -> None: ...
     def model_metric(
-        self, name: str, value: float, unit: str, kind: str, dimensions: list[tuple[str, str]]
+        self, name: str, value: float, unit: str, kind: str, dimensions: list[tuple[str, str]], request_id: str
     ) -> None: ...
+    def worker_gone(self, worker_name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,14 @@ class Pool:
         self._devices = devices
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        # Finer than the loop's own clock, which may count in milliseconds.
+        self._clock = time.monotonic
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
+        self.last_handler_time = 0.0
+        self.last_phases = (0.0, 0.0, 0.0)
+        self.last_overhead = 0.0
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -123,7 +130,7 @@ class Pool:
         Raises:
             ServiceUnavailable: no worker could ever take it, or the queue is full.
         """
-        if self._closing or not any(w.state is not WorkerState.FAILED for w in self.workers):
+        if self._closing or not self._has_hope():
             self._metrics.rejected("no_worker")
             raise ServiceUnavailable(no_worker_text(self.name))
         queue = self.queue
@@ -135,7 +142,8 @@ class Pool:
         if request.waiting > 1:
             self._metrics.split()
         if request.deadline is not None:
-            self._deadlines[request] = self._loop.call_at(request.deadline, self._expire, request)
+            left = max(0.0, request.deadline - self._clock())
+            self._deadlines[request] = self._loop.call_later(left, self._expire, request)
         if queue.instances >= queue.batch_size:
             self.pump()
         elif self._soon is None and self._timer is None:
@@ -161,7 +169,7 @@ class Pool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        queue, now = self.queue, self._loop.time()
+        queue, now = self.queue, self._clock()
         if not queue.requests:
             return
         idle = [worker for worker in self.workers if worker.idle]
@@ -169,22 +177,24 @@ class Pool:
             batch = queue.take(now, len(idle))
             if batch is None:
                 break
+            batch.sent_at = now
             idle.pop(0).send(batch)
         if not idle:
             self._prefetch(now)
         elif queue.requests:
             due = queue.due(now, len(idle))
             if due < math.inf:
-                self._timer = self._loop.call_at(due, self._on_timer)
+                self._timer = self._loop.call_later(max(0.0, due - now), self._on_timer)
 
     def _prefetch(self, now: float) -> None:
         """Full batches may wait at a busy worker, which prepares them meanwhile; others can still grow here."""
         queue = self.queue
         while queue.has_full():
-            worker = next((w for w in self.workers if w.has_room), None)
+            worker = min((w for w in self.workers if w.has_room), key=lambda w: len(w.in_flight), default=None)
             batch = queue.take(now, 0, only_full=True) if worker is not None else None
             if worker is None or batch is None:
                 return
+            batch.sent_at = now
             worker.send(batch)
 
     def _on_timer(self) -> None:
@@ -197,7 +207,7 @@ class Pool:
             return
         self.queue.remove(request)
         self._metrics.expired()
-        waited = self._loop.time() - request.arrived
+        waited = self._clock() - request.arrived
         request.fail(DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms."))
         self._check_quiet()
 
@@ -208,13 +218,16 @@ class Pool:
     # -- what workers tell
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
-        self._metrics.worker_loaded(f"W-{worker.id}-{self._label}", seconds)
+        self._metrics.worker_loaded(worker.label, seconds)
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:  # noqa: ARG002
-        now = self._loop.time()
+        now = self._clock()
         seconds = now - batch.sent_at
         self.queue.policy.finished(batch.size, result.handler_time)
+        self.last_handler_time = result.handler_time
+        self.last_phases = result.phases
+        self.last_overhead = seconds - result.handler_time
         answers = result.answers
         if len(answers) != batch.size:
             # A worker of ours always sends one each: this one cannot be trusted with another batch.
@@ -231,7 +244,7 @@ class Pool:
             self._metrics.isolated(sum(answer.failed for answer in answers))
         if result.metrics:
             for m in result.metrics:
-                self._metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions)
+                self._metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
         if self._quiet is not None:
             self._check_quiet()
 
@@ -278,9 +291,16 @@ class Pool:
         self._forget_deadline(request)
         request.fail(error)
 
+    def _has_hope(self) -> bool:
+        """Whether there is a worker that serves or may come back."""
+        for worker in self.workers:  # noqa: SIM110 - asked for every request, and a generator costs more
+            if worker.state is not WorkerState.FAILED:
+                return True
+        return False
+
     def _refuse_if_hopeless(self) -> None:
         """Without any worker that may come back, nothing that waits will ever be served."""
-        if any(worker.state is not WorkerState.FAILED for worker in self.workers):
+        if self._has_hope():
             return
         for request in self.queue.drain():
             self._end(request, ServiceUnavailable(no_worker_text(self.name)))
@@ -319,6 +339,7 @@ class Pool:
         task = self._loop.create_task(worker.stop(self._times.response))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+        self._metrics.worker_gone(worker.label)
 
     async def wait_loaded(self, workers: list[Worker]) -> None:
         """Waits for the first load of each.

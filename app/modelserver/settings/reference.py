@@ -1,0 +1,87 @@
+"""The page docs/configuration.md: every key with its values, default, variable and flag.
+
+``python -m modelserver.settings.reference > docs/configuration.md`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+
+from modelserver.settings.keys import KEYS, NOT_YET, Key
+
+_INTRODUCTION = """\
+# Configuration
+
+This page is made from the table of keys in the code, by
+`python -m modelserver.settings.reference > docs/configuration.md`. The same keys, as a file to start
+from, are in [config.properties](../config.properties).
+
+## Where settings come from
+
+The configuration file is the one that `TS_CONFIG_FILE` names, else the one of `--ts-config`, else
+`config.properties` in the current directory. It has the syntax of Java properties: `key=value` lines,
+`#` comments, `\\` at the end of a line to go on in the next. `$$NAME$$` in a value is replaced by the
+environment variable `NAME`.
+
+A key that is set in several places has the value of the first of these:
+
+1. its environment variable, if the file has `enable_envvars_config=true` (otherwise no variable is read)
+2. its flag
+3. the file
+4. the default
+
+`modelserver --start --print-settings` prints every setting and where its value came from. A value that
+is not allowed stops the start with one line that names the key, the value and what is allowed. A key
+that is not known, or has no effect here, is accepted with one warning line.
+
+How a single model batches is set at its registration or in its archive: see [Batching](batching.md).
+
+## Keys
+"""
+
+_FURTHER = """
+## Further environment variables
+
+| variable | meaning |
+|---|---|
+| `TS_CONFIG_FILE` | The configuration file; wins over `--ts-config`. |
+| `LOG_LOCATION` | The folder of log files; `logs` in the current directory unless given. |
+| `METRICS_LOCATION` | The folder of metrics logs; `logs` in the current directory unless given. |
+| `TMPDIR` | The folder of the PID file, and of models while they are unpacked. |
+| `MODELSERVER_PRINT_SETTINGS` | `1` does what `--print-settings` does. |
+"""
+
+_HEAD = "\n| key | values | default | set also by | meaning |\n|---|---|---|---|---|\n"
+
+
+def reference() -> str:
+    """The text of the page."""
+    sections = (
+        f"\n### {group}\n{_HEAD}" + "".join(map(_row, keys))
+        for group, keys in groupby(KEYS.values(), key=lambda key: key.group)
+    )
+    return _INTRODUCTION + "".join(sections) + _FURTHER
+
+
+def _row(key: Key) -> str:
+    default = f"`{_cell(key.default)}`" if key.default else ""
+    setters = ", ".join(f"`{name}`" for name in (key.env, key.flag) if name)
+    return f"| `{key.name}` | {_cell(key.allowed)} | {default} | {setters} | {_cell(_meaning(key))} |\n"
+
+
+def _meaning(key: Key) -> str:
+    if key.name == "metrics_mode":
+        return f"{key.summary} *Only prometheus so far.*"
+    if key.name in NOT_YET:
+        return f"{key.summary} *No effect yet.*"
+    return f"{key.summary} *No effect.*" if key.category == "N" else key.summary
+
+
+def _cell(text: str) -> str:
+    """A bar would end the cell, in code too."""
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,1 @@
+"""What the numbers in the documentation come from; each program prints ratios measured in one run."""

@@ -1,0 +1,95 @@
+"""Archives and pictures made for a measurement."""
+
+from __future__ import annotations
+
+import io
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from PIL import Image, ImageChops, ImageDraw, ImageFilter
+
+from benchmarks.servers import ROOT, BenchmarkError
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HANDLER = '''"""Answers at once, or after a pause."""
+
+import time
+
+SECONDS = {seconds!r}
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    if SECONDS:
+        time.sleep(SECONDS)
+    return [{{"ok": 1}} for _ in data]
+'''
+PICTURE_BYTES = 110_000
+PICTURE_SIDE = 720
+
+
+def build_noop(store: Path, name: str = "noop", seconds: float = 0.0) -> str:
+    """An archive whose handler sleeps ``seconds`` per batch, then answers ``{"ok": 1}``; returns its name."""
+    source = store / f"{name}_handler.py"
+    source.write_text(HANDLER.format(seconds=seconds), "utf-8")
+    config = ArchiveConfig(model_name=name, handler=str(source), version="1.0", export_path=store, force=True)
+    return build_archive(config).name
+
+
+def build_resnet(store: Path, arch: str) -> str:
+    """The example's archive with seeded random weights; returns its file name. Raises BenchmarkError."""
+    builder = ROOT / "examples" / "resnet152" / "build.py"
+    command = [sys.executable, str(builder), "--arch", arch, "--weights", "random", "--seed", "0"]
+    done = subprocess.run(
+        [*command, "--export-path", str(store)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise BenchmarkError(f"{builder} failed: {done.stderr or done.stdout}")
+    return f"{arch.replace('resnet', 'resnet-')}.mar"
+
+
+def photograph(seed: int = 0, side: int = PICTURE_SIDE, size: int = PICTURE_BYTES) -> bytes:
+    """A JPEG of ``side`` x ``side`` pixels and about ``size`` bytes with the structure of a photograph.
+
+    Clouds of colour at every scale and a few soft objects, at the highest quality that stays below ``size``.
+    """
+    picture = _scene(random.Random(seed), side)
+    best = b""
+    low, high = 5, 98
+    while low <= high:
+        quality = (low + high) // 2
+        encoded = _jpeg(picture, quality)
+        if len(encoded) <= size:
+            best, low = encoded, quality + 1
+        else:
+            high = quality - 1
+    return best or _jpeg(picture, 5)
+
+
+def _scene(chance: random.Random, side: int) -> Image.Image:
+    picture = Image.new("RGB", (side, side), (128, 128, 128))
+    for cells in (3, 6, 12, 24, 48, 96, 192):
+        noise = Image.frombytes("RGB", (cells, cells), chance.randbytes(3 * cells * cells))
+        cloud = noise.resize((side, side), Image.Resampling.BICUBIC)
+        # Each octave half as strong as the one before: natural pictures fall off like that.
+        weak = Image.blend(Image.new("RGB", (side, side), (128, 128, 128)), cloud, min(1.0, 2.4 / cells**0.7))
+        picture = ImageChops.add(picture, weak, scale=1.0, offset=-128)
+    objects = picture.copy()
+    draw = ImageDraw.Draw(objects)
+    for _ in range(12):
+        x, y, extent = chance.randrange(side), chance.randrange(side), chance.randrange(side // 20, side // 5)
+        draw.ellipse((x, y, x + extent, y + extent), fill=tuple(chance.randrange(256) for _ in range(3)))
+    soft = objects.filter(ImageFilter.GaussianBlur(1.5))
+    return Image.blend(picture, soft, 0.6)
+
+
+def _jpeg(picture: Image.Image, quality: int) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=quality, subsampling=0)
+    return file.getvalue()

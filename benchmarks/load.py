@@ -1,0 +1,282 @@
+"""A closed loop of requests on kept connections: by wrk where it is installed, else by a client of ours.
+
+Each connection sends its next request when its answer is there. Anything but a complete answer of 2xx is a
+failure, and a figure with failures is void: see ``benchmarks.measure``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Client = Literal["auto", "wrk", "asyncio"]
+CLIENTS: tuple[Client, ...] = ("auto", "wrk", "asyncio")
+SCRIPT = Path(__file__).with_name("post.lua")
+ANSWER_TIMEOUT = 100.0  # seconds after which an answer counts as lost
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """POST ``body`` to ``url`` over so many connections for ``seconds``.
+
+    ``settle`` seconds come before and do not count (our own client only).
+    """
+
+    url: str
+    body: bytes
+    content_type: str
+    connections: int
+    seconds: float
+    settle: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it: requests answered in all, requests per second and latencies while it counted.
+
+    ``failures`` are counts by reason, ``client_cpu`` the processor seconds of the client.
+    """
+
+    requests: int
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    failures: dict[str, int]
+    client: str
+    client_cpu: float
+
+
+def chosen(client: Client) -> Client:
+    """wrk where nothing else is said and it is installed."""
+    if client != "auto":
+        return client
+    return "wrk" if shutil.which("wrk") else "asyncio"
+
+
+def run_load(load: Load, client: Client = "auto") -> Outcome:
+    """Run it; returns when the last answer is there, or with wrk when the time is over."""
+    return run_wrk(load) if chosen(client) == "wrk" else run_asyncio(load)
+
+
+def run_wrk(load: Load) -> Outcome:
+    """By wrk with one thread, for whole seconds. Raises RuntimeError with what wrk says if it fails."""
+    with tempfile.NamedTemporaryFile(prefix="benchmark-body-") as file:
+        file.write(load.body)
+        file.flush()
+        command = ["wrk", "-t1", f"-c{load.connections}", f"-d{math.ceil(load.seconds)}s"]
+        command += ["--timeout", f"{ANSWER_TIMEOUT:.0f}s", "-s", str(SCRIPT), load.url]
+        environment = {"BENCHMARK_BODY": file.name, "BENCHMARK_CONTENT_TYPE": load.content_type}
+        before = _cpu_of(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            command, env=os.environ | environment, capture_output=True, text=True, check=False
+        )
+        cpu = _cpu_of(resource.RUSAGE_CHILDREN) - before
+    return read_wrk(done.stdout, done.stderr, cpu)
+
+
+def read_wrk(stdout: str, stderr: str, cpu: float) -> Outcome:
+    """The line that post.lua prints. Raises RuntimeError where there is none."""
+    line = re.search(r"^outcome (.*)$", stdout, re.MULTILINE)
+    if line is None:
+        raise RuntimeError(f"wrk gave no outcome: {stdout}{stderr}")
+    said = json.loads(line.group(1))
+    failures = {reason: count for reason, count in said["failures"].items() if count}
+    if not said["requests"]:
+        failures["nothing answered"] = 1
+    return Outcome(
+        requests=said["requests"],
+        rate=said["requests"] / said["seconds"],
+        p50_ms=said["p50_us"] / 1e3,
+        p99_ms=said["p99_us"] / 1e3,
+        failures=failures,
+        client="wrk",
+        client_cpu=cpu,
+    )
+
+
+def run_asyncio(load: Load) -> Outcome:
+    """By our client, in this process."""
+    before = _cpu_of(resource.RUSAGE_SELF)
+    crowd = _Crowd(load)
+    uvloop.run(crowd.run())
+    return crowd.outcome(_cpu_of(resource.RUSAGE_SELF) - before)
+
+
+def counted(ends: Sequence[float], settle: float) -> tuple[slice, float]:
+    """Which answers count, and the seconds that they took.
+
+    ``ends`` are ascending times since the start. What counts begins after the last answer of the settling
+    time and ends with the last answer, so whole batches are divided by the time of whole batches.
+    """
+    first = bisect_right(ends, settle)
+    began = ends[first - 1] if first else 0.0
+    return slice(first, len(ends)), (ends[-1] - began if ends else 0.0)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile; NaN of nothing."""
+    if not values:
+        return math.nan
+    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+
+
+def _cpu_of(whom: int) -> float:
+    usage = resource.getrusage(whom)
+    return usage.ru_utime + usage.ru_stime
+
+
+class _Crowd:
+    """All connections of a load, and what they saw."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        parts = urlsplit(load.url)
+        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
+        target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+        head = (
+            f"POST {target} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+            f"Content-Type: {load.content_type}\r\nContent-Length: {len(load.body)}\r\n\r\n"
+        )
+        self.request = head.encode() + load.body
+        self.failures: Counter[str] = Counter()
+        self.answers: list[tuple[float, float]] = []  # time of the answer since the start, latency
+        self.began = 0.0
+        self.open = False
+        self.waiting: set[_Connection] = set()
+        self.all_answered = asyncio.Event()
+        self._opening: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        self.open = True
+        self.began = time.perf_counter()
+        for _ in range(self.load.connections):
+            self.connect()
+        await asyncio.sleep(self.load.settle + self.load.seconds)
+        self.open = False
+        await asyncio.gather(*self._opening)
+        try:
+            if self.waiting:
+                await asyncio.wait_for(self.all_answered.wait(), ANSWER_TIMEOUT)
+        except asyncio.TimeoutError:
+            self.failures["timeout"] += len(self.waiting)
+
+    def connect(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect())
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.open:
+            try:
+                await loop.create_connection(lambda: _Connection(self), self.host, self.port)
+            except OSError:  # noqa: PERF203 - the next attempt is the point
+                self.failures["connect"] += 1
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+    def answered(self, connection: _Connection, status: int) -> None:
+        self.waiting.discard(connection)
+        now = time.perf_counter()
+        if not 200 <= status < 300:
+            self.failures[f"status {status}"] += 1
+        elif self.open:
+            self.answers.append((now - self.began, now - connection.asked))
+        self.check_end()
+
+    def lost(self, connection: _Connection) -> None:
+        if connection in self.waiting:
+            self.waiting.discard(connection)
+            self.failures["read"] += 1
+        if self.open:
+            self.connect()
+        self.check_end()
+
+    def check_end(self) -> None:
+        if not self.open and not self.waiting:
+            self.all_answered.set()
+
+    def outcome(self, cpu: float) -> Outcome:
+        which, seconds = counted([end for end, _ in self.answers], self.load.settle)
+        latencies = [latency * 1e3 for _, latency in self.answers[which]]
+        if not latencies:
+            self.failures["nothing answered"] += 1
+        return Outcome(
+            requests=len(self.answers),
+            rate=len(latencies) / seconds if latencies else 0.0,
+            p50_ms=percentile(latencies, 50),
+            p99_ms=percentile(latencies, 99),
+            failures=dict(self.failures),
+            client="asyncio",
+            client_cpu=cpu,
+        )
+
+
+class _Connection(asyncio.Protocol):
+    """One client: asks, waits, asks again."""
+
+    def __init__(self, crowd: _Crowd) -> None:
+        self.crowd = crowd
+        self.asked = 0.0
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = bytes(self._received[:end])
+        length = _CONTENT_LENGTH.search(head)
+        if length is None:
+            self._answered(0, keep=False)
+        elif len(self._received) >= end + 4 + int(length.group(1)):
+            self._answered(int(head[9:12]), keep=_CLOSE.search(head) is None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.crowd.lost(self)
+
+    def _ask(self) -> None:
+        assert self._transport is not None
+        if not self.crowd.open:
+            self._transport.close()
+            return
+        self.crowd.waiting.add(self)
+        self.asked = time.perf_counter()
+        self._transport.write(self.crowd.request)
+
+    def _answered(self, status: int, *, keep: bool) -> None:
+        assert self._transport is not None
+        self._received.clear()
+        self.crowd.answered(self, status)
+        if keep:
+            self._ask()
+        else:
+            self._transport.close()

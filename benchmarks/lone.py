@@ -1,0 +1,101 @@
+"""One client that asks again and again when nobody else does, and a server that nobody asks."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.load import percentile
+from benchmarks.servers import HOST, CpuMeter, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INFERENCE = re.compile(r"\binference;dur=([0-9.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """What a sequential client sees, in ms; ``added_ms`` is its median less the handler's.
+
+    ``pause_ms`` lies between an answer and the next request. A failure makes the figure void.
+    """
+
+    handler: str
+    pause_ms: float
+    client_p50_ms: float
+    client_p99_ms: float
+    handler_p50_ms: float
+    failures: int
+
+    @property
+    def added_ms(self) -> float | None:
+        """What the server, the queue and the sockets add; None if void."""
+        return None if self.failures else self.client_p50_ms - self.handler_p50_ms
+
+
+def measure_lone(
+    server: Running, name: str, body: bytes, requests: int, *, pause: float = 0.0, warmup: int = 10
+) -> Lone:
+    """Ask one after another over one connection; ``pause`` in seconds. The first ``warmup`` do not count."""
+    seen: list[float] = []
+    handler: list[float] = []
+    failures = 0
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=60)
+    for number in range(warmup + requests):
+        time.sleep(pause)
+        try:
+            waited, inside = _ask(connection, f"/predictions/{name}", body)
+        except (OSError, http.client.HTTPException, ValueError):
+            connection.close()
+            failures += 1
+            continue
+        if number >= warmup:
+            seen.append(waited)
+            handler.append(inside)
+    connection.close()
+    return Lone(
+        handler=name,
+        pause_ms=pause * 1e3,
+        client_p50_ms=percentile(seen, 50),
+        client_p99_ms=percentile(seen, 99),
+        handler_p50_ms=percentile(handler, 50),
+        failures=failures,
+    )
+
+
+def handler_ms(server_timing: str | None) -> float:
+    """The handler's own time in a server-timing header. Raises ValueError where it does not say."""
+    found = _INFERENCE.search(server_timing or "")
+    if found is None:
+        raise ValueError(f"no inference;dur in server-timing: {server_timing}")
+    return float(found.group(1))
+
+
+def idle_share(server: Running, seconds: float) -> float:
+    """The part of one core, in percent, that the server uses while nobody asks."""
+    meter, began = CpuMeter(server.pid), time.perf_counter()
+    time.sleep(seconds)
+    return meter.used() / (time.perf_counter() - began) * 100
+
+
+def worst_added(figures: Sequence[Lone]) -> float | None:
+    """The largest added time; None if one is void or there is none."""
+    added = [figure.added_ms for figure in figures]
+    known = [value for value in added if value is not None]
+    return max(known) if known and len(known) == len(added) else None
+
+
+def _ask(connection: http.client.HTTPConnection, target: str, body: bytes) -> tuple[float, float]:
+    """Milliseconds until the whole answer was there, and the handler's own. Raises ValueError if not 200."""
+    began = time.perf_counter()
+    connection.request("POST", target, body, {"Content-Type": "application/octet-stream"})
+    answer = connection.getresponse()
+    answer.read()
+    waited = (time.perf_counter() - began) * 1e3
+    if answer.status != 200:
+        raise ValueError(f"status {answer.status}")
+    return waited, handler_ms(answer.getheader("server-timing"))

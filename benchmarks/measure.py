@@ -1,0 +1,152 @@
+"""Samples of servers under load, and the figures made of repeated samples."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psutil
+
+from benchmarks.load import Client, Load, run_load
+from benchmarks.servers import CpuMeter, Running, call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement. ``rate`` is per second, ``cpu_us`` the server's processor time per request.
+
+    ``other_cpus`` is what the machine computed besides server and client, in processors: it should be near 0.
+    """
+
+    subject: str
+    connections: int
+    repetition: int
+    rate: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    cpu_us: float | None = None
+    other_cpus: float | None = None
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Medians over the repetitions; None, "void", where any repetition had a failure."""
+
+    subject: str
+    connections: int
+    rate: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    cpu_us: float | None
+    other_cpus: float | None
+    rates: tuple[float, ...]
+    failures: dict[str, int]
+
+    @property
+    def void(self) -> bool:
+        """Whether requests failed."""
+        return bool(self.failures)
+
+
+def sample(server: Running, load: Load, subject: str, repetition: int, client: Client) -> Sample:
+    """Load the server once, and wait until it has let go of the load."""
+    machine, meter, began = busy_seconds(), CpuMeter(server.pid), time.perf_counter()
+    outcome = run_load(load, client)
+    used, elapsed = meter.used(), time.perf_counter() - began
+    other = busy_seconds() - machine - used - outcome.client_cpu
+    settle_down(server)
+    return Sample(
+        subject=subject,
+        connections=load.connections,
+        repetition=repetition,
+        rate=outcome.rate,
+        p50_ms=outcome.p50_ms,
+        p99_ms=outcome.p99_ms,
+        cpu_us=used * 1e6 / outcome.requests if outcome.requests else None,
+        other_cpus=max(0.0, other / elapsed),
+        failures=outcome.failures,
+    )
+
+
+def settle_down(server: Running) -> None:
+    """What wrk left unanswered must not spill into the next measurement: wait a moment and ask once more."""
+    time.sleep(0.1)
+    with contextlib.suppress(OSError):
+        call(server.port, "GET", "/ping")
+
+
+def busy_seconds() -> float:
+    """Processor seconds that the machine has computed so far."""
+    times = psutil.cpu_times()
+    return float(
+        times.user + times.nice + times.system + getattr(times, "irq", 0) + getattr(times, "softirq", 0)
+    )
+
+
+def interleaved(
+    repetitions: int, takers: Sequence[Callable[[int], Sample]], tell: Callable[[Sample], None]
+) -> list[Sample]:
+    """Every subject once, then every subject again: what drifts on the machine meets all of them."""
+    samples = []
+    for repetition in range(repetitions):
+        for take in takers:
+            taken = take(repetition)
+            tell(taken)
+            samples.append(taken)
+    return samples
+
+
+def figures(samples: Iterable[Sample]) -> list[Figure]:
+    """One figure per subject and number of connections, in the order of their first samples."""
+    groups: dict[tuple[str, int], list[Sample]] = {}
+    for each in samples:
+        groups.setdefault((each.subject, each.connections), []).append(each)
+    return [_figure(group) for group in groups.values()]
+
+
+def ratio(
+    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
+) -> float | None:
+    """The median over the repetitions of one rate by another of the same repetition; None if one is void."""
+    ours = {each.repetition: each for each in samples if subject(each)}
+    theirs = {each.repetition: each for each in samples if to(each)}
+    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    if not pairs or any(a.failures or b.failures or not b.rate for a, b in pairs):
+        return None
+    return statistics.median(a.rate / b.rate for a, b in pairs)
+
+
+def of(subject: str, connections: int) -> Callable[[Sample], bool]:
+    """Picks the samples of a subject at so many connections."""
+    return lambda each: each.subject == subject and each.connections == connections
+
+
+def _figure(group: Sequence[Sample]) -> Figure:
+    failures: Counter[str] = Counter()
+    for each in group:
+        failures.update(each.failures)
+    void = bool(failures)
+    return Figure(
+        subject=group[0].subject,
+        connections=group[0].connections,
+        rate=None if void else statistics.median(each.rate for each in group),
+        p50_ms=_median([each.p50_ms for each in group], void=void),
+        p99_ms=_median([each.p99_ms for each in group], void=void),
+        cpu_us=_median([each.cpu_us for each in group], void=void),
+        other_cpus=_median([each.other_cpus for each in group], void=False),
+        rates=tuple(round(each.rate, 3) for each in group),
+        failures=dict(failures),
+    )
+
+
+def _median(values: Sequence[float | None], *, void: bool) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known and not void else None

@@ -1,0 +1,44 @@
+"""The options that the programs share, and what they say while they measure."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.load import CLIENTS
+from benchmarks.report import number
+
+if TYPE_CHECKING:
+    from benchmarks.measure import Sample
+
+
+def common_parser(program: str, description: str | None, *, duration: float) -> argparse.ArgumentParser:
+    """``--duration``, ``--reps``, ``--warmup``, ``--client``, ``--out`` and ``--dry-run``."""
+    parser = argparse.ArgumentParser(program, description=description)
+    add = parser.add_argument
+    add(
+        "--duration", type=float, default=duration, help=f"seconds of one measurement (default: {duration:g})"
+    )
+    add("--reps", type=int, default=3, help="repetitions, interleaved; figures are medians (default: 3)")
+    add("--warmup", type=float, default=2.0, help="seconds of load before anything counts (default: 2)")
+    add("--client", choices=CLIENTS, default="auto", help="auto: wrk where it is installed")
+    add("--out", type=Path, help="write the figures, the marks and every sample to this JSON file")
+    add("--dry-run", action="store_true", help="say what would be measured, and leave")
+    return parser
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """``1,8,32`` for argparse; each at least 1."""
+    values = tuple(int(part) for part in text.split(","))
+    if any(value < 1 for value in values):
+        raise argparse.ArgumentTypeError("whole numbers of at least 1 are needed")
+    return values
+
+
+def tell(sample: Sample) -> None:
+    """One line per measurement on standard error, for who waits."""
+    failed = f" FAILURES {sample.failures}" if sample.failures else ""
+    where = f"{sample.subject} at {sample.connections}, repetition {sample.repetition + 1}"
+    print(f"{where}: {number(sample.rate)}/s{failed}", file=sys.stderr, flush=True)

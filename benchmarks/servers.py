@@ -1,0 +1,244 @@
+"""Servers under measurement: on free loopback ports, in a folder of their own, stopped by process id."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parents[1]
+HOST = "127.0.0.1"
+QUEUE_SIZE = 1000  # job_queue_size, as the peers were measured with
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 40.0
+
+
+class BenchmarkError(Exception):
+    """A measurement cannot be made; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers: ``pid`` of its main process, ``port`` of its predictions."""
+
+    pid: int
+    port: int
+    folder: Path
+
+    def url(self, path: str) -> str:
+        """The address of a path on the port of predictions."""
+        return f"http://{HOST}:{self.port}{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServer(Running):
+    """A running modelserver."""
+
+    management_port: int = 0
+
+    def register(self, archive: str, name: str, **parameters: str | int) -> None:
+        """Register an archive of the store with one worker and wait until it serves.
+
+        Raises BenchmarkError with the server's answer when it does not.
+        """
+        query = urlencode(
+            {"url": archive, "model_name": name, "initial_workers": 1, "synchronous": "true", **parameters}
+        )
+        self._manage("POST", f"/models?{query}")
+
+    def unregister(self, name: str) -> None:
+        """Remove a model, with its worker."""
+        self._manage("DELETE", f"/models/{name}")
+
+    def _manage(self, method: str, target: str) -> None:
+        status, answer = call(self.management_port, method, target, timeout=300)
+        if status != 200:
+            raise BenchmarkError(
+                f"{method} {target} was answered {status}: {answer.decode(errors='replace')}"
+            )
+
+
+@dataclass(slots=True)
+class CpuMeter:
+    """Processor seconds that a process and its descendants use from now on."""
+
+    pid: int
+    _before: dict[int, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = cpu_seconds(self.pid)
+
+    def used(self) -> float:
+        """Processor seconds since this meter was made; processes that ended meanwhile do not count."""
+        return sum(seconds - self._before.get(pid, 0.0) for pid, seconds in cpu_seconds(self.pid).items())
+
+
+def cpu_seconds(pid: int) -> dict[int, float]:
+    """Processor seconds, user and system, of a process and of each of its descendants."""
+    spent = {}
+    for process in family(pid):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            spent[process.pid] = times.user + times.system
+    return spent
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and its descendants, empty when it is gone."""
+    try:
+        head = psutil.Process(pid)
+        return [head, *head.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def call(
+    port: int, method: str, target: str, body: bytes | None = None, timeout: float = 60
+) -> tuple[int, bytes]:
+    """One HTTP request on a connection of its own: status and body. Raises OSError."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
+    try:
+        connection.request(method, target, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(repr(error)) from error
+    finally:
+        connection.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+@contextlib.contextmanager
+def echo_server(folder: Path) -> Iterator[Running]:
+    """Bare uvicorn (uvloop, httptools, no access log) with the echo application; ``folder`` is its own."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "uvicorn", "benchmarks.echo:app", "--app-dir", str(ROOT)]
+    command += ["--host", HOST, "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+    command += ["--no-access-log", "--log-level", "warning"]
+    with process(command, folder, {}) as child:
+        wait_until_it_answers(child, port, "/", folder)
+        yield Running(child.pid, port, folder)
+
+
+@contextlib.contextmanager
+def model_server(
+    store: Path, folder: Path, settings: Mapping[str, str | int] | None = None, threads: int | None = None
+) -> Iterator[ModelServer]:
+    """This server as shipped (access log, metrics), with ``store`` and no model; ``folder`` is its own.
+
+    ``settings`` are more lines of config.properties, ``threads`` what one worker computes with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    inference, management, metrics = free_ports(3)
+    lines: dict[str, str | int] = {
+        "inference_address": f"http://{HOST}:{inference}",
+        "management_address": f"http://{HOST}:{management}",
+        "metrics_address": f"http://{HOST}:{metrics}",
+        "job_queue_size": QUEUE_SIZE,
+        **(settings or {}),
+    }
+    config = folder / "config.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
+    command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
+    command += ["--model-store", str(store.resolve()), "--ts-config", str(config)]
+    with process(command, folder, thread_variables(threads)) as child:
+        wait_until_it_answers(child, inference, "/ping", folder)
+        yield ModelServer(child.pid, inference, folder, management)
+
+
+def thread_variables(threads: int | None) -> dict[str, str]:
+    """The environment that makes torch compute with so many threads; empty for None."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {} if threads is None else dict.fromkeys(names, str(threads))
+
+
+@contextlib.contextmanager
+def process(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A child process whose output goes to ``folder/output``; it and all it started end with the block.
+
+    Its temporary directory is a private one: the server keeps its pid file and unpacked models there.
+    """
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    with (folder / "output").open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=inherited_environment() | {"TMPDIR": str(temporary)} | dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            stop(child)
+
+
+def inherited_environment() -> dict[str, str]:
+    """This process's environment without what configures the server, import paths made absolute."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TS_")}
+    if kept.get("PYTHONPATH"):
+        parts = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
+    return kept
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL for what is left of the process and its descendants."""
+    relatives = family(child.pid)
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(STOP_TIMEOUT)
+    for relative in relatives:
+        with contextlib.suppress(psutil.Error):
+            relative.kill()
+    child.wait()
+
+
+def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, folder: Path) -> None:
+    """Returns at the first answer below 500. Raises BenchmarkError with the output if none comes."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while child.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if call(port, "GET", path, timeout=5)[0] < 500:
+                return
+        time.sleep(0.02)
+    said = (folder / "output").read_text("utf-8", "replace")[-3000:]
+    raise BenchmarkError(f"{' '.join(map(str, child.args))} does not answer:\n{said}")  # type: ignore[arg-type]
+
+
+def sample_answer(server: Running, path: str, body: bytes) -> dict[str, object]:
+    """The JSON that a prediction is answered with. Raises BenchmarkError for any status but 200."""
+    status, answer = call(server.port, "POST", path, body)
+    if status != 200:
+        raise BenchmarkError(f"{path} was answered {status}: {answer.decode(errors='replace')}")
+    parsed = json.loads(answer)
+    return parsed if isinstance(parsed, dict) else {"answer": parsed}

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.batching.policies import (
+    Adaptive,
+    CostCurve,
+    GapEstimate,
+    Greedy,
+    Policy,
+    Waiting,
+    Window,
+    make_policy,
+)
+from modelserver.batching.queue import BatchQueue
+from modelserver.batching.request import Batch, Request
+from modelserver.wire.messages import Row
+
+
+def one_idle(count: int, oldest: float, newest: float) -> Waiting:
+    return Waiting(count, oldest, newest, idle_workers=1)
+
+
+def learned(policy: Adaptive, a: float, b: float, gap: float, until: float = 100.0) -> Adaptive:
+    """Has seen arrivals every ``gap`` seconds until ``until``, and batches that cost a + b*n."""
+    for n in range(1, 33):
+        policy.finished(n, a + b * n)
+    for i in range(200, -1, -1):
+        policy.arrived(1, until - i * gap)
+    return policy
+
+
+# -- names
+
+
+@pytest.mark.parametrize(("name", "kind"), [("window", Window), ("adaptive", Adaptive), ("greedy", Greedy)])
+def test_policies_are_made_by_name(name: str, kind: type[Policy]) -> None:
+    """Each policy has one name, by which it is asked for."""
+    policy = make_policy(name, 0.5)
+
+    assert isinstance(policy, kind)
+    assert policy.name == name
+    assert getattr(policy, "max_delay", 0.5) == 0.5
+
+
+def test_unknown_policy_is_refused() -> None:
+    """A name that is no policy's is an error that lists the names there are."""
+    with pytest.raises(ValueError, match="'fixed'.*window, greedy and adaptive"):
+        make_policy("fixed", 1.0)
+
+
+# -- window and greedy
+
+
+def test_window_ends_its_delay_after_the_oldest_arrival() -> None:
+    """Neither later arrivals nor what was learned move the end of a window."""
+    policy = Window(0.5)
+    policy.arrived(7, 10.4)
+    policy.finished(7, 30.0)
+
+    assert policy.due(one_idle(3, oldest=10.0, newest=10.4), now=10.4) == 10.5
+    assert policy.due(Waiting(1, 10.0, 10.0, idle_workers=3), now=12.0) == 10.5
+
+
+def test_greedy_never_waits() -> None:
+    """Greedy sends now, whatever came and however long batches take."""
+    policy = Greedy()
+    policy.arrived(1, 4.0)
+    policy.finished(1, 9.0)
+
+    assert policy.due(one_idle(1, 5.0, 5.0), now=5.0) == 5.0
+
+
+# -- what adaptive learns
+
+
+@given(
+    a=st.floats(0.0, 0.5),
+    b=st.floats(1e-4, 0.1),
+    sizes=st.lists(st.integers(1, 64), min_size=2, max_size=100).filter(lambda s: len(set(s)) > 1),
+)
+def test_cost_curve_recovers_the_line(a: float, b: float, sizes: list[int]) -> None:
+    """From batches that cost exactly a + b*n, of at least two sizes, a and b are found again."""
+    curve = CostCurve()
+    for n in sizes:
+        curve.add(n, a + b * n)
+
+    assert curve.line() == pytest.approx((a, b), rel=1e-3, abs=1e-5)
+
+
+def test_cost_curve_of_one_size_is_proportional() -> None:
+    """While only one batch size was seen no fixed cost is assumed."""
+    curve = CostCurve()
+    assert not curve.known
+    for _ in range(500):
+        curve.add(8, 0.4)
+
+    assert curve.known
+    assert curve.line() == pytest.approx((0.0, 0.05))
+
+
+def test_cost_curve_follows_a_change() -> None:
+    """Old batches are forgotten: after a change of the machine's speed the new line is found."""
+    curve = CostCurve()
+    for n in itertools.islice(itertools.cycle(range(1, 9)), 400):
+        curve.add(n, 1.0 + 0.5 * n)
+    for n in itertools.islice(itertools.cycle(range(1, 9)), 800):
+        curve.add(n, 0.02 + 0.001 * n)
+
+    assert curve.line() == pytest.approx((0.02, 0.001), abs=1e-4)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.0, 10.0)), min_size=1, max_size=60))
+def test_cost_curve_is_never_negative(batches: list[tuple[int, float]]) -> None:
+    """Whatever times batches took, neither the fixed cost nor that of an instance is below 0."""
+    curve = CostCurve()
+    for n, seconds in batches:
+        curve.add(n, seconds)
+
+    a, b = curve.line()
+    assert a >= -1e-9
+    assert b >= 0.0
+
+
+def test_gap_is_the_mean_time_between_instances() -> None:
+    """Steady arrivals give their own gap; one arrival of n instances counts as n equal gaps."""
+    single, grouped = GapEstimate(), GapEstimate()
+    assert single.mean is None
+    for i in range(100):
+        single.add(1, i * 0.25)
+        grouped.add(5, i * 0.25)
+
+    assert single.mean == pytest.approx(0.25)
+    assert grouped.mean == pytest.approx(0.05)
+
+
+def test_gap_follows_recent_arrivals() -> None:
+    """When arrivals become ten times as frequent, the estimate has followed after fifty of them."""
+    gap = GapEstimate()
+    now = 0.0
+    for step in [1.0] * 50 + [0.1] * 50:
+        now += step
+        gap.add(1, now)
+
+    assert gap.mean == pytest.approx(0.1, rel=0.1)
+
+
+# -- when adaptive holds
+
+
+def test_adaptive_without_knowledge_is_greedy() -> None:
+    """Before a batch came back, or a second request came in, there is no reason to hold."""
+    policy = Adaptive(1.0)
+    assert policy.due(one_idle(1, 0.0, 0.0), now=0.0) == 0.0
+    policy.arrived(1, 0.0)
+    policy.arrived(1, 0.001)
+    assert policy.due(one_idle(1, 0.0, 0.001), now=0.001) == 0.001
+    policy = Adaptive(1.0)
+    policy.finished(1, 0.5)
+    policy.finished(2, 0.5)
+    assert policy.due(one_idle(1, 0.0, 0.0), now=0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("count", "gap", "held"),
+    [
+        # t(n) = 50 ms + 1 ms * n. Holding n for one more pays while n * (gap + 1) < 50 + n - gap.
+        (1, 0.010, True),  # 11 < 41
+        (3, 0.010, True),  # 33 < 43
+        (5, 0.010, False),  # 55 > 45
+        (1, 0.024, True),  # 25 < 27
+        (1, 0.026, False),  # 27 > 25
+        (20, 0.001, True),  # 40 < 69
+        (1, 0.100, False),  # nobody comes while the batch runs
+    ],
+)
+def test_adaptive_holds_exactly_where_it_pays(count: int, gap: float, held: bool) -> None:
+    """A batch is held if delaying those in it costs less than the next arrival's wait for a busy worker."""
+    now = 100.0
+    policy = learned(Adaptive(10.0), 0.050, 0.001, gap, until=now)
+    waits_since = now - (count - 1) * gap
+
+    due = policy.due(one_idle(count, waits_since, now), now)
+
+    if held:
+        assert due == pytest.approx(now + Adaptive.PATIENCE * gap, rel=1e-6)
+    else:
+        assert due == now
+
+
+def test_adaptive_does_not_hold_with_another_worker_free() -> None:
+    """With a second idle worker the next arrival would not wait, so nobody is held for it."""
+    policy = learned(Adaptive(10.0), 0.050, 0.001, 0.005)
+
+    assert policy.due(Waiting(1, 100.0, 100.0, idle_workers=1), now=100.0) > 100.0
+    assert policy.due(Waiting(1, 100.0, 100.0, idle_workers=2), now=100.0) == 100.0
+
+
+@given(count=st.integers(1, 31), gap=st.floats(1e-5, 0.1))
+def test_adaptive_does_not_hold_where_batching_saves_nothing(count: int, gap: float) -> None:
+    """A model whose time is proportional to the batch size has no fixed cost to share: nobody is held for it."""
+    policy = learned(Adaptive(10.0), 0.0, 0.010, gap)
+
+    assert policy.due(one_idle(count, 100.0, 100.0), now=100.0) == 100.0
+
+
+def test_adaptive_gives_up_when_the_burst_is_over() -> None:
+    """A silence of three mean gaps since the newest arrival ends the hold."""
+    policy = learned(Adaptive(10.0), 0.050, 0.001, 0.010)
+
+    assert policy.due(one_idle(1, 100.0, 100.0), now=100.029) > 100.029
+    assert policy.due(one_idle(1, 100.0, 100.0), now=100.031) <= 100.031
+
+
+@given(
+    delay=st.floats(0.0, 1.0),
+    a=st.floats(0.0, 5.0),
+    b=st.floats(0.0, 1.0),
+    gap=st.floats(1e-6, 2.0),
+    count=st.integers(1, 64),
+    age=st.floats(0.0, 3.0),
+    workers=st.integers(1, 3),
+)
+def test_adaptive_never_holds_beyond_its_cap(
+    delay: float, a: float, b: float, gap: float, count: int, age: float, workers: int
+) -> None:
+    """Whatever was learned, the oldest instance waits for others at most the given delay."""
+    policy = learned(Adaptive(delay), a, b, gap)
+    now = 100.0 + age
+
+    due = policy.due(Waiting(count, 100.0, 100.0, workers), now)
+
+    assert due <= max(now, 100.0 + delay)
+
+
+# -- adaptive in the loop
+
+
+@dataclass(order=True)
+class Event:
+    at: float
+    order: int
+    what: str
+    batch: Batch | None = None
+
+
+class ClosedLoop:
+    """``clients`` send one instance, wait for its answer, think, and send again; one worker costs a + b*n."""
+
+    def __init__(
+        self, policy: Policy, clients: int, a: float, b: float, think: float = 0.0, spread: float = 0.0
+    ) -> None:
+        self.queue = BatchQueue(32, policy, 1000, 1 << 20)
+        self.cost = a, b
+        self.clients = clients
+        self.think = think
+        self.spread = spread
+        self.now = 0.0
+        self.idle = True
+        self.sizes: list[int] = []
+        self.holds: list[float] = []
+        self.waits: list[float] = []
+        self.latencies: list[float] = []
+        self.events: list[Event] = []
+        self.order = itertools.count()
+        self.random = random.Random(7)
+        for _ in range(clients):
+            self.come_later()
+
+    def come_later(self) -> None:
+        self.add(self.now + self.think + self.random.random() * self.spread, "arrive")
+
+    def add(self, at: float, what: str, batch: Batch | None = None) -> None:
+        heapq.heappush(self.events, Event(at, next(self.order), what, batch))
+
+    def run(self, seconds: float) -> ClosedLoop:
+        while self.events and self.events[0].at <= seconds:
+            event = heapq.heappop(self.events)
+            self.now = event.at
+            if event.what == "arrive":
+                self.queue.put(Request("r", [Row("r", 0)], [b""], self.now))
+            elif event.what == "answer":
+                assert event.batch is not None
+                self.idle = True
+                self.queue.policy.finished(event.batch.size, self.time_of(event.batch))
+                self.latencies += [self.now - parcel.request.arrived for parcel in event.batch.parcels]
+                if self.clients:
+                    for _ in event.batch.parcels:
+                        self.come_later()
+            self.pump()
+        return self
+
+    def time_of(self, batch: Batch) -> float:
+        a, b = self.cost
+        return a + b * batch.size
+
+    def pump(self) -> None:
+        if not self.idle or not self.queue.requests:
+            return
+        batch = self.queue.take(self.now, 1)
+        if batch is None:
+            self.add(self.queue.due(self.now, 1), "look")
+            return
+        self.idle = False
+        self.sizes.append(batch.size)
+        self.waits += [self.now - parcel.request.arrived for parcel in batch.parcels]
+        self.add(self.now + self.time_of(batch), "answer", batch)
+
+
+@given(a=st.floats(0.0, 0.5), b=st.floats(1e-3, 0.1), think=st.floats(0.0, 0.2), skilled=st.booleans())
+def test_lone_sequential_client_is_never_held(a: float, b: float, think: float, skilled: bool) -> None:
+    """One client that waits for each answer before it sends again pays no delay, whatever the model costs (F26)."""
+    policy = Adaptive(0.1)
+    if skilled:
+        for n in range(1, 33):
+            policy.finished(n, a + b * n)
+
+    loop = ClosedLoop(policy, 1, a, b, think).run(20 * (a + b + think))
+
+    assert len(loop.waits) >= 15
+    assert max(loop.waits) == 0.0
+
+
+def test_lone_client_after_a_burst_is_soon_served_at_once() -> None:
+    """What was learned in a burst delays a lone client a few times and shortly, then no more."""
+    policy = learned(Adaptive(1.0), 0.050, 0.001, 0.002, until=0.0)
+
+    waits = ClosedLoop(policy, 1, 0.050, 0.001).run(5.0).waits
+
+    # Held only while 2 * gap < a, each time for three gaps.
+    assert max(waits) < 1.5 * 0.050
+    assert sum(wait > 0.0 for wait in waits) <= 6
+    assert not any(waits[10:])
+
+
+def test_adaptive_answers_bursts_sooner_than_greedy() -> None:
+    """Eight requests a millisecond apart, again and again: sent together they are answered sooner on average."""
+    mean: dict[str, float] = {}
+    for policy in (Greedy(), Adaptive(0.1)):
+        loop = ClosedLoop(policy, 0, 0.050, 0.001)
+        for burst in range(200):
+            for i in range(8):
+                loop.add(burst * 0.097 + i * 0.001, "arrive")
+        loop.run(30.0)
+        assert len(loop.latencies) == 1600
+        mean[policy.name] = sum(loop.latencies) / 1600
+
+    assert mean["adaptive"] < 0.95 * mean["greedy"]
+
+
+def test_window_of_half_a_second_gives_the_documented_figures() -> None:
+    """Five closed-loop clients, 32 / 500 ms: batches of 5, and 5 / (0.5 s + the model's time) answers a second."""
+    loop = ClosedLoop(Window(0.5), 5, 0.014, 0.001).run(10.5361)
+
+    assert set(loop.sizes) == {5}
+    assert len(loop.sizes) == pytest.approx(10.5361 / (0.5 + 0.019), abs=1.5)
+    assert max(loop.waits) == pytest.approx(0.5)

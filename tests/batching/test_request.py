@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import uuid
+
+from modelserver.batching.request import Batch, Parcel, Request
+from modelserver.wire.messages import Answer, Row
+
+
+def make(count: int, done: list[Request] | None = None) -> Request:
+    rows = [Row("r", 2) for _ in range(count)]
+    on_done = None if done is None else done.append
+    return Request("r", rows, [b"%02d" % i for i in range(count)], 1.0, on_done=on_done)
+
+
+def answer(text: bytes) -> tuple[Answer, bytes]:
+    return Answer(len(text)), text
+
+
+def test_request_ends_once_when_its_last_answer_comes() -> None:
+    """Answers may come in any order; the last missing one ends the request, once."""
+    done: list[Request] = []
+    request = make(3, done)
+
+    request.deliver(2, [answer(b"c")])
+    assert not request.done
+    assert done == []
+    request.deliver(0, [answer(b"a"), answer(b"b")])
+
+    assert request.done
+    assert done == [request]
+    assert [a[1] for a in request.answers if a is not None] == [b"a", b"b", b"c"]
+    assert request.error is None
+
+
+def test_failed_request_ignores_later_answers_and_errors() -> None:
+    """The first end counts: answers and errors that come afterwards change nothing."""
+    done: list[Request] = []
+    request = make(1, done)
+    first = RuntimeError("first")
+
+    assert request.fail(first)
+    assert not request.fail(RuntimeError("second"))
+    request.deliver(0, [answer(b"late")])
+
+    assert request.error is first
+    assert request.answers == [None]
+    assert done == [request]
+
+
+def test_answered_request_cannot_fail_any_more() -> None:
+    """An error after the last answer is not the request's."""
+    done: list[Request] = []
+    request = make(1, done)
+    request.deliver(0, [answer(b"a")])
+
+    assert not request.fail(RuntimeError("late"))
+    assert request.error is None
+    assert done == [request]
+
+
+def test_request_counts_the_bytes_of_all_its_rows() -> None:
+    """The size of a request is that of its bodies together."""
+    assert make(5).nbytes == 10
+
+
+def test_contents_of_a_batch_are_those_of_its_parcels_in_order() -> None:
+    """Whole requests and slices of larger ones are joined in the order of the batch."""
+    whole, cut = make(2), make(5)
+
+    rows, bodies = Batch([Parcel(cut, 3, 2), Parcel(whole, 0, 2)], 4, "size").contents()
+
+    assert bodies == [b"03", b"04", b"00", b"01"]
+    assert rows == [*cut.rows[3:5], *whole.rows]
+    assert len(whole.bodies) == 2
+
+
+def test_batch_ids_are_distinct_version_4_uuids() -> None:
+    """Each batch has its own UUID4 in canonical form."""
+    ids = [Batch([], 0, "size").id for _ in range(50)]
+
+    assert len(set(ids)) == 50
+    assert all(uuid.UUID(i).version == 4 and str(uuid.UUID(i)) == i for i in ids)

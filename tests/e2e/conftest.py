@@ -1,0 +1,54 @@
+"""Archives and servers for the end-to-end tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving import Home, Server, serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+MODEL_CODE = Path(__file__).parent / "model_code"
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture(scope="session")
+def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with an archive of each handler in ``model_code``, and what else the tests load."""
+    store = tmp_path_factory.mktemp("store")
+    broken = tmp_path_factory.mktemp("broken") / "syntax.py"
+    broken.write_text("def handle(data, context)\n    return data\n")
+    for handler in (*sorted(MODEL_CODE.glob("*.py")), broken):
+        build_archive(ArchiveConfig(handler.stem, str(handler), "1.0", export_path=store))
+    second = build_archive(ArchiveConfig("echo", str(MODEL_CODE / "tell.py"), "2.0", export_path=broken.parent))
+    second.rename(store / "echo-v2.mar")
+    return store
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A directory to run commands in."""
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def start_server(tmp_path: Path, model_store: Path) -> Iterator[StartServer]:
+    """Starts servers that are stopped after the test; see :class:`Server` for the arguments."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*flags: object, environment: dict[str, str] | None = None, **settings: object) -> Server:
+            home = Home(tmp_path / f"server{len(list(tmp_path.iterdir()))}", environment)
+            return stack.enter_context(serving(Server(home, model_store, flags, settings)))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+    """One server with its defaults for all tests of a module, which register what they need under own names."""
+    with serving(Server(Home(tmp_path_factory.mktemp("shared")), model_store)) as server:
+        yield server

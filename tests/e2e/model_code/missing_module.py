@@ -1,0 +1,7 @@
+"""Needs a module that is nowhere."""
+
+import surely_not_installed
+
+
+def handle(data, context):
+    return surely_not_installed.run(data)

@@ -1,0 +1,103 @@
+"""Does what the JSON body of a request says: ``{"do": verb, ...}``."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+
+class PredictionException(Exception):
+    def __init__(self, message, error_code):
+        super().__init__(message)
+        self.message, self.error_code = message, error_code
+
+
+class Obey:
+    def initialize(self, context):
+        self.context = context
+
+    def handle(self, data, context):
+        answers = []
+        for index, row in enumerate(data):
+            order = row.get("body", row)
+            order = order if isinstance(order, dict) else {}
+            verb = getattr(self, "do_" + str(order.get("do", "nothing")))
+            answers.append(verb(order, index))
+        if any(isinstance(answer, type(self)) for answer in answers):
+            return answers[:-1]
+        if any(answer is Ellipsis for answer in answers):
+            return tuple(answers)
+        return answers
+
+    def do_nothing(self, order, index):
+        return {"pid": os.getpid(), "size": len(self.context.request_ids)}
+
+    def do_sleep(self, order, index):
+        time.sleep(order["seconds"])
+        return {"pid": os.getpid(), "token": order.get("token")}
+
+    def do_raise(self, order, index):
+        raise ValueError(order.get("text", "as it was told"))
+
+    def do_predict_error(self, order, index):
+        raise PredictionException(order["text"], order["code"])
+
+    def do_memory(self, order, index):
+        raise MemoryError
+
+    def do_cuda(self, order, index):
+        raise RuntimeError("CUDA error: out of memory")
+
+    def do_exit(self, order, index):
+        os._exit(order.get("code", 3))
+
+    def do_sysexit(self, order, index):
+        sys.exit(4)
+
+    def do_signal(self, order, index):
+        os.kill(os.getpid(), getattr(signal, order["name"]))
+        time.sleep(5)
+
+    def do_short(self, order, index):
+        return self
+
+    def do_tuple(self, order, index):
+        return ...
+
+    def do_object(self, order, index):
+        return object()
+
+    def do_big(self, order, index):
+        return b"x" * order["bytes"]
+
+    def do_print(self, order, index):
+        print("begin")
+        for _ in range(order["megabytes"]):
+            sys.stdout.write("p" * (1 << 20))
+            sys.stderr.write("e" * 1000 + "\n")
+        sys.stdout.flush()
+        return "printed"
+
+    def do_write(self, order, index):
+        os.write(1, b"\xff\x00 no newline")
+        os.write(2, b"\xfe raw")
+        return "written"
+
+    def do_thread(self, order, index):
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+        return "left"
+
+    def do_chdir(self, order, index):
+        os.chdir("/")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return "gone"
+
+    def do_status(self, order, index):
+        self.context.set_response_status(order["code"], order.get("phrase", ""), index)
+        for name, value in order.get("headers", {}).items():
+            self.context.set_response_header(index, name, value)
+        return order.get("answer", "done")
+
+    def do_return(self, order, index):
+        return order["value"]

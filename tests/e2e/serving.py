@@ -1,0 +1,276 @@
+"""A server of one's own for a test: the real command, in a directory of its own, on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+STARTED = "Model server started."
+PATIENCE = 30.0
+ROOT = Path(__file__).parents[2]
+
+_given_out: set[int] = set()
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and that no test of this run got before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given_out:
+            _given_out.add(port)
+            return port
+
+
+def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true value that ``happened`` returns; fails the test if none comes in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := happened()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain: {what}")
+        time.sleep(0.02)
+    return value
+
+
+def worker_processes(server: int) -> list[psutil.Process]:
+    """The living worker processes of the server with this process id."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and "modelserver.worker" in line and line[-1] == str(server):
+                found.append(process)
+    return found
+
+
+class Home:
+    """A directory that commands run in: with its own temporary directory, so its own pid file and work directories.
+
+    ``environment`` is added to that of the tests, without their ``TS_*`` variables.
+    """
+
+    def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self.temp = path / "tmp"
+        self.temp.mkdir(parents=True, exist_ok=True)
+        self.pid_file = self.temp / ".model_server.pid"
+        roots = os.pathsep.join(str(ROOT / name) for name in ("app", "handlers"))
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION"))}
+        self.environment = {**kept, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
+
+    def write_config(self, settings: Mapping[str, object], name: str = "server.properties") -> Path:
+        """A configuration file with these settings; an entry ``None`` leaves its key out."""
+        path = self.path / name
+        lines = [f"{key}={value}" for key, value in settings.items() if value is not None]
+        path.write_text("\n".join(lines) + "\n", "latin-1")
+        return path
+
+    def run(self, *arguments: object, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+        """Runs the command to its end. Of a detached server it is the start only."""
+        return subprocess.run(
+            [sys.executable, "-m", "modelserver", *map(str, arguments)],
+            cwd=self.path,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def popen(self, *arguments: object) -> subprocess.Popen[bytes]:
+        """Starts the command; what it prints goes to ``out.txt``."""
+        with (self.path / "out.txt").open("wb") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "modelserver", *map(str, arguments)],
+                cwd=self.path,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def output(self) -> str:
+        """What the server in the foreground has printed so far."""
+        return (self.path / "out.txt").read_text("utf-8", "replace")
+
+    def log(self, name: str = "ts_log.log") -> str:
+        """One of the server's log files."""
+        path = self.path / "logs" / name
+        return path.read_text("utf-8", "replace") if path.exists() else ""
+
+    def pid(self) -> int | None:
+        """What the pid file says."""
+        return int(self.pid_file.read_text()) if self.pid_file.exists() else None
+
+    def workdirs(self) -> list[Path]:
+        """The directories of unpacked models that are left."""
+        return list(self.temp.glob("modelserver-*"))
+
+
+class Server:
+    """A server in the foreground, with a client for each of its ports.
+
+    Args:
+        home: where it runs.
+        model_store: its archives.
+        flags: further flags of the command.
+        settings: of its configuration file, beside the addresses.
+    """
+
+    def __init__(
+        self, home: Home, model_store: Path, flags: Sequence[object] = (), settings: Mapping[str, object] | None = None
+    ) -> None:
+        self.home = home
+        ports = {name: free_port() for name in ("inference", "management", "metrics")}
+        addresses = {f"{name}_address": f"http://127.0.0.1:{port}" for name, port in ports.items()}
+        self.settings: dict[str, object] = {**addresses, "model_store": model_store, **(settings or {})}
+        self.flags = flags
+        self.inference = _client(str(self.settings["inference_address"]))
+        self.management = _client(str(self.settings["management_address"]))
+        self.metrics = _client(str(self.settings["metrics_address"]))
+        self.port = ports["inference"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        """Returns when it listens."""
+        config = self.home.write_config(self.settings)
+        self._process = self.home.popen("--start", "--foreground", "--ts-config", config, *self.flags)
+        wait_until(lambda: STARTED in self.home.output() or self._process.poll() is not None, "the server starts")
+        assert STARTED in self.home.output(), self.home.output()
+        return self
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def workers(self) -> list[psutil.Process]:
+        """Its worker processes."""
+        return worker_processes(self.pid)
+
+    def stop(self) -> int:
+        """Ends it as an operator would; returns the exit status and checks that nothing is left over."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(PATIENCE)
+        finally:
+            self.kill()
+        assert self.workers() == []
+        assert self.home.workdirs() == []
+        assert not self.home.pid_file.exists()
+        return code
+
+    def kill(self) -> None:
+        """Ends it and its workers at once, whatever state they are in."""
+        for process in self.workers():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for client in (self.inference, self.management, self.metrics):
+            client.close()
+
+    # -- what tests ask of it
+
+    def register(self, url: str, **parameters: object) -> httpx.Response:
+        """Registers an archive; with one worker unless told otherwise."""
+        return self.management.post("/models", params=_texts({"url": url, "initial_workers": 1, **parameters}))
+
+    def registered(self, url: str, **parameters: object) -> Server:
+        """Like :meth:`register`, and it worked."""
+        answer = self.register(url, **parameters)
+        assert answer.status_code == 200, answer.text
+        return self
+
+    def unregister(self, name: str) -> None:
+        """Removes a model; it must have existed."""
+        answer = self.management.delete(f"/models/{name}")
+        assert answer.status_code == 200, answer.text
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """The default version's description."""
+        answer = self.management.get(f"/models/{name}")
+        assert answer.status_code == 200, answer.text
+        described: dict[str, Any] = answer.json()[0]
+        return described
+
+    def predict(self, name: str, body: object = b"", **arguments: Any) -> httpx.Response:
+        """A prediction; a dict is sent as JSON."""
+        if isinstance(body, dict):
+            return self.inference.post(f"/predictions/{name}", json=body, **arguments)
+        return self.inference.post(f"/predictions/{name}", content=body, **arguments)  # type: ignore[arg-type]
+
+    def v1(self, name: str, instances: object, **fields: object) -> httpx.Response:
+        """A V1 prediction."""
+        return self.inference.post(f"/v1/models/{name}:predict", json={"instances": instances, **fields})
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        total = 0.0
+        for line in self.metrics.get("/metrics").text.splitlines():
+            found = re.fullmatch(rf"{name}(?:{{(.*)}})? ([^ ]+)", line)
+            if found and all(f'{key}="{value}"' in (found[1] or "") for key, value in labels.items()):
+                total += float(found[2])
+        return total
+
+    def wait_ready(self, name: str, workers: int = 1) -> None:
+        """Until the model has this many loaded workers."""
+        wait_until(
+            lambda: [w["status"] for w in self.describe(name)["workers"]].count("READY") == workers,
+            f"{name} has {workers} workers",
+        )
+
+    def wait_pending(self, name: str, requests: int) -> None:
+        """Until this many requests wait in the model's queue."""
+        wait_until(
+            lambda: self.describe(name)["jobQueueStatus"]["pendingRequests"] == requests,
+            f"{requests} requests wait for {name}",
+        )
+
+
+def _client(address: str) -> httpx.Client:
+    limits = httpx.Limits(max_connections=None)
+    if address.startswith("unix:"):
+        transport = httpx.HTTPTransport(uds=address.removeprefix("unix:"))
+        return httpx.Client(transport=transport, base_url="http://local", timeout=PATIENCE)
+    return httpx.Client(base_url=address, timeout=PATIENCE, limits=limits, trust_env=False)
+
+
+def _texts(parameters: Mapping[str, object]) -> dict[str, str]:
+    """Query parameters as TorchServe's clients write them; None leaves one out."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in parameters.items()
+        if value is not None
+    }
+
+
+@contextlib.contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    """Started and stopped; what is left over fails the test."""
+    try:
+        yield server.start()
+        server.stop()
+    finally:
+        if server._process is not None:
+            server.kill()

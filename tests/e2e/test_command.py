@@ -1,0 +1,320 @@
+"""The command as operators use it: start, stop, pid file, messages and exit codes (reference 2)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import psutil
+import pytest
+from serving import STARTED, Home, free_port, wait_until, worker_processes
+
+from modelserver import __version__
+
+ALREADY = "modelserver is already running, please use modelserver --stop to stop modelserver."
+
+
+def settings(model_store, **others):
+    """Free ports and a model store."""
+    ports = {f"{name}_address": f"http://127.0.0.1:{free_port()}" for name in ("inference", "management", "metrics")}
+    return {**ports, "model_store": model_store, **others}
+
+
+@pytest.fixture
+def detached(home, model_store):
+    """Starts a detached server with its settings; whatever becomes of it, it is gone after the test."""
+    pids = []
+
+    def start(*flags, **others):
+        chosen = settings(model_store, **others)
+        config = home.write_config(chosen)
+        done = home.run("--start", "--ts-config", config, *flags)
+        if (pid := home.pid()) is not None:
+            pids.append(pid)
+        return done, chosen
+
+    yield start
+    home.run("--stop", "--foreground")
+    for pid in pids:
+        for process in worker_processes(pid):
+            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def gone(pid):
+    """Whether the process has ended (its parent may not have noticed yet)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_detached(home, detached, model_store):
+    """--start returns when the server listens; --stop --foreground says nothing and returns when it is gone."""
+    done, chosen = detached(load_models="echo.mar", default_workers_per_model=1)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == STARTED
+    pid = home.pid()
+    assert home.pid_file.read_text() == str(pid)
+    assert os.getsid(pid) == pid != os.getsid(0)
+    assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10).status_code == 200
+    wait_until(lambda: len(worker_processes(pid)) == 1, "the worker starts")
+    assert psutil.Process(worker_processes(pid)[0].pid).ppid() == pid
+
+    again = home.run("--start", "--model-store", model_store)
+    assert (again.returncode, again.stdout.strip()) == (1, ALREADY)
+
+    stopped = home.run("--stop", "--foreground")
+    assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "")
+    assert gone(pid)
+    assert worker_processes(pid) == []
+    assert not home.pid_file.exists()
+    assert home.workdirs() == []
+
+
+def test_stop_without_waiting(home, detached):
+    """--stop alone says that the server has stopped, and it does; it removes an old key file too."""
+    detached()
+    pid = home.pid()
+    (home.path / "key_file.json").write_text("{}")
+    done = home.run("--stop")
+
+    assert (done.returncode, done.stdout.strip()) == (0, "modelserver has stopped.")
+    assert not (home.path / "key_file.json").exists()
+    wait_until(lambda: gone(pid), "the server ends")
+
+
+def test_nothing_to_stop(home):
+    """--stop without a server says so, cleans a stale pid file up and succeeds."""
+    home.pid_file.write_text("999999999")
+    done = home.run("--stop")
+
+    assert (done.returncode, done.stdout.strip()) == (0, "modelserver is not currently running.")
+    assert not home.pid_file.exists()
+
+
+def test_orphan_pid_file(home, detached):
+    """A pid file of a process that is gone does not stop a start."""
+    home.pid_file.write_text("999999999")
+    done, _ = detached()
+
+    assert done.returncode == 0
+    assert "Removing orphan pid file." in done.stdout.splitlines()
+
+
+def test_pid_of_another_process(home, detached):
+    """A pid file that names a process that is no server does not stop a start, and that process is left alone."""
+    home.pid_file.write_text(str(os.getpid()))
+
+    assert home.run("--stop").stdout.strip() == "modelserver is not currently running."
+    home.pid_file.write_text(str(os.getpid()))
+    assert detached()[0].returncode == 0
+
+
+def test_port_in_use(home, detached):
+    """A port in use ends the start with the reason: which setting, which address, why."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        done, _ = detached(management_address=address)
+
+    assert done.returncode == 1
+    assert done.stdout.strip() == f"Cannot listen on management_address={address}: Address already in use"
+    assert not home.pid_file.exists()
+    assert home.workdirs() == []
+
+
+def test_two_servers_on_one_port(tmp_path, detached, home, model_store):
+    """A second server for the same ports fails and the first one goes on."""
+    _, chosen = detached()
+    other = Home(tmp_path / "other")
+    done = other.run("--start", "--ts-config", other.write_config(chosen))
+
+    assert done.returncode == 1
+    assert "Address already in use" in done.stdout
+    assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "line", "message"),
+    [
+        ([], None, "Missing mandatory parameter --model-store"),
+        (["--model-store", "/nowhere"], None, "--model-store directory not found: /nowhere"),
+        (["--ts-config", "no.properties"], None, "--ts-config file not found: no.properties"),
+        (["--log-config", "no.yaml"], None, "--log-config file not found: {cwd}/no.yaml"),
+        (["--cpp-log-config", "no.cfg"], None, "--cpp-log-config file not found: "),
+        (["--model-store", "."], "job_queue_size=many", "Invalid configuration: job_queue_size=many: "),
+        (["--model-store", "."], "batch_policy=clever", "Invalid configuration: batch_policy=clever: "),
+        (["--model-store", "."], "inference_address=ftp://x", "Invalid configuration: inference_address=ftp://x: "),
+        (["--model-store", "."], "blacklist_env_vars=[", "Invalid configuration: blacklist_env_vars=[: "),
+        (["--model-store", "."], "model_store=$$E2E_UNSET$$", "Invalid Environment Variable E2E_UNSET"),
+        (["--model-store", "."], "inference_address=https://127.0.0.1:8443", "Invalid configuration: "),
+    ],
+)  # fmt: skip
+def test_refused_start(home, flags, line, message):
+    """What cannot work stops the start with one line that says what and why, and status 1."""
+    if line is not None:
+        flags = [*flags, "--ts-config", home.path / "bad.properties"]
+        (home.path / "bad.properties").write_text(line + "\n")
+    done = home.run("--start", *flags)
+
+    assert done.returncode == 1
+    assert message.format(cwd=home.path) in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
+    assert not home.pid_file.exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_config(home, model_store):
+    """A configuration file that may not be read stops the start and is named."""
+    config = home.write_config(settings(model_store))
+    config.chmod(0)
+    done = home.run("--start", "--ts-config", config)
+
+    assert done.returncode == 1
+    assert str(config) in done.stdout
+
+
+def test_config_that_is_a_directory(home, model_store):
+    """A directory as configuration file stops the start and is named."""
+    done = home.run("--start", "--model-store", model_store, "--ts-config", home.path)
+
+    assert done.returncode == 1
+    assert str(home.path) in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_management_off_loopback(home, model_store):
+    """Management that others can reach is refused without tokens or an explicit word (F63)."""
+    address = f"http://0.0.0.0:{free_port()}"
+    done = home.run("--start", "--ts-config", home.write_config(settings(model_store, management_address=address)))
+
+    assert done.returncode == 1
+    assert f"management_address={address}" in done.stdout
+    assert "--disable-token-auth" in done.stdout
+
+
+def test_management_off_loopback_allowed(detached):
+    """--disable-token-auth opens management to others."""
+    port = free_port()
+    done, _ = detached("--disable-token-auth", management_address=f"http://0.0.0.0:{port}")
+
+    assert done.returncode == 0, done.stdout
+    assert httpx.get(f"http://127.0.0.1:{port}/models", timeout=10).status_code == 200
+
+
+def test_flags_without_meaning(home, detached, tmp_path):
+    """TorchServe's flags that mean nothing here are accepted with one warning each."""
+    (tmp_path / "cpp.cfg").write_text("")
+    done, _ = detached(
+        "--ncs", "--ppath", "/plugins", "--workflow-store", ".", "--cpp-log-config", tmp_path / "cpp.cfg",
+        "--enable-model-api",
+    )  # fmt: skip
+    warnings = [line for line in done.stdout.splitlines() if line.startswith("Warning: ")]
+
+    assert done.returncode == 0, done.stdout
+    for word in ("--cpp-log-config", "--plugins-path", "--workflow-store", "--no-config-snapshots"):
+        assert sum(word in line for line in warnings) == 1, word
+
+
+def test_warnings_of_the_configuration(detached):
+    """Unknown keys and keys of the Java server are accepted with one warning each."""
+    done, _ = detached(job_que_size=3, netty_client_threads=8, vmargs="-Xmx1g")
+
+    assert done.returncode == 0
+    for word in ("job_que_size", "netty_client_threads", "vmargs"):
+        assert sum(word in line for line in done.stdout.splitlines() if line.startswith("Warning: ")) == 1, word
+    assert "job_queue_size" in done.stdout
+
+
+def test_print_settings(detached):
+    """--print-settings lists each setting with its value and where it came from."""
+    done, _ = detached("--print-settings", job_queue_size=7)
+    lines = done.stdout.splitlines()
+
+    assert any(line.startswith("job_queue_size = 7 (") and "server.properties" in line for line in lines)
+    assert "max_request_size = 6553500 (default)" in lines
+
+
+def test_version(home):
+    """--version prints the version and leaves."""
+    done = home.run("--version")
+
+    assert (done.returncode, done.stdout) == (0, f"modelserver Version is {__version__}\n")
+
+
+@pytest.mark.parametrize("flags", [["--start", "--stop"], ["--nonsense"], ["--models"]])
+def test_usage(home, flags):
+    """Flags that make no sense end with status 2."""
+    done = home.run(*flags)
+
+    assert done.returncode == 2
+    assert "usage: modelserver" in done.stderr
+
+
+def test_abbreviations_and_aliases(home, model_store):
+    """Long options may be shortened as argparse allows."""
+    assert home.run("--vers").returncode == 0
+    assert "--ts-config file not found" in home.run("--star", "--ts-conf", "none", "--dt").stdout
+
+
+def test_foreground_status(start_server):
+    """In the foreground the command ends with the server, with status 0 after SIGTERM."""
+    server = start_server()
+
+    assert server.home.pid() == server.pid
+    assert server.stop() == 0
+
+
+def test_ctrl_c(start_server):
+    """Ctrl-C ends the server as gently as SIGTERM does."""
+    server = start_server(load_models="echo.mar", default_workers_per_model=1)
+    server.wait_ready("echo")
+    server.process.send_signal(signal.SIGINT)
+
+    assert server.process.wait(10) == 0
+
+
+def test_closed_terminal(home, detached, model_store):
+    """A detached server outlives the group of processes that started it."""
+    config = home.write_config(settings(model_store))
+    script = f"{sys.executable} -m modelserver --start --ts-config {config}; kill -HUP 0; sleep 5"
+    subprocess.run(
+        ["/bin/sh", "-c", script], cwd=home.path, env=home.environment, timeout=30, start_new_session=True, check=False,
+        capture_output=True,
+    )  # fmt: skip
+
+    assert home.pid() is not None
+    assert not gone(home.pid())
+
+
+def test_log_config(home, detached):
+    """A logging configuration of one's own replaces the server's."""
+    (home.path / "log.yaml").write_text(
+        "version: 1\n"
+        "disable_existing_loggers: false\n"
+        "handlers: {file: {class: logging.FileHandler, filename: own.log}}\n"
+        "root: {level: INFO, handlers: [file]}\n"
+    )
+    done, _ = detached("--log-config", "log.yaml")
+
+    assert done.returncode == 0, done.stdout
+    assert STARTED in (home.path / "own.log").read_text()
+
+
+def test_models_that_cannot_be_loaded(detached):
+    """A startup model that cannot be loaded does not stop the start (F55)."""
+    done, chosen = detached("--models", "absent.mar", "own=echo.mar", default_workers_per_model=1)
+
+    assert done.returncode == 0
+    listed = httpx.get(f"{chosen['management_address']}/models", timeout=10).json()["models"]
+    assert [model["modelName"] for model in listed] == ["own"]

@@ -1,0 +1,260 @@
+"""Workers that die, hang, cannot start, or misbehave (faults 39 to 48)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from serving import Home, Server, serving, wait_until, worker_processes
+
+
+@pytest.fixture
+def pool():
+    """Clients that ask at the same time."""
+    with ThreadPoolExecutor(32) as executor:
+        yield executor
+
+
+@pytest.fixture
+def obey(shared_server):
+    """A fresh model with one worker, whatever the test before did to it."""
+    shared_server.registered("obey.mar")
+    yield shared_server
+    shared_server.unregister("obey")
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [
+        ({"do": "signal", "name": "SIGKILL"}, "was killed by SIGKILL"),
+        ({"do": "signal", "name": "SIGSEGV"}, "was killed by SIGSEGV"),
+        ({"do": "exit", "code": 3}, "exited with status 3"),
+        ({"do": "sysexit"}, "exited with status 4"),
+    ],
+    ids=["SIGKILL", "SIGSEGV", "os._exit", "sys.exit"],
+)
+def test_worker_that_dies(obey, order, reason):
+    """Its request gets one clear error, the reason is in describe, the next request is served (F39, F45)."""
+    answer = obey.predict("obey", order)
+
+    assert (answer.status_code, answer.json()["message"]) == (500, "Worker died.")
+    failure = wait_until(lambda: obey.describe("obey")["workers"][0].get("failure"), "the reason is known")
+    assert failure.startswith(f"The worker {reason}")
+    assert obey.inference.get("/ping").status_code == 200
+    assert obey.predict("obey", {}).status_code == 200
+    assert "failure" not in obey.describe("obey")["workers"][0]
+
+
+def test_v1_worker_that_dies(obey):
+    """V1 says the same under ``error``."""
+    answer = obey.v1("obey", [{"do": "exit"}])
+
+    assert (answer.status_code, answer.json()["error"]) == (500, "Worker died.")
+
+
+def test_same_id_other_process(obey):
+    """A restarted worker keeps its id and has another pid (reference 18.4)."""
+    before = obey.describe("obey")["workers"][0]
+    obey.predict("obey", {"do": "exit"})
+    obey.wait_ready("obey")
+    after = obey.describe("obey")["workers"][0]
+
+    assert before["id"] == after["id"]
+    assert before["pid"] != after["pid"] == obey.workers()[0].pid
+
+
+def test_idle_worker_that_is_killed(obey):
+    """A worker killed while idle is replaced, and nobody notices."""
+    obey.workers()[0].kill()
+
+    assert obey.predict("obey", {}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_killed_under_load(shared_server, pool, name):
+    """Under load a killed worker costs only what it was computing; all else is answered, each once (F39)."""
+    shared_server.registered("obey.mar", model_name="loaded", initial_workers=2, batch_size=2)
+    tokens = [f"token-{n}" for n in range(60)]
+    futures = [
+        pool.submit(shared_server.predict, "loaded", {"do": "sleep", "seconds": 0.02, "token": token})
+        for token in tokens
+    ]
+    wait_until(lambda: sum(future.done() for future in futures) > 10, "the load is on")
+    os.kill(shared_server.describe("loaded")["workers"][0]["pid"], getattr(signal, name))
+    answers = [future.result(20) for future in futures]
+    lost = [answer for answer in answers if answer.status_code != 200]
+
+    assert {answer.status_code for answer in lost} <= {500}
+    assert len(lost) <= 4
+    for token, answer in zip(tokens, answers, strict=True):
+        assert answer.status_code == 500 or answer.json()["token"] == token
+    shared_server.unregister("loaded")
+
+
+def test_batch_that_kills(shared_server, pool):
+    """All requests of the batch that killed its worker are answered once, what waited behind it is served (F21)."""
+    shared_server.registered("obey.mar", model_name="batched", batch_size=2, max_batch_delay=200)
+    orders = [{"do": "exit"}, {"do": "sleep", "seconds": 0.1}, {"do": "nothing"}, {"do": "nothing"}]
+    first = [pool.submit(shared_server.predict, "batched", order) for order in orders[:2]]
+    second = [pool.submit(shared_server.predict, "batched", order) for order in orders[2:]]
+
+    statuses = [future.result(20).status_code for future in first + second]
+    assert 500 in statuses
+    assert set(statuses) <= {200, 500}
+    assert statuses.count(500) <= 2
+    shared_server.unregister("batched")
+
+
+def test_response_timeout(shared_server):
+    """A worker that does not answer in time costs its request a 500 (V1: 504) and is replaced at once (F39)."""
+    shared_server.registered("obey.mar", model_name="slow", response_timeout=1)
+    before = shared_server.predict("slow", {}).json()["pid"]
+    answer = shared_server.predict("slow", {"do": "sleep", "seconds": 30})
+
+    assert (answer.status_code, answer.json()["message"]) == (500, "Worker died.")
+    assert 0.9 < answer.elapsed.total_seconds() < 3
+    assert shared_server.v1("slow", [{"do": "sleep", "seconds": 30}]).status_code == 504
+    after = shared_server.predict("slow", {}).json()["pid"]
+    assert before != after
+    wait_until(lambda: not psutil.pid_exists(before), "the hung process is gone")
+    shared_server.unregister("slow")
+
+
+def test_stopped_worker(shared_server):
+    """A worker that is stopped by a signal counts as one that does not answer (F39)."""
+    shared_server.registered("obey.mar", model_name="stopped", response_timeout=1)
+    pid = shared_server.predict("stopped", {}).json()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+
+    assert shared_server.predict("stopped", {}).status_code == 500
+    assert shared_server.predict("stopped", {}).json()["pid"] != pid
+    shared_server.unregister("stopped")
+
+
+def test_startup_timeout(start_server):
+    """A model that takes too long to load fails its registration with the timeout and the last output (F40)."""
+    server = start_server(environment={"E2E_LOAD_SECONDS": "30"})
+    answer = server.register("slow_start.mar", startup_timeout=1)
+
+    assert answer.status_code == 500
+    assert "startup_timeout=1 s" in answer.json()["message"]
+    assert "loading slowly" in answer.json()["message"]
+    assert server.workers() == []
+
+
+def test_loading_slower_than_an_answer(start_server):
+    """Loading may take longer than the response timeout (F42)."""
+    server = start_server(environment={"E2E_LOAD_SECONDS": "1.5"}).registered("slow_start.mar", response_timeout=1)
+
+    assert server.predict("slow_start").text == "loaded"
+
+
+def test_third_time(start_server, tmp_path):
+    """A handler that fails to load twice and then does is tried again, with growing pauses (F41)."""
+    server = start_server(environment={"E2E_COUNT_FILE": str(tmp_path / "count")})
+    server.register("third_time.mar", synchronous=False)
+    assert "try 1 fails" in wait_until(
+        lambda: server.describe("third_time")["workers"][0].get("failure"), "the first failure"
+    )
+
+    assert server.predict("third_time").text == "at last"
+    assert "Retry worker" in server.home.log()
+
+
+def test_no_retry_storm(shared_server):
+    """What can never load is not tried again (F40)."""
+    shared_server.register("missing_module.mar", synchronous=False)
+    wait_until(
+        lambda: [w["status"] for w in shared_server.describe("missing_module")["workers"]] == ["FAILED"], "it is given up"
+    )
+
+    assert shared_server.home.log().count("is given up") == 1
+    assert shared_server.workers() == []
+    shared_server.unregister("missing_module")
+
+
+def test_much_output(obey):
+    """Megabytes on standard output and error block nobody; a line without an end is cut (F44)."""
+    answer = obey.predict("obey", {"do": "print", "megabytes": 20})
+
+    assert (answer.status_code, answer.text) == (200, "printed")
+    wait_until(lambda: "begin" in obey.home.log("model_log.log"), "the output is in the log")
+    assert max(map(len, obey.home.log("model_log.log").splitlines())) < 10_000
+
+
+def test_raw_writes(obey):
+    """Bytes written straight to the standard descriptors disturb nothing (F44)."""
+    assert obey.predict("obey", {"do": "write"}).text == "written"
+    assert obey.predict("obey", {}).status_code == 200
+
+
+def test_handler_that_changes_its_surroundings(obey):
+    """Threads left behind, another directory, ignored signals: the worker serves on and ends when it should (F45)."""
+    assert obey.predict("obey", {"do": "thread"}).text == "left"
+    assert obey.predict("obey", {"do": "chdir"}).text == "gone"
+    assert obey.predict("obey", {}).status_code == 200
+
+
+def test_scaling_down_with_threads_left(shared_server):
+    """A worker with a thread that never ends is gone soon after it was scaled away (F45)."""
+    shared_server.registered("obey.mar", model_name="threads")
+    shared_server.predict("threads", {"do": "thread"})
+    shared_server.management.put("/models/threads?min_worker=0&synchronous=true")
+
+    wait_until(lambda: not shared_server.workers(), "the worker ends", 10)
+    shared_server.unregister("threads")
+
+
+@pytest.mark.slow
+def test_scaling_under_load(shared_server, pool):
+    """Scaling up and down while requests come loses none of them (F50)."""
+    shared_server.registered("obey.mar", model_name="breathing", initial_workers=2, batch_size=4)
+    stop = time.monotonic() + 3
+
+    def ask(client):
+        answers = []
+        while time.monotonic() < stop:
+            token = f"{client}-{len(answers)}"
+            answer = shared_server.predict("breathing", {"do": "sleep", "seconds": 0.005, "token": token})
+            answers.append((answer.status_code, answer.json().get("token") == token))
+        return answers
+
+    futures = [pool.submit(ask, client) for client in range(8)]
+    for workers in (1, 3, 1, 2):
+        answer = shared_server.management.put(f"/models/breathing?min_worker={workers}&synchronous=true")
+        assert answer.status_code == 200, answer.text
+    answers = [answer for future in futures for answer in future.result(20)]
+
+    assert len(answers) > 100
+    assert set(answers) == {(200, True)}
+    shared_server.unregister("breathing")
+
+
+def test_killed_server(tmp_path, model_store):
+    """When the server is killed its workers end within 5 s; the next start sweeps up what it left (F48)."""
+    home = Home(tmp_path)
+    server = Server(home, model_store, settings={"load_models": "obey.mar", "default_workers_per_model": 2}).start()
+    try:
+        server.wait_ready("obey", 2)
+        pid = server.pid
+        # One of them hangs in user code: it must end all the same.
+        with ThreadPoolExecutor(1) as executor:
+            hanging = executor.submit(server.predict, "obey", {"do": "sleep", "seconds": 60})
+            wait_until(lambda: server.metric("modelserver_batches_in_flight") == 1, "it hangs")
+            server.process.kill()
+            assert isinstance(hanging.exception(10), Exception)
+        wait_until(lambda: not worker_processes(pid), "its workers end", 5)
+    finally:
+        server.kill()
+    left = home.workdirs()
+    assert len(left) == 1
+    assert home.pid_file.exists()
+
+    with serving(Server(home, model_store)) as again:
+        assert "Removing orphan pid file." in home.output()
+        assert left[0] not in home.workdirs()
+        assert again.inference.get("/ping").status_code == 200

@@ -1,0 +1,35 @@
+"""The page docs/configuration.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from modelserver.settings.keys import KEYS, NOT_YET
+from modelserver.settings.reference import reference
+
+_PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    """``python -m modelserver.settings.reference > docs/configuration.md`` was run after the last change."""
+    assert _PAGE.read_text(encoding="utf-8") == reference()
+
+
+def test_every_key_has_one_row() -> None:
+    """The first column lists the keys of the table in its order."""
+    assert re.findall(r"(?m)^\| `([a-z_]+)` \|", reference()) == list(KEYS)
+
+
+def test_every_row_has_five_cells() -> None:
+    """A bar in a default (as in that of allowed_urls) does not end its cell."""
+    rows = re.findall(r"(?m)^\| `[a-z_]+` \|.*$", reference())
+
+    assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {7}
+
+
+def test_keys_without_effect_say_so() -> None:
+    """A key that is not built yet, or only for a Java server, is not shown as if it worked."""
+    for name, row in re.findall(r"(?m)^\| `([a-z_]+)` \|(.*)$", reference()):
+        silent = name in NOT_YET or KEYS[name].category == "N"
+        assert silent == bool(re.search(r"\*(No effect|No effect yet|Only prometheus so far)\.\*", row)), name

@@ -1,0 +1,279 @@
+"""The container image's recipe: its structure is tested, its commands are run; no engine builds it here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.cli import build_parser
+from modelserver.settings.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.settings.settings import LoadedSettings
+
+_ROOT = Path(__file__).parents[1]
+_HOME = "/home/model-server"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction; ``stage`` counts the FROM lines up to it, from 0, and is -1 before the first."""
+
+    stage: int
+    name: str
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments without flags."""
+        return [word for word in shlex.split(self.text) if not word.startswith("--")]
+
+    @property
+    def exec_form(self) -> list[str]:
+        """The arguments as the JSON list they are."""
+        found: list[str] = json.loads(self.text)
+        return found
+
+
+def parse(text: str) -> list[Instruction]:
+    """The instructions of a Dockerfile; continued lines are joined, comments left out."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    instructions, stage = [], -1
+    for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
+        name, _, arguments = line.partition(" ")
+        stage += name == "FROM"
+        instructions.append(Instruction(stage, name, arguments.strip()))
+    return instructions
+
+
+_ALL = parse((_ROOT / "Dockerfile").read_text(encoding="utf-8"))
+_IGNORE = (_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+_LAST = max(item.stage for item in _ALL)
+_RUNS = [item.text for item in _ALL if item.name == "RUN"]
+
+
+def of(name: str, stage: int | None = None) -> list[Instruction]:
+    """The instructions of a name, of one stage or of all."""
+    return [item for item in _ALL if item.name == name and stage in (None, item.stage)]
+
+
+def only(name: str) -> Instruction:
+    """The one instruction of a name in the last stage."""
+    (found,) = of(name, _LAST)
+    return found
+
+
+def from_clone(stage: int | None = None) -> list[str]:
+    """What is copied from the clone."""
+    copies = [item for item in of("COPY", stage) if "--from=" not in item.text]
+    return [source for item in copies for source in item.words[:-1]]
+
+
+def image_settings(home: Path, environment: dict[str, str] | None = None) -> LoadedSettings:
+    """The settings of the image, with its home directory elsewhere."""
+    (home / "model-store").mkdir(exist_ok=True)
+    text = (_ROOT / "scripts" / "container.properties").read_text(encoding="utf-8")
+    (home / "config.properties").write_text(text.replace(_HOME, str(home)), encoding="utf-8")
+    return load_settings({}, environment or {}, home)
+
+
+# Structure
+
+
+def test_the_stages_are_wheel_environment_and_runtime() -> None:
+    """All are made of one slim image, and the last takes over the finished environment alone."""
+    images = [item.text for item in of("FROM")]
+    taken = [item.text for item in of("COPY", _LAST) if "--from=" in item.text]
+
+    assert images == ["python:${PYTHON} AS wheel", "python:${PYTHON} AS environment", "python:${PYTHON}"]
+    assert re.fullmatch(r"PYTHON=3\.1\d-slim-[a-z]+", of("ARG", -1)[0].text)
+    assert taken == ["--from=environment /opt/venv /opt/venv"]
+
+
+def test_the_last_stage_installs_nothing() -> None:
+    """Its one command makes the user: neither a compiler nor a package manager's leavings get in."""
+    assert [item.words[0] for item in of("RUN", _LAST)] == ["useradd"]
+
+
+def test_the_server_does_not_run_as_root() -> None:
+    """The user that the last stage makes runs it, named by number."""
+    (uid,) = re.findall(r"--uid (\d+)", of("RUN", _LAST)[0].text)
+
+    assert int(uid) >= 1000
+    assert only("USER").text == f"{uid}:{uid}"
+    assert all(_ALL.index(only("USER")) > _ALL.index(item) for item in of("COPY", _LAST))
+
+
+def test_only_what_is_copied_is_sent_to_the_engine() -> None:
+    """.dockerignore lets everything through that the Dockerfile copies, and nothing else."""
+    rules = [rule for rule in _IGNORE if rule and not rule.startswith("#")]
+
+    assert (rules[0], rules[-1]) == ("*", "**/__pycache__")
+    assert sorted(rule.removeprefix("!") for rule in rules[1:-1]) == sorted(from_clone())
+
+
+def test_what_is_copied_exists() -> None:
+    """Every source of a COPY is in the clone."""
+    assert [source for source in from_clone() if not (_ROOT / source).exists()] == []
+
+
+def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
+    """In exec form it is process 1 and gets the signals itself."""
+    command, *flags = only("ENTRYPOINT").exec_form
+
+    assert command == "modelserver"
+    assert build_parser().parse_args(flags).foreground
+    assert only("STOPSIGNAL").text == "SIGTERM"
+
+
+def test_arguments_of_docker_run_are_added_to_the_entrypoint() -> None:
+    """There is no CMD that they would replace."""
+    assert of("CMD") == []
+    assert build_parser().parse_args([*only("ENTRYPOINT").exec_form[1:], "--models", "all"]).models == ["all"]
+
+
+# Settings
+
+
+def test_only_inference_leaves_the_container(tmp_path: Path) -> None:
+    """Management and metrics stay on loopback (design 9; F63)."""
+    settings = image_settings(tmp_path).settings
+
+    assert str(settings.inference_address) == "http://0.0.0.0:8080"
+    assert settings.management_address.is_loopback
+    assert settings.metrics_address.is_loopback
+
+
+def test_exposed_ports_are_those_of_the_settings(tmp_path: Path) -> None:
+    """Inference, management and metrics."""
+    settings = image_settings(tmp_path).settings
+    addresses = (settings.inference_address, settings.management_address, settings.metrics_address)
+
+    assert only("EXPOSE").words == [str(address.port) for address in addresses]
+
+
+def test_the_embedded_model_is_loaded(tmp_path: Path) -> None:
+    """What lies in the image's model store is served."""
+    settings = image_settings(tmp_path).settings
+    copied = {item.words[0]: item.words[1] for item in of("COPY", _LAST) if "--from=" not in item.text}
+
+    assert settings.load_all
+    assert only("WORKDIR").text == _HOME
+    assert copied["model_store/mnist.mar"] == f"{(settings.model_store or Path()).name}/mnist.mar"
+    assert copied["scripts/container.properties"] == "config.properties"
+
+
+def test_variables_change_the_settings_of_the_image(tmp_path: Path) -> None:
+    """``docker run -e TS_…`` needs no file of one's own."""
+    loaded = image_settings(tmp_path, {"TS_JOB_QUEUE_SIZE": "7"})
+
+    assert loaded.settings.job_queue_size == 7
+    assert loaded.warnings == ()
+
+
+# Commands
+
+
+@pytest.mark.parametrize("command", _RUNS)
+def test_commands_are_well_formed(command: str) -> None:
+    """The shell that an image has can read them."""
+    done = subprocess.run(["sh", "-n", "-c", command], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_commands_of_the_first_two_stages_make_the_environment(tmp_path: Path) -> None:
+    """With the files that are copied, and nothing else, they build the wheel and install the command.
+
+    Paths are moved into a temporary directory, and dependencies are left out.
+    """
+    source = tmp_path / "src"
+    source.mkdir()
+    for name in from_clone(stage=0):
+        copy = shutil.copytree if (_ROOT / name).is_dir() else shutil.copy
+        copy(_ROOT / name, source / name)
+    moved = {"/wheels": str(tmp_path / "wheels"), "/opt/venv": str(tmp_path / "venv")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    for run in (*of("RUN", 0), *of("RUN", 1)):
+        command = re.sub("|".join(moved), lambda found: moved[found[0]], run.text)
+        # Not for the wheel: what builds it has dependencies too.
+        environment = {**os.environ, "PATH": path, **({"PIP_NO_DEPS": "1"} if run.stage else {})}
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=source, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {
+        "modelserver",
+        "modelserver_handlers",
+    }
+    assert {"modelserver/py.typed", "modelserver_handlers/py.typed"} <= set(names)
+    assert os.access(tmp_path / "venv" / "bin" / "modelserver", os.X_OK)
+
+
+@pytest.fixture
+def ping() -> Iterator[HTTPServer]:
+    """A server whose answers have the status in its attribute ``status``."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(server.status if self.path == "/ping" else 404)  # type: ignore[attr-defined]
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (500, False)])
+def test_health_is_what_ping_says(ping: HTTPServer, status: int, healthy: bool) -> None:
+    """The check needs no curl, and fails when the server is unhealthy."""
+    ping.status = status  # type: ignore[attr-defined]
+    assert run_health_check(ping.server_port) == healthy
+
+
+def test_a_server_that_does_not_listen_is_unhealthy(ping: HTTPServer) -> None:
+    """A refused connection fails the check too."""
+    port = ping.server_port
+    ping.shutdown()
+    ping.server_close()
+
+    assert not run_health_check(port)
+
+
+def run_health_check(port: int) -> bool:
+    """Runs the check against another port of this machine."""
+    _, _, text = only("HEALTHCHECK").text.partition("CMD ")
+    python, *arguments = json.loads(text)
+    assert python == "python"
+    assert "127.0.0.1:8080/ping" in arguments[-1]
+    arguments[-1] = arguments[-1].replace(":8080/", f":{port}/")
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, check=False, timeout=30)
+    return done.returncode == 0

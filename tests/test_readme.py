@@ -1,0 +1,253 @@
+"""What the README and the other texts tell people to type, and where their links lead."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from modelserver import archiver
+from modelserver.api.inference import parse_route
+from modelserver.api.openapi import describe_listener
+from modelserver.cli import build_parser
+
+_ROOT = Path(__file__).parents[1]
+_TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{p.name}" for p in _ROOT.glob("docs/*.md")))
+_EXAMPLES = tuple(str(path.relative_to(_ROOT)) for path in _ROOT.glob("examples/*/README.md"))
+_README = (_ROOT / "README.md").read_text(encoding="utf-8")
+
+_OURS = {"modelserver": build_parser, "modelserver-archive": archiver.build_parser}
+_LISTENERS: dict[int, Any] = {8080: "inference", 8081: "management", 8082: "metrics"}
+_PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "-r"}
+# Files that the reader has or makes: a photo, the handler that docs/handlers.md shows.
+_READERS_OWN = re.compile(r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One simple command: its name without the folder, and its arguments."""
+
+    text: str
+    name: str
+    arguments: list[str]
+
+
+def code_blocks(text: str) -> list[str]:
+    """Fenced blocks of shell and indented blocks, in order."""
+    fenced = re.findall(r"(?ms)^```(\w*)\n(.*?)^```", text)
+    rest = re.sub(r"(?ms)^```.*?^```", "", text)
+    indented = re.findall(r"(?m)(?:^(?: {4}.*)\n)+", rest)
+    return [body for kind, body in fenced if kind == "sh"] + indented
+
+
+def commands(text: str) -> list[Command]:
+    """The simple commands of all blocks; lists, pipes and loops are taken apart."""
+    found = []
+    for line in "\n".join(code_blocks(text)).replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:
+            continue  # no shell
+        for part in re.split(r"\0[;&|]+\0", "\0" + "\0".join(words) + "\0"):
+            arguments = [word for word in part.split("\0") if word and word != "do"]
+            if arguments:
+                found.append(Command(line.strip(), arguments[0].rpartition("/")[2], arguments[1:]))
+    return found
+
+
+def block_under(heading: str, text: str = _README) -> str:
+    """The first block of shell under a heading."""
+    section = text.partition(f"\n## {heading}\n")[2]
+    found = re.search(r"(?ms)^```sh\n(.*?)^```", section)
+    assert found is not None, heading
+    return found[1].strip()
+
+
+_COMMANDS = [
+    pytest.param(command, id=f"{name}: {command.text}"[:90])
+    for name in (*_TEXTS, *_EXAMPLES)
+    for command in commands((_ROOT / name).read_text(encoding="utf-8"))
+]
+
+
+# The two commands
+
+
+def test_the_first_command_installs_and_serves_the_embedded_model() -> None:
+    """One line, from the clone to a server that has a model."""
+    command = block_under("Start")
+    made, installed, started = commands(f"    {command}\n")
+
+    assert "\n" not in command
+    assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
+    assert (installed.name, installed.arguments) == ("pip", ["install", "."])
+    options = build_parser().parse_args(started.arguments)
+    assert options.start
+    assert not options.foreground
+    assert [(_ROOT / options.model_store / name).is_file() for name in options.models] == [True]
+
+
+def test_the_next_line_predicts_with_it() -> None:
+    """It sends a picture of the clone to the model that the first command loads."""
+    section = _README.partition("\n## Start\n")[2]
+    first, second, *_ = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
+    (predict,) = commands(f"```sh\n{second}```\n")
+
+    assert "--start" in first
+    assert predict.name == "curl"
+    assert (_ROOT / option(predict, "-T")).is_file()
+    assert parse_route(urlsplit(predict.arguments[-1]).path) == parse_route("/predictions/mnist")
+
+
+def test_the_second_command_installs_and_runs_all_tests() -> None:
+    """It works by itself: it makes the environment too, and leaves no test out."""
+    command = block_under("Run the tests")
+    made, installed, tested = commands(f"    {command}\n")
+
+    assert "\n" not in command
+    assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
+    assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test]"])
+    assert (tested.name, tested.arguments) == ("python", ["-m", "pytest"])
+
+
+def test_ci_runs_the_second_command_as_it_stands() -> None:
+    """What .ci/run takes from the README is that command, word for word."""
+    script = (_ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    function = re.search(r"(?ms)^command_under\(\) \{.*?^\}", script)
+    assert function is not None
+
+    done = subprocess.run(
+        ["bash", "-euc", f"{function[0]}\ncommand_under 'Run the tests'"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "command_under 'Run the tests'" in script
+    assert done.stdout.strip() == block_under("Run the tests")
+
+
+def test_ci_can_be_run() -> None:
+    """It is executable, and bash can read it."""
+    script = _ROOT / ".ci" / "run"
+
+    assert script.stat().st_mode & 0o111
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
+def test_torchserve_users_change_one_word() -> None:
+    """The two commands side by side differ in their first word only."""
+    theirs = [command for command in commands(_README) if command.name == "torchserve"]
+    ours = [command for command in commands(_README) if command.name == "modelserver"]
+
+    assert len(theirs) == 1
+    assert theirs[0].arguments in [command.arguments for command in ours]
+
+
+# All commands in all texts
+
+
+def option(command: Command, name: str) -> str:
+    """The value of an option; fails if it is not given."""
+    return dict(pairwise(command.arguments))[name]
+
+
+def is_there(path: str) -> bool:
+    """Whether a path exists in the clone, or is the reader's own."""
+    return bool(_READERS_OWN.fullmatch(path)) or (_ROOT / path).exists()
+
+
+@pytest.mark.parametrize("command", [p for p in _COMMANDS if p.values[0].name in _OURS])  # type: ignore[union-attr]
+def test_flags_exist(command: Command) -> None:
+    """The parser of the command accepts them."""
+    _OURS[command.name]().parse_args(command.arguments)
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_files_exist(command: Command) -> None:
+    """Files and folders that a command names are in the clone."""
+    named = [value for key, value in pairwise(command.arguments) if key in _PATH_OPTIONS]
+    if command.name.startswith("python"):
+        named += [word for word in command.arguments[:1] if word.endswith(".py")]
+    if command.name == "modelserver-archive":
+        named = [value for value in named if value != "image_classifier"]
+
+    assert [path for path in named if not is_there(path)] == []
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_extras_exist(command: Command) -> None:
+    """``pip install x[extra]`` names extras of the package."""
+    named = re.findall(r"\[([a-z,]+)\]", " ".join(command.arguments)) if command.name == "pip" else []
+    known = set(metadata("modelserver").get_all("Provides-Extra") or ())
+
+    assert {extra for group in named for extra in group.split(",")} <= known
+
+
+def test_options_of_scripts_exist() -> None:
+    """A script that is called with an option knows it."""
+    called = [p.values[0] for p in _COMMANDS if p.values[0].name.startswith("python")]  # type: ignore[union-attr]
+    scripts = [call for call in called if isinstance(call, Command) and call.arguments[0].endswith(".py")]
+
+    assert scripts
+    for call in scripts:
+        source = (_ROOT / call.arguments[0]).read_text(encoding="utf-8")
+        assert [word for word in call.arguments if word.startswith("--") and f'"{word}"' not in source] == []
+
+
+@pytest.mark.parametrize("command", [p for p in _COMMANDS if p.values[0].name == "curl"])  # type: ignore[union-attr]
+def test_curl_asks_for_what_there_is(command: Command) -> None:
+    """Port, method, path and query parameters are those of a route."""
+    (url,) = [word for word in command.arguments if "localhost:" in word]
+    parts = urlsplit(url if "://" in url.partition("?")[0] else f"http://{url}")
+    role = _LISTENERS[parts.port or 0]
+    if role == "inference" and parse_route(parts.path) is not None:
+        return
+
+    operation = find_operation(describe_listener(role, "0")["paths"], method_of(command), parts.path)
+    assert operation is not None
+    known = {parameter["name"] for parameter in operation.get("parameters", ())}
+    assert {name for name, _ in parse_qsl(parts.query)} <= known
+
+
+def method_of(command: Command) -> str:
+    """The method that curl uses."""
+    if "-X" in command.arguments:
+        return option(command, "-X")
+    if "-T" in command.arguments:
+        return "PUT"
+    return "POST" if "-d" in command.arguments else "GET"
+
+
+def find_operation(paths: dict[str, Any], method: str, path: str) -> dict[str, Any] | None:
+    """The operation of a described API that a request would reach."""
+    for template, item in paths.items():
+        pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template))
+        if re.fullmatch(pattern, path) and method.lower() in item:
+            found: dict[str, Any] = item[method.lower()]
+            return found
+    return None
+
+
+# Links
+
+
+@pytest.mark.parametrize("name", [*_TEXTS, *_EXAMPLES])
+def test_links_lead_somewhere(name: str) -> None:
+    """A link to a file of the clone names one that exists."""
+    page = _ROOT / name
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    files = [target for target in targets if "://" not in target]
+
+    assert [target for target in files if not (page.parent / target).exists()] == []

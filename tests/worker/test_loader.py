@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelserver.worker.loader import BUILT_IN_PACKAGE, HandlerNotUsable, load_handler
+
+Write = Callable[[str], str]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("archive_"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(model_dir: Path) -> Write:
+    """Writes a handler module of a fresh name and returns the name."""
+
+    def module(source: str) -> str:
+        name = f"archive_{next(_numbers)}"
+        (model_dir / f"{name}.py").write_text(source)
+        importlib.invalidate_caches()
+        return name
+
+    return module
+
+
+CLASS = """
+class Echo:
+    def initialize(self, context):
+        self.context = context
+    def handle(self, data, context):
+        return [self.context, *data]
+"""
+FUNCTIONS = """
+calls = []
+def handle(data, context):
+    calls.append((data, context))
+    return data
+def other(data, context):
+    return ["other"]
+Number = 5
+"""
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.py", "some/folder/{}.py", "{}:Echo", "{}.py:Echo", "{}:missing"])
+def test_class_is_found_in_every_form_of_the_name(form: str, model_dir: Path, write: Write) -> None:
+    """With or without .py, a folder, or the class's name: the one class of the module handles (reference 12.2)."""
+    loaded = load_handler(form.format(write(CLASS)), model_dir)
+
+    loaded.initialize("context")
+    assert loaded.entry([1], None) == ["context", 1]
+    assert type(loaded.instance).__name__ == "Echo"
+    assert not loaded.built_in
+
+
+def test_module_level_function_is_called_once_without_data_at_load(model_dir: Path, write: Write) -> None:
+    """Function style: initialize is one call with no data; each batch is a call with data."""
+    name = write(FUNCTIONS)
+    loaded = load_handler(name, model_dir)
+    calls: list[Any] = sys.modules[name].calls
+
+    assert calls == []
+    loaded.initialize("context")
+    assert calls == [(None, "context")]
+    assert loaded.entry([1], "context") == [1]
+    assert loaded.instance is None
+
+
+def test_function_may_be_named(model_dir: Path, write: Write) -> None:
+    """After a colon another function than handle can be asked for."""
+    assert load_handler(f"{write(FUNCTIONS)}:other", model_dir).entry([], None) == ["other"]
+
+
+def test_initialize_may_be_missing(model_dir: Path, write: Write) -> None:
+    """A class without initialize needs none."""
+    loaded = load_handler(write("class A:\n    def handle(self, data, context):\n        return data\n"), model_dir)
+
+    assert loaded.initialize(None) is None
+
+
+def test_handle_may_be_any_callable(model_dir: Path, write: Write) -> None:
+    """Handlers may put an object in the place of the method when they are made (reference 12.2)."""
+    source = "class A:\n    def __init__(self):\n        self.handle = lambda data, context: ['object']\n"
+
+    assert load_handler(write(source), model_dir).entry([], None) == ["object"]
+
+
+def test_imported_classes_do_not_count(model_dir: Path, write: Write) -> None:
+    """Only classes defined in the module are candidates."""
+    source = "from pathlib import Path\nfrom collections import OrderedDict\n" + CLASS
+
+    assert type(load_handler(write(source), model_dir).instance).__name__ == "Echo"
+
+
+def test_helper_classes_beside_the_handler_are_harmless(model_dir: Path, write: Write) -> None:
+    """Of several classes the only one that can handle is taken."""
+    loaded = load_handler(write("class Helper:\n    pass\n" + CLASS), model_dir)
+
+    assert type(loaded.instance).__name__ == "Echo"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", r"Expected only one class in custom service code or a function entry point \[\]"),
+        (CLASS + CLASS.replace("Echo", "Second"), r"Expected only one class .* \['Echo', 'Second'\]"),
+        ("class A:\n    pass\n", "Expect handle method in class A"),
+        ("handle = 5\n", "Expected only one class"),
+    ],
+    ids=["nothing", "two handlers", "no handle method", "handle is a number"],
+)
+def test_modules_without_a_clear_handler_are_not_usable(
+    source: str, message: str, model_dir: Path, write: Write
+) -> None:
+    """The messages are TorchServe's (F40)."""
+    with pytest.raises(HandlerNotUsable, match=message):
+        load_handler(write(source), model_dir)
+
+
+def test_unknown_module_is_named(model_dir: Path) -> None:
+    """A handler that is nowhere is reported by its name (F40)."""
+    with pytest.raises(HandlerNotUsable, match="'archive_nowhere' is neither in the archive nor a built-in"):
+        load_handler("archive_nowhere.py", model_dir)
+
+
+def test_missing_dependency_is_reported_as_itself(model_dir: Path, write: Write) -> None:
+    """An import that fails inside the user's module is not taken for a missing handler (F40)."""
+    with pytest.raises(ModuleNotFoundError) as caught:
+        load_handler(write("import archive_dependency\n"), model_dir)
+
+    assert caught.value.name == "archive_dependency"
+
+
+def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write) -> None:
+    """A syntax error or an exception at import is what the caller gets (F40)."""
+    with pytest.raises(SyntaxError):
+        load_handler(write("def broken(:\n"), model_dir)
+    with pytest.raises(ZeroDivisionError):
+        load_handler(write("1 / 0\n"), model_dir)
+
+
+def test_built_in_handlers_are_found_by_name(model_dir: Path) -> None:
+    """The name of a built-in handler is enough, and it is known to be ours."""
+    loaded = load_handler("image_classifier", model_dir)
+
+    assert loaded.built_in
+    assert type(loaded.instance).__module__ == f"{BUILT_IN_PACKAGE}.image_classifier"
+
+
+def test_module_of_the_archive_wins_over_a_built_in_handler(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive may carry its own image_classifier."""
+    monkeypatch.delitem(sys.modules, "image_classifier", raising=False)
+    (model_dir / "image_classifier.py").write_text(CLASS)
+    importlib.invalidate_caches()
+
+    loaded = load_handler("image_classifier", model_dir)
+
+    assert type(loaded.instance).__name__ == "Echo"
+    assert not loaded.built_in
+    monkeypatch.delitem(sys.modules, "image_classifier")
+
+
+def test_package_that_only_begins_like_ours_is_not_built_in(model_dir: Path) -> None:
+    """A user's module whose name continues ours is the user's."""
+    name = f"{BUILT_IN_PACKAGE}_of_somebody"
+    (model_dir / f"{name}.py").write_text(CLASS)
+    importlib.invalidate_caches()
+
+    assert not load_handler(name, model_dir).built_in
+    del sys.modules[name]
+
+
+def test_subclass_in_an_archive_is_not_built_in(model_dir: Path, write: Write) -> None:
+    """A handler derived from a built-in one is the user's own."""
+    source = "from modelserver_handlers.base import BaseHandler\nclass Mine(BaseHandler):\n    pass\n"
+
+    assert not load_handler(write(source), model_dir).built_in

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from modelserver.wire.messages import Load, Ping, Pong, Predict, Result, Row, Stop, ToServer, ToWorker
+from modelserver.worker.loader import LoadedHandler
+from modelserver.worker.metrics import HandlerMetrics
+from modelserver.worker.pipeline import Pipeline, can_prefetch
+from modelserver.worker.service import Service
+from modelserver_handlers.context import Context
+
+PATIENCE = 10.0  # seconds after which a test gives up on another thread
+
+
+class Halves:
+    """A handler of two halves that notes who was prepared and computed, in which order."""
+
+    pipelined: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.prepared = {name: threading.Event() for name in "abcd"}
+        self.wait_for: dict[str, str] = {}
+
+    def prepare(self, data: list[Any], context: Context) -> list[str]:
+        names = [row["body"].decode() for row in data]
+        self.events.append(f"prepare {''.join(names)} {context.get_request_id(0)}")
+        for name in names:
+            if name in self.prepared:
+                self.prepared[name].set()
+        if "poison" in names:
+            raise ValueError("bad row")
+        return names
+
+    def complete(self, prepared: list[str], data: list[Any], context: Context) -> list[Any]:
+        awaited = self.wait_for.get(prepared[0])
+        if awaited is not None:
+            assert self.prepared[awaited].wait(PATIENCE)
+        self.events.append(f"complete {''.join(prepared)} {context.get_request_id(0)}")
+        context.metrics.add_counter("computed", 1)
+        if "late" in prepared:
+            raise ValueError("bad row")
+        return [name.upper() for name in prepared]
+
+    def handle(self, data: list[Any], context: Context) -> list[Any]:
+        return self.complete(self.prepare(data, context), data, context)
+
+
+class Channel:
+    def __init__(self) -> None:
+        self.sent: list[tuple[ToServer, list[bytes]]] = []
+
+    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
+        self.sent.append((message, list(bodies)))
+
+
+Serve = Callable[[list[Any]], list[tuple[ToServer, list[bytes]]]]
+
+
+@pytest.fixture
+def handler() -> Halves:
+    return Halves()
+
+
+@pytest.fixture
+def serve(handler: Halves) -> Serve:
+    """Sends what is given, as (sequence, names) or a message, through a pipeline; returns what it answered."""
+    metrics = HandlerMetrics("m")
+    context = Context("m", "/", None, 8, None, "0", metrics=metrics)
+    service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
+
+    def run(batches: list[Any]) -> list[tuple[ToServer, list[bytes]]]:
+        def messages() -> Iterator[tuple[ToWorker, memoryview]]:
+            for batch in batches:
+                if isinstance(batch, tuple):
+                    sequence, names = batch
+                    rows = [Row(f"id-{name}", len(name)) for name in names]
+                    yield Predict(sequence, rows), memoryview("".join(names).encode())
+                else:
+                    yield batch, memoryview(b"")
+
+        channel = Channel()
+        Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
+        return channel.sent
+
+    return run
+
+
+def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) -> None:
+    """Batch a cannot end before b was prepared, and both are answered in order (design, section 6)."""
+    handler.wait_for["a"] = "b"
+
+    sent = serve([(1, ["a"]), (2, ["b"])])
+
+    assert handler.events.index("prepare b id-b") < handler.events.index("complete a id-a")
+    assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
+
+
+def test_each_half_sees_its_own_batch(serve: Serve, handler: Halves) -> None:
+    """Request ids and metrics are those of the batch at hand in both threads."""
+    handler.wait_for["a"] = "b"
+
+    sent = serve([(1, ["a"]), (2, ["b"])])
+
+    assert set(handler.events) == {"prepare a id-a", "prepare b id-b", "complete a id-a", "complete b id-b"}
+    measured = [m.request_id for result, _ in sent if isinstance(result, Result) for m in result.metrics or ()]
+    assert measured == ["id-a", "id-b"]
+
+
+@pytest.mark.parametrize("bad", ["poison", "late"])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_failing_row_of_either_half_fails_alone(serve: Serve, bad: str, position: int) -> None:
+    """A row that fails preparing or computing is isolated, and the next batch is served (F18)."""
+    names = ["x", "y"]
+    names.insert(position, bad)
+
+    (first, bodies), (second, _) = serve([(1, names), (2, ["z"])])
+
+    assert isinstance(first, Result)
+    assert isinstance(second, Result)
+    assert [answer.failed for answer in first.answers] == [name == bad for name in names]
+    assert [body for answer, body in zip(first.answers, bodies, strict=True) if not answer.failed] == [b"X", b"Y"]
+    assert not second.answers[0].failed
+
+
+def test_order_of_pings_and_batches_is_kept(serve: Serve) -> None:
+    """A ping behind a batch is answered after it."""
+    sent = serve([Ping(), (1, ["a"]), Ping()])
+
+    assert [type(message) for message, _ in sent] == [Pong, Result, Pong]
+
+
+def test_stop_ends_after_what_came_before(serve: Serve) -> None:
+    """What was sent before the stop is answered, what follows is not."""
+    sent = serve([(1, ["a"]), Stop(), (2, ["b"])])
+
+    assert [message.sequence for message, _ in sent if isinstance(message, Result)] == [1]
+
+
+def test_unreadable_batch_is_answered_without_the_handler(serve: Serve, handler: Halves) -> None:
+    """A batch without any row to compute still is answered."""
+    row = Row("id", 1, content_type="multipart/form-data")
+
+    def messages() -> Iterator[tuple[ToWorker, memoryview]]:
+        yield Predict(1, [row]), memoryview(b"x")
+
+    metrics = HandlerMetrics("m")
+    context = Context("m", "/", None, 8, None, "0", metrics=metrics)
+    channel = Channel()
+    service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
+    Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
+
+    ((message, _),) = channel.sent
+    assert isinstance(message, Result)
+    assert [answer.status for answer in message.answers] == [400]
+    assert handler.events == []
+
+
+def loaded(instance: Any) -> LoadedHandler:
+    return LoadedHandler(lambda data, context: data, lambda context: None, instance, built_in=False)
+
+
+class Heir(Halves):
+    pass
+
+
+class Insisting(Halves):
+    pipelined: ClassVar[bool] = True
+
+
+class Undecided:
+    pipelined = True
+
+
+@pytest.mark.parametrize(
+    ("instance", "answer"), [(Halves(), True), (Heir(), False), (Insisting(), True), (Undecided(), False), (None, False)]
+)
+def test_only_the_class_that_promises_is_pipelined(instance: Any, answer: bool) -> None:
+    """A parent's promise does not bind its children, and a promise needs both halves."""
+    assert can_prefetch(loaded(instance)) is answer

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelserver.wire.messages import Answer, Load, Ping, Pong, Predict, Row, Stop, ToServer
+from modelserver.worker.runtime import load_service, read_config, read_manifest, serve
+
+
+class Channel:
+    def __init__(self) -> None:
+        self.sent: list[tuple[ToServer, list[bytes]]] = []
+        self.flushed = 0
+
+    def send_soon(self, message: ToServer, bodies: Any = ()) -> None:
+        self.sent.append((message, list(bodies)))
+
+    def flush(self) -> None:
+        self.flushed = len(self.sent)
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model directory in which a service may be loaded: what that changes in the process is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "runtime_handler", raising=False)
+    return tmp_path
+
+
+HANDLER = """
+from pathlib import Path
+class Echo:
+    def initialize(self, context):
+        assert context.get_request_id() is None
+        self.seen = [Path.cwd(), context.manifest, context.model_yaml_config, context.system_properties, context.metrics]
+    def handle(self, data, context):
+        context.metrics.add_counter("calls", 1)
+        return [bytes(row["body"]) + context.get_request_id(i).encode() for i, row in enumerate(data)]
+"""
+
+
+def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
+    """The handler sees its directory, manifest, configuration and properties from initialize on (reference 12.1)."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    (model_dir / "MAR-INF").mkdir()
+    (model_dir / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "own"}}')
+    (model_dir / "c.yaml").write_text("a: 1\n")
+    load = Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, config_file="c.yaml", server_version="9")
+
+    loaded, service = load_service(load)
+
+    cwd, manifest, config, properties, metrics = loaded.instance.seen
+    assert cwd == Path(os.path.realpath(model_dir))
+    assert sys.path[0] == str(model_dir)
+    assert manifest == {"model": {"modelName": "own"}}
+    assert config == {"a": 1}
+    assert properties["model_dir"] == str(model_dir)
+    assert (properties["batch_size"], properties["gpu_id"], properties["server_version"]) == (4, None, "9")
+    assert metrics.model_name == "m"
+
+    channel = Channel()
+    rows = [Row("one", 1), Row("two", 2)]
+    messages = [(Ping(), memoryview(b"")), (Predict(3, rows), memoryview(b"abb")), (Stop(), memoryview(b""))]
+    serve(iter([*messages, (Ping(), memoryview(b""))]), service, channel)  # type: ignore[arg-type]
+
+    (pong, _), (result, bodies) = channel.sent
+    assert channel.flushed == 2
+    assert pong == Pong()
+    assert result.sequence == 3  # type: ignore[union-attr]
+    assert result.answers == [Answer(4), Answer(5)]  # type: ignore[union-attr]
+    assert bodies == [b"aone", b"bbtwo"]
+    assert [m.request_id for m in result.metrics] == ["one,two"]  # type: ignore[union-attr]
+    assert result.handler_time > 0.0  # type: ignore[union-attr]
+
+
+def test_manifest_may_be_missing(tmp_path: Path) -> None:
+    """An archive without a manifest has none; a broken one is an error."""
+    assert read_manifest(tmp_path) is None
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text("{")
+    with pytest.raises(json.JSONDecodeError):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "config"), [("a: {b: [1]}\n", {"a": {"b": [1]}}), ("", {}), ("- 1\n", {}), ("text", {})]
+)
+def test_config_is_a_mapping_or_empty(tmp_path: Path, text: str, config: dict[str, Any]) -> None:
+    """Handlers always get a dict."""
+    (tmp_path / "c.yaml").write_text(text)
+
+    assert read_config(tmp_path, "c.yaml") == config
+    assert read_config(tmp_path, "") == {}
+
+
+def test_config_is_read_by_the_safe_loader(tmp_path: Path) -> None:
+    """A tag that would make an object is an error (F60)."""
+    import yaml
+
+    (tmp_path / "c.yaml").write_text("a: !!python/object/apply:os.getcwd []\n")
+
+    with pytest.raises(yaml.YAMLError):
+        read_config(tmp_path, "c.yaml")

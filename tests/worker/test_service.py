@@ -1,0 +1,628 @@
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.wire.frames import FrameReader, encode, to_server_decoder
+from modelserver.wire.messages import BODY, INSTANCE, Answer, Load, Result, Row
+from modelserver.worker.metrics import HandlerMetrics
+from modelserver.worker.service import Service, is_out_of_memory
+from modelserver_handlers.context import Context
+from modelserver_handlers.errors import PredictionException
+
+Handler = Callable[[list[Any], Context], Any]
+
+
+class Bench:
+    """A service around a handler that counts its calls."""
+
+    def __init__(self, handler: Handler, batch_size: int = 8, **load: Any) -> None:
+        self.calls: list[int] = []
+        metrics = HandlerMetrics("m")
+        context = Context("m", "/", None, batch_size, None, "0", metrics=metrics)
+
+        def entry(data: list[Any], context: Context) -> Any:
+            self.calls.append(len(data))
+            return handler(data, context)
+
+        self.service = Service(entry, context, Load("m", "1", "/", "h", batch_size, **load), metrics)
+
+    def run(self, bodies: list[bytes], kind: int = BODY, **row: Any) -> list[tuple[Answer, bytes]]:
+        """The answers as the server reads them from the wire."""
+        return list(zip(*self.result(bodies, kind, **row), strict=True))
+
+    def result(self, bodies: list[bytes], kind: int = BODY, **row: Any) -> tuple[list[Answer], list[bytes]]:
+        self.message, contents = self.send(bodies, kind, **row)
+        return self.message.answers, contents
+
+    def send(self, bodies: list[bytes], kind: int, **row: Any) -> tuple[Result, list[bytes]]:
+        rows = [Row(f"id{i}", len(body), kind, **row) for i, body in enumerate(bodies)]
+        work = self.service.receive(7, rows, memoryview(b"".join(bodies)))
+        self.service.run(work)
+        stream = b"".join(encode(*work.result(0.5)))
+        ((message, tail),) = FrameReader(to_server_decoder).feed(stream)
+        assert isinstance(message, Result)
+        assert len(message.answers) == len(bodies), "one answer per row, whatever happens"
+        contents, position = [], 0
+        for answer in message.answers:
+            contents.append(bytes(tail[position : position + answer.size]))
+            position += answer.size
+        return message, contents
+
+
+def echo(data: list[Any], context: Context) -> list[Any]:
+    return [bytes(row["body"]) for row in data]
+
+
+def poisoned(data: list[Any], context: Context) -> list[Any]:
+    """Fails as a real handler does: as soon as it meets a bad row."""
+    if any(row["body"] == b"poison" or row["body"] == "poison" for row in data):
+        raise ValueError("bad row")
+    return [bytes(row["body"]) if isinstance(row["body"], bytearray) else row["body"] for row in data]
+
+
+def failures(answers: list[tuple[Answer, bytes]]) -> list[int]:
+    return [i for i, (answer, _) in enumerate(answers) if answer.failed]
+
+
+@pytest.fixture(autouse=True)
+def quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Failures print tracebacks; the tests that look at them ask for them."""
+
+
+# -- plain batches
+
+
+def test_each_row_gets_its_own_answer_in_order() -> None:
+    """Answer i belongs to row i (F23)."""
+    answers = Bench(echo).run([b"a", b"", b"ccc"])
+
+    assert answers == [(Answer(1), b"a"), (Answer(0), b""), (Answer(3), b"ccc")]
+
+
+def test_result_names_its_batch() -> None:
+    """The message carries sequence, time and number of calls."""
+    bench = Bench(echo)
+    bench.run([b"a"])
+
+    assert (bench.message.sequence, bench.message.handler_time, bench.message.calls) == (7, 0.5, 1)
+    assert bench.message.metrics is None
+
+
+@given(st.integers(1, 40))
+def test_no_answer_reaches_another_request(count: int) -> None:
+    """Unique tokens come back where they were sent from (F23)."""
+    tokens = [str(uuid.uuid4()).encode() for _ in range(count)]
+
+    assert [content for _, content in Bench(echo, count).run(tokens)] == tokens
+
+
+def test_instances_are_answered_in_json() -> None:
+    """A V1 row's answer is one JSON value with its type; a body row's follows its own rules."""
+    bench = Bench(lambda data, context: ["text"] * len(data))
+
+    assert bench.run([b"1"], INSTANCE) == [(Answer(6, 200, "application/json"), b'"text"')]
+    assert bench.run([b"1"], BODY) == [(Answer(4, 200, ""), b"text")]
+
+
+def test_json_answers_say_so() -> None:
+    """A dict is indented JSON with its content type."""
+    ((answer, content),) = Bench(lambda data, context: [{"a": 1}]).run([b""])
+
+    assert answer.content_type == "application/json"
+    assert content == b'{\n  "a": 1\n}'
+
+
+# -- what a handler sees
+
+
+def test_context_shows_the_requests_of_the_batch() -> None:
+    """Ids, headers in any case, url_path and explain are those of each row (reference 6.1, 7.3)."""
+    seen: list[Any] = []
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        seen.append(dict(context.request_ids or {}))
+        seen.append([context.get_request_header(0, name) for name in ("x-FOO", "explain", "url_path", "nothing")])
+        seen.append(context.get_all_request_header(0)["body"])
+        return ["ok"] * len(data)
+
+    headers = msgspec.Raw(msgspec.msgpack.encode([(b"X-Foo", b"1"), (b"explain", b"forged")]))
+    Bench(handler).run([b"a", b"b"], headers=headers, url_path="a/b", explain=True, content_type="text/plain; q=1")
+
+    assert seen == [{0: "id0", 1: "id1"}, ["1", "True", "a/b", None], {"content-type": "text/plain"}]
+
+
+def test_parameters_reach_the_handler() -> None:
+    """What stood beside the instances of a V1 body is there for each of its rows."""
+    bench = Bench(lambda data, context: [context.get_request_parameters(i) for i in range(len(data))])
+
+    answers = bench.run([b"1", b"2"], INSTANCE, extra=b'{"parameters":{"k":3}}')
+
+    assert [json.loads(content) for _, content in answers] == [{"parameters": {"k": 3}}] * 2
+
+
+def test_handler_may_take_its_rows_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a failed call did to its rows is not seen by the calls that follow (F18)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        bodies = [row.pop("body") for row in data]
+        if b"poison" in bodies:
+            raise ValueError("bad row")
+        return [bytes(body) for body in bodies]
+
+    answers = Bench(handler).run([b"a", b"poison", b"c", b"d"])
+
+    assert failures(answers) == [1]
+    assert [content for _, content in answers][2:] == [b"c", b"d"]
+
+
+# -- isolation (design, section 5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("kind", [BODY, INSTANCE], ids=["body", "instance"])
+def test_failing_row_fails_alone_in_every_position(size: int, kind: int) -> None:
+    """One bad row of a batch gets the error, all others their answers (F18)."""
+    good = b"good" if kind == BODY else b'"good"'
+    bad = b"poison" if kind == BODY else b'"poison"'
+    for position in range(size):
+        bench = Bench(poisoned, 8)
+        bodies = [bad if i == position else good for i in range(size)]
+
+        answers = bench.run(bodies, kind)
+
+        assert failures(answers) == [position]
+        status, text = (503, b"Prediction failed") if kind == BODY else (500, b"ValueError : bad row")
+        assert (answers[position][0].status, answers[position][1]) == (status, text)
+        assert answers[position][0].error_type == "InternalServerException"
+        assert all(content == good for i, (_, content) in enumerate(answers) if i != position)
+        assert len(bench.calls) <= 1 + 2 * math.ceil(math.log2(size))
+        assert bench.message.calls == len(bench.calls)
+
+
+@given(st.data(), st.sampled_from([2, 4, 8, 16, 32, 64]))
+def test_two_failing_rows_fail_alone(data: st.DataObject, size: int) -> None:
+    """Two bad rows anywhere in a batch leave the others whole (F20)."""
+    bad = data.draw(st.sets(st.integers(0, size - 1), min_size=2, max_size=2))
+
+    answers = Bench(poisoned, size).run([b"poison" if i in bad else b"good" for i in range(size)])
+
+    assert set(failures(answers)) == bad
+
+
+@given(st.data(), st.integers(1, 64))
+def test_number_of_calls_is_bounded(data: st.DataObject, size: int) -> None:
+    """However many rows are bad, the bad ones fail and the handler is not called without end (F20)."""
+    bad = data.draw(st.sets(st.integers(0, size - 1)))
+    bench = Bench(poisoned, size)
+
+    answers = bench.run([b"poison" if i in bad else b"good" for i in range(size)])
+
+    assert bad <= set(failures(answers))
+    depth = math.ceil(math.log2(max(2, size)))
+    assert len(bench.calls) <= min(2 * size - 1, 4 * depth + 4 + depth)
+    assert all(content == b"good" for answer, content in answers if not answer.failed)
+
+
+def test_all_rows_bad_all_fail_and_the_next_batch_works() -> None:
+    """A batch of nothing but bad rows fails whole, and the service goes on (F20)."""
+    bench = Bench(poisoned)
+
+    assert failures(bench.run([b"poison"] * 8)) == list(range(8))
+    assert bench.run([b"good"]) == [(Answer(4), b"good")]
+
+
+def test_isolation_can_be_turned_off() -> None:
+    """Without isolation one call is made and all rows share its error, as in TorchServe."""
+    bench = Bench(poisoned, isolate=False)
+
+    assert failures(bench.run([b"a", b"poison", b"c"])) == [0, 1, 2]
+    assert bench.calls == [3]
+
+
+def test_failure_is_printed_for_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """The reason of a failure is on standard error, once for the batch and once for the guilty row."""
+    Bench(poisoned).run([b"a", b"b", b"c", b"poison"])
+
+    assert capsys.readouterr().err.count("ValueError: bad row") == 2
+
+
+# -- wrong results (reference 6.5)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [None, {"a": 1}, (b"a", b"b"), "ab", 5, iter([b"a", b"b"]), (b for b in (b"a", b"b"))],
+    ids=["None", "dict", "tuple", "str", "int", "iterator", "generator"],
+)
+def test_result_that_is_no_list_is_refused(returned: Any) -> None:
+    """Anything but a list is an invalid output, in the words of each protocol (F19)."""
+    bench = Bench(lambda data, context: returned)
+
+    for answer, content in bench.run([b"a", b"b"]):
+        assert (answer.failed, answer.status, content) == (True, 503, b"Invalid model predict output")
+    ((answer, content),) = bench.run([b"1"], INSTANCE)
+    assert answer.status == 500
+    assert content == f"The handler returned {type(returned).__name__}, a list is needed.".encode()
+
+
+@pytest.mark.parametrize(("surplus", "count"), [(-1, 3), (1, 5), (-4, 0)])
+def test_wrong_number_of_answers_is_refused(surplus: int, count: int) -> None:
+    """Too few and too many answers are never handed out by position (F19)."""
+    sizes: list[int] = []
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        sizes.append(len(data))
+        return [b"x"] * max(0, len(data) + surplus)
+
+    answers = Bench(handler, isolate=False).run([b""] * 4)
+    assert {(a.status, c) for a, c in answers} == {(503, b"number of batch response mismatched")}
+
+    answers = Bench(handler, isolate=False).run([b"1"] * 4, INSTANCE)
+    expected = f"size of prediction is not equal to the size of instances: expected 4, the handler returned {count}"
+    assert {(a.status, c.decode()) for a, c in answers} == {(500, expected)}
+
+
+def test_row_that_changes_the_number_of_answers_fails_alone() -> None:
+    """A handler that leaves a bad row out fails that row only (F19)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        return [bytes(row["body"]) for row in data if row["body"] != b"poison"]
+
+    answers = Bench(handler).run([b"a", b"poison", b"c"])
+
+    assert failures(answers) == [1]
+    assert answers[1][1] == b"number of batch response mismatched"
+
+
+def test_handler_that_always_returns_one_answer_serves_a_batch_anyway() -> None:
+    """A handler written for single requests gets its rows one by one."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        return [bytes(data[0]["body"])]
+
+    assert [content for _, content in Bench(handler).run([b"a", b"b", b"c"])] == [b"a", b"b", b"c"]
+
+
+def test_service_works_after_a_broken_contract() -> None:
+    """One wrong result does not spoil the next batch (F19)."""
+    results = iter([None, [b"fine"]])
+    bench = Bench(lambda data, context: next(results))
+
+    assert bench.run([b""])[0][0].failed
+    assert bench.run([b""]) == [(Answer(4), b"fine")]
+
+
+# -- exceptions with a meaning
+
+
+@pytest.mark.parametrize(("code", "status"), [(404, 404), (599, 599), (413, 507), (42, 500), (100_000, 500), (-1, 500)])
+@pytest.mark.parametrize("kind", [BODY, INSTANCE])
+def test_prediction_exception_names_its_status(code: int, status: int, kind: int) -> None:
+    """The code and message are the client's, 413 becomes 507, and what is no status becomes 500."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        raise PredictionException("no such thing", code)
+
+    ((answer, content),) = Bench(handler).run([b"1"], kind)
+
+    assert (answer.failed, answer.status, content) == (True, status, b"no such thing")
+
+
+def test_prediction_exception_of_a_subclass_or_another_module_counts() -> None:
+    """Old handlers bring the class by another import, or derive from it."""
+    foreign = type("PredictionException", (Exception,), {"error_code": 418, "message": "teapot"})
+    derived = type("Mine", (foreign,), {})
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        raise derived("x")
+
+    assert [(a.status, c) for a, c in Bench(handler).run([b""])] == [(418, b"teapot")]
+
+
+def test_prediction_exception_hits_the_guilty_row_only() -> None:
+    """A status of one's own is not shared with the neighbours (F18)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        if any(row["body"] == b"poison" for row in data):
+            raise PredictionException("not found", 404)
+        return echo(data, context)
+
+    answers = Bench(handler).run([b"a", b"poison", b"c"])
+
+    assert [a.status for a, _ in answers] == [200, 404, 200]
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate"), ValueError("no CUDA device")]
+)
+@pytest.mark.parametrize("kind", [BODY, INSTANCE])
+def test_out_of_memory_fails_the_batch_without_another_try(error: Exception, kind: int) -> None:
+    """Want of memory is 507 for all rows, and the handler is not driven into it again (F43)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        raise error
+
+    bench = Bench(handler)
+    answers = bench.run([b"1"] * 4, kind)
+
+    assert {(a.failed, a.status, c) for a, c in answers} == {(True, 507, b"Out of resources")}
+    assert bench.calls == [4]
+    assert is_out_of_memory(error)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(KeyError("instances"), "KeyError : 'instances'"), (ValueError("\ud800"), "ValueError : ?"), (Mute(), "Mute : ")],
+)
+def test_instance_is_told_the_exception(error: Exception, text: str) -> None:
+    """V1 clients get class and text of the exception, whatever that text is."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        raise error
+
+    assert Bench(handler).run([b"1"], INSTANCE) == [
+        (Answer(len(text), 500, failed=True, error_type="InternalServerException"), text.encode())
+    ]
+
+
+def test_exit_of_the_handler_is_not_swallowed() -> None:
+    """A handler that calls sys.exit ends its process; that is no failure of a row."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        Bench(handler).run([b""])
+
+
+# -- rows that cannot be read, rejections
+
+
+def test_unreadable_row_is_a_bad_request_and_the_others_run() -> None:
+    """A row that cannot be decoded never reaches the handler (F2)."""
+    bench = Bench(lambda data, context: [row["body"] for row in data])
+
+    answers = bench.run([b"1", b"{broken", b"3"], INSTANCE)
+
+    assert bench.calls == [2]
+    assert failures(answers) == [1]
+    assert (answers[1][0].status, answers[1][0].error_type) == (400, "BadRequestException")
+    assert [content for _, content in answers][::2] == [b"1", b"3"]
+
+
+def test_nothing_readable_calls_nobody() -> None:
+    """A batch of unreadable rows is answered without the handler (F7)."""
+    bench = Bench(echo)
+
+    answers = bench.run([b"x", b"y"], content_type="multipart/form-data")
+
+    assert bench.calls == []
+    assert [a.status for a, _ in answers] == [400, 400]
+    assert bench.message.calls == 0
+
+
+def test_parameters_that_are_no_json_are_a_bad_request() -> None:
+    """A handler does not stumble over fields that cannot be read (F2)."""
+    bench = Bench(lambda data, context: [context.get_request_parameters(0)])
+
+    ((answer, _),) = bench.run([b"1"], INSTANCE, extra=b'{"a":"\xff"}')
+
+    assert (answer.status, answer.error_type, bench.calls) == (400, "BadRequestException", [])
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "expected"), [(400, "BadRequestException", 400), (422, "InternalServerException", 422)]
+)
+def test_rejected_row_gets_the_handlers_words(status: int, kind: str, expected: int) -> None:
+    """A handler may turn one row away by position; the others are answered, by one call (F17)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.reject(1, "no picture", status)
+        return ["ok", None, "ok"]
+
+    bench = Bench(handler)
+    answers = bench.run([b"a", b"b", b"c"])
+
+    assert failures(answers) == [1]
+    assert answers[1] == (Answer(10, expected, failed=True, error_type=kind), b"no picture")
+    assert bench.calls == [3]
+
+
+def test_rejection_counts_when_the_call_fails_for_it() -> None:
+    """A handler that rejects a row and then fails over its absence still has told the reason (F17)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        good = []
+        for i, row in enumerate(data):
+            if row["body"] == b"poison":
+                context.reject(i, "no picture")
+            else:
+                good.append(bytes(row["body"]))
+        if not good:
+            raise RuntimeError("stack expects a non-empty list")
+        return good
+
+    answers = Bench(handler).run([b"a", b"poison", b"c"])
+
+    assert [(a.status, c) for a, c in answers] == [(200, b"a"), (400, b"no picture"), (200, b"c")]
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "expected"),
+    [(ValueError("truncated"), 400, (400, b"truncated")), ("\ud800", 0, (500, b"?")), (None, "x", (500, b"None"))],
+)
+def test_rejection_may_say_anything(message: Any, status: Any, expected: tuple[int, bytes]) -> None:
+    """Messages and statuses of any type become an answer."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.reject(0, message, status)
+        return [None]
+
+    ((answer, content),) = Bench(handler).run([b""])
+
+    assert (answer.failed, answer.status, content) == (True, *expected)
+
+
+# -- the answer's status, headers and size
+
+
+def test_status_headers_and_type_are_per_row() -> None:
+    """What a handler sets for a row goes with that row's answer alone (reference 7.5)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.set_response_status(201, "Made", idx=1)
+        context.set_response_header(1, "X-A", "1")
+        context.set_response_content_type(2, "text/x")
+        return [{"a": 1}] * 3
+
+    answers = [answer for answer, _ in Bench(handler).run([b""] * 3)]
+
+    assert answers == [
+        Answer(12, 200, "application/json"),
+        Answer(12, 201, "application/json", "Made", [("X-A", "1")]),
+        Answer(12, 200, "text/x"),
+    ]
+
+
+def test_content_type_header_in_any_case_is_the_content_type() -> None:
+    """A content type set as a header appears once."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.set_response_header(0, "Content-Type", "image/png")
+        return [b"x"]
+
+    assert Bench(handler).run([b""]) == [(Answer(1, 200, "image/png"), b"x")]
+
+
+def test_status_of_all_rows() -> None:
+    """A status may be set for the whole batch."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.set_all_response_status(202, "Later")
+        return [b""] * 2
+
+    assert [(a.status, a.phrase) for a, _ in Bench(handler).run([b"", b""])] == [(202, "Later")] * 2
+
+
+def test_status_of_a_failed_call_does_not_leak_into_the_next() -> None:
+    """What was set before a failure is forgotten with the call (F18)."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        if len(data) > 1:
+            context.set_all_response_status(299)
+            raise ValueError
+        return [b"ok"]
+
+    assert [a.status for a, _ in Bench(handler).run([b"", b""])] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [("404", 404), (HTTPStatus.CREATED, 201), (204.0, 204), (None, 500), ("none", 500), (7, 500), (math.inf, 500)],
+)
+def test_any_status_can_be_sent(status: Any, sent: int) -> None:
+    """Statuses of other types, or of none, make no message that the server would refuse."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.set_response_status(status, "\ud800", 0)
+        context.set_response_header(0, "X-\udcff", "\ud800")
+        return [b""]
+
+    ((answer, _),) = Bench(handler).run([b""])
+
+    assert (answer.status, answer.phrase, answer.headers) == (sent, "?", [("X-?", "?")])
+
+
+class Broken(dict[str, Any]):
+    def items(self) -> Any:
+        raise LookupError("broken object")
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, "\ud800", {"a": b"x"}], ids=["object", "set", "text", "bytes"])
+def test_answer_without_a_form_fails_its_row_only(value: Any) -> None:
+    """An output that cannot be sent is its own row's fault, and no reason for another call."""
+    bench = Bench(lambda data, context: [b"ok", value, b"ok"])
+
+    answers = bench.run([b""] * 3)
+
+    assert failures(answers) == [1]
+    assert (answers[1][0].status, answers[1][1]) == (503, b"Unsupported model output data type.")
+    assert bench.calls == [3]
+
+
+@pytest.mark.parametrize(("kind", "status"), [(BODY, 503), (INSTANCE, 500)])
+def test_answer_whose_encoding_fails_is_a_failure(kind: int, status: int) -> None:
+    """An object of the handler's that raises while it is written does not end the worker."""
+    bench = Bench(lambda data, context: [Broken(a=1)])
+
+    ((answer, _),) = bench.run([b"1"], kind)
+
+    assert (answer.failed, answer.status) == (True, status)
+
+
+@pytest.mark.parametrize("kind", [BODY, INSTANCE])
+def test_unserialisable_prediction_has_each_protocols_status(kind: int) -> None:
+    """503 on TorchServe's routes, 500 on V1 (design, section 9)."""
+    ((answer, content),) = Bench(lambda data, context: [object()]).run([b"1"], kind)
+
+    assert answer.status == (503 if kind == BODY else 500)
+    assert content == b"Unsupported model output data type."
+
+
+def test_answer_over_the_limit_fails_alone() -> None:
+    """A response larger than max_response_size is an error of its own row; at the limit it is fine (F28)."""
+    bench = Bench(lambda data, context: [b"x" * 10, b"x" * 11], max_response_size=10)
+
+    (fine, _), (answer, content) = bench.run([b"", b""])
+
+    assert fine == Answer(10)
+    assert (answer.failed, answer.status) == (True, 500)
+    assert b"11 bytes, max_response_size allows 10" in content
+
+
+# -- metrics
+
+
+def test_metrics_travel_with_the_answers() -> None:
+    """What a handler measured is in the result, tagged with its request, also from calls that failed."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.metrics.add_counter("seen", len(data), 0)
+        return poisoned(data, context)
+
+    bench = Bench(handler)
+    bench.run([b"a", b"poison"])
+
+    assert bench.message.metrics is not None
+    assert [(m.value, m.request_id) for m in bench.message.metrics] == [(2.0, "id0"), (1.0, "id0"), (1.0, "id1")]
+    bench.run([b"a"])
+    assert bench.message.metrics is not None
+    assert len(bench.message.metrics) == 1
+
+
+def test_phases_of_all_calls_are_added() -> None:
+    """The seconds of preprocess, inference and postprocess are those of the calls that gave answers."""
+
+    def handler(data: list[Any], context: Context) -> list[Any]:
+        context.state.phases = (1.0, 2.0, 0.5)
+        return poisoned(data, context)
+
+    bench = Bench(handler)
+    bench.run([b"a", b"b", b"poison", b"d"])
+
+    assert bench.message.phases == (2.0, 4.0, 1.0)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from modelserver.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
+from modelserver.wire.messages import Answer, Ping, Pong, Predict, Result, Row, Stop
+from modelserver.worker.channel import ServerChannel
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_messages_end_when_the_server_closes(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A worker reads all that was sent and then sees the end."""
+    ours, theirs = ends
+    ours.sendall(b"".join(encode(Ping())) + b"".join(encode(Predict(5, [Row("a", 2)]), [b"xy"])))
+    ours.sendall(b"".join(encode(Stop())))
+    ours.close()
+
+    received = [(message, bytes(tail)) for message, tail in ServerChannel(theirs).messages()]
+
+    assert received == [(Ping(), b""), (Predict(5, [Row("a", 2)]), b"xy"), (Stop(), b"")]
+
+
+def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A worker does not guess at what is no frame."""
+    ours, theirs = ends
+    ours.sendall(b"\x00" * 8)
+
+    with pytest.raises(ProtocolError):
+        next(ServerChannel(theirs).messages())
+
+
+@pytest.mark.parametrize("sizes", [[], [10, 0, 20], [3_000_000, 0, 1], [200] * 2000], ids=str)
+def test_answers_of_any_size_are_written_whole(
+    sizes: list[int], ends: tuple[socket.socket, socket.socket]
+) -> None:
+    """More pieces than one call takes, and more bytes than the socket holds, arrive complete and in order."""
+    ours, theirs = ends
+    bodies = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
+    message = Result(1, [Answer(size) for size in sizes], 0.0)
+
+    def write() -> None:
+        channel = ServerChannel(theirs)
+        channel.send(message, bodies)
+        channel.send(Pong())
+        theirs.shutdown(socket.SHUT_WR)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reader = FrameReader(to_server_decoder)
+    received = []
+    while data := ours.recv(1 << 16):
+        received += [(m, bytes(tail)) for m, tail in reader.feed(data)]
+    writer.join()
+
+    assert received == [(message, b"".join(bodies)), (Pong(), b"")]
+
+
+def answers_in(end: socket.socket) -> list[int]:
+    """The sequences of the results that can be read now."""
+    end.setblocking(False)
+    try:
+        data = end.recv(1 << 16)
+    except BlockingIOError:
+        return []
+    finally:
+        end.setblocking(True)
+    messages = [message for message, _ in FrameReader(to_server_decoder).feed(data)]
+    return [message.sequence for message in messages if isinstance(message, Result)]
+
+
+class Clock:
+    """Stands in for the time module."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("modelserver.worker.channel.time", made)
+    return made
+
+
+def test_quick_answers_of_one_read_are_one_write(
+    ends: tuple[socket.socket, socket.socket], clock: Clock
+) -> None:
+    """Answers that are ready at once are held until what was read together is worked off."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    ours.sendall(b"".join(encode(Predict(1, []))) + b"".join(encode(Predict(2, []))))
+    messages = channel.messages()
+
+    seen = []
+    for _ in range(2):
+        message, _ = next(messages)
+        assert isinstance(message, Predict)
+        channel.send_soon(Result(message.sequence, [], 0.0))
+        seen.append(answers_in(ours))
+    ours.shutdown(socket.SHUT_WR)
+    assert list(messages) == []
+
+    assert seen == [[], []]
+    assert answers_in(ours) == [1, 2]
+
+
+def test_slow_answer_does_not_wait_for_the_next_batch(
+    ends: tuple[socket.socket, socket.socket], clock: Clock
+) -> None:
+    """Of two batches that were read together, the first one's answer leaves before the second one runs."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    ours.sendall(b"".join(encode(Predict(1, []))) + b"".join(encode(Predict(2, []))))
+    messages = channel.messages()
+
+    for sequence in (1, 2):
+        next(messages)
+        clock.now += 0.05
+        channel.send_soon(Result(sequence, [], 0.0))
+        assert answers_in(ours) == [sequence]
