@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from benchmarks.archives import build_resnet, photograph
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import common_parser, numbers, tell
+from benchmarks.options import common_parser, numbers, run, tell
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import ROOT, BenchmarkError, ModelServer, model_server, sample_answer
 from modelserver.settings.cpus import usable_cpus
@@ -187,4 +187,4 @@ def print_report(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

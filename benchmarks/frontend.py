@@ -22,7 +22,7 @@ from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
 from benchmarks.lone import Lone, idle_share, measure_lone, worst_added
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import common_parser, numbers, tell
+from benchmarks.options import common_parser, numbers, run, tell
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import QUEUE_SIZE, BenchmarkError, Running, echo_server, model_server, sample_answer
 
@@ -223,4 +223,4 @@ def _lone_row(lone: Lone) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import urlsplit
 
 import uvloop
@@ -161,6 +161,7 @@ class _Crowd:
         self.request = head.encode() + load.body
         self.failures: Counter[str] = Counter()
         self.answers: list[tuple[float, float]] = []  # time of the answer since the start, latency
+        self.late = 0  # answers after the end
         self.began = 0.0
         self.open = False
         self.waiting: set[_Connection] = set()
@@ -204,6 +205,8 @@ class _Crowd:
             self.failures[f"status {status}"] += 1
         elif self.open:
             self.answers.append((now - self.began, now - connection.asked))
+        else:
+            self.late += 1
         self.check_end()
 
     def lost(self, connection: _Connection) -> None:
@@ -224,7 +227,7 @@ class _Crowd:
         if not latencies:
             self.failures["nothing answered"] += 1
         return Outcome(
-            requests=len(self.answers),
+            requests=len(self.answers) + self.late,
             rate=len(latencies) / seconds if latencies else 0.0,
             p50_ms=percentile(latencies, 50),
             p99_ms=percentile(latencies, 99),
@@ -244,8 +247,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = cast("asyncio.Transport", transport)
         self._ask()
 
     def data_received(self, data: bytes) -> None:

@@ -21,7 +21,7 @@ from benchmarks.archives import build_resnet, photograph
 from benchmarks.eager_loop import EagerLoop, eager_loop
 from benchmarks.load import Load, run_load
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import common_parser, numbers, tell
+from benchmarks.options import common_parser, numbers, run, tell
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, model_server, sample_answer
 from modelserver.settings.cpus import usable_cpus
@@ -189,4 +189,4 @@ def print_report(summary: Sequence[Figure], samples: Sequence[Sample], marks: Se
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

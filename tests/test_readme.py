@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from dataclasses import dataclass
 from importlib.metadata import metadata
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,16 @@ from modelserver.api.openapi import describe_listener
 from modelserver.cli import build_parser
 
 _ROOT = Path(__file__).parents[1]
-_TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{p.name}" for p in _ROOT.glob("docs/*.md")))
+_TEXTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"docs/{p.name}" for p in _ROOT.glob("docs/*.md")),
+)
 _EXAMPLES = tuple(str(path.relative_to(_ROOT)) for path in _ROOT.glob("examples/*/README.md"))
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")
 
-_OURS = {"modelserver": build_parser, "modelserver-archive": archiver.build_parser}
+_OURS = {"modelserver": build_parser, "modelserver-archive": archiver.make_parser}
 _LISTENERS: dict[int, Any] = {8080: "inference", 8081: "management", 8082: "metrics"}
 _PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "-r"}
 # Files that the reader has or makes: a photo, the handler that docs/handlers.md shows.
@@ -73,11 +79,14 @@ def block_under(heading: str, text: str = _README) -> str:
     return found[1].strip()
 
 
-_COMMANDS = [
-    pytest.param(command, id=f"{name}: {command.text}"[:90])
-    for name in (*_TEXTS, *_EXAMPLES)
-    for command in commands((_ROOT / name).read_text(encoding="utf-8"))
-]
+def cases(*names: str) -> list[Any]:
+    """Parameters: the commands of these names in all texts."""
+    return [
+        pytest.param(command, id=f"{text}: {command.text}"[:90])
+        for text in (*_TEXTS, *_EXAMPLES)
+        for command in commands((_ROOT / text).read_text(encoding="utf-8"))
+        if command.name in names
+    ]
 
 
 # The two commands
@@ -168,45 +177,44 @@ def is_there(path: str) -> bool:
     return bool(_READERS_OWN.fullmatch(path)) or (_ROOT / path).exists()
 
 
-@pytest.mark.parametrize("command", [p for p in _COMMANDS if p.values[0].name in _OURS])  # type: ignore[union-attr]
+@pytest.mark.parametrize("command", cases(*_OURS))
 def test_flags_exist(command: Command) -> None:
     """The parser of the command accepts them."""
     _OURS[command.name]().parse_args(command.arguments)
 
 
-@pytest.mark.parametrize("command", _COMMANDS)
+@pytest.mark.parametrize("command", cases("curl", "python", "python3", *_OURS))
 def test_files_exist(command: Command) -> None:
     """Files and folders that a command names are in the clone."""
     named = [value for key, value in pairwise(command.arguments) if key in _PATH_OPTIONS]
     if command.name.startswith("python"):
         named += [word for word in command.arguments[:1] if word.endswith(".py")]
-    if command.name == "modelserver-archive":
-        named = [value for value in named if value != "image_classifier"]
 
     assert [path for path in named if not is_there(path)] == []
 
 
-@pytest.mark.parametrize("command", _COMMANDS)
+@pytest.mark.parametrize("command", cases("pip"))
 def test_extras_exist(command: Command) -> None:
     """``pip install x[extra]`` names extras of the package."""
-    named = re.findall(r"\[([a-z,]+)\]", " ".join(command.arguments)) if command.name == "pip" else []
+    named = re.findall(r"\[([a-z,]+)\]", " ".join(command.arguments))
     known = set(metadata("modelserver").get_all("Provides-Extra") or ())
 
     assert {extra for group in named for extra in group.split(",")} <= known
 
 
-def test_options_of_scripts_exist() -> None:
-    """A script that is called with an option knows it."""
-    called = [p.values[0] for p in _COMMANDS if p.values[0].name.startswith("python")]  # type: ignore[union-attr]
-    scripts = [call for call in called if isinstance(call, Command) and call.arguments[0].endswith(".py")]
+@pytest.mark.parametrize("command", cases("python", "python3"))
+def test_options_of_scripts_exist(command: Command) -> None:
+    """A script that is called with an option knows it; a module that is called exists."""
+    first, *rest = command.arguments
+    if first.endswith(".py"):
+        source = (_ROOT / first).read_text(encoding="utf-8")
+        assert [word for word in rest if word.startswith("--") and f'"{word}"' not in source] == []
+    else:
+        assert first == "-m"
+        assert find_spec(rest[0]) is not None
 
-    assert scripts
-    for call in scripts:
-        source = (_ROOT / call.arguments[0]).read_text(encoding="utf-8")
-        assert [word for word in call.arguments if word.startswith("--") and f'"{word}"' not in source] == []
 
-
-@pytest.mark.parametrize("command", [p for p in _COMMANDS if p.values[0].name == "curl"])  # type: ignore[union-attr]
+@pytest.mark.parametrize("command", cases("curl"))
 def test_curl_asks_for_what_there_is(command: Command) -> None:
     """Port, method, path and query parameters are those of a route."""
     (url,) = [word for word in command.arguments if "localhost:" in word]

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         if options.stop:
-            return stop(wait=options.foreground)
+            return stop(quiet=options.foreground)
         return start(options, arguments)
     except ConfigError as error:
         print(error, flush=True)  # noqa: T201
@@ -125,7 +125,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
     # What only the serving process needs is imported here: the other commands answer at once.
     import uvloop
 
-    from modelserver.server import STARTED, Server
+    from modelserver.server import Server
     from modelserver.telemetry.logs import log_directories, setup_logging
 
     say_start(options, loaded)
@@ -138,12 +138,8 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
     )
     path = pid_file()
 
-    def on_started() -> None:
-        say(STARTED)
-        readiness.started()
-
     async def run() -> None:
-        await Server(loaded, stamped_log=logs.stamped, on_started=on_started).run()
+        await Server(loaded, stamped_log=logs.stamped, on_started=readiness.started, on_progress=readiness.progress).run()
 
     write_pid(path)
     try:
@@ -169,8 +165,8 @@ def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
         say(explain(loaded))
 
 
-def stop(*, wait: bool) -> int:
-    """Ends the running server (reference 2.2). With ``wait`` silently, once it is gone."""
+def stop(*, quiet: bool) -> int:
+    """Ends the running server (reference 2.2) and waits for its end: until then its ports are not free."""
     path = pid_file()
     pid = read_pid(path)
     if pid is None or not is_server(pid):
@@ -188,10 +184,6 @@ def stop(*, wait: bool) -> int:
         say(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
         return 1
     Path("key_file.json").unlink(missing_ok=True)
-    if not wait:
-        path.unlink(missing_ok=True)
-        say("modelserver has stopped.")
-        return 0
     deadline = time.monotonic() + STOP_TIMEOUT
     while is_server(pid):
         if time.monotonic() > deadline:
@@ -199,6 +191,8 @@ def stop(*, wait: bool) -> int:
             return 0
         time.sleep(0.05)
     path.unlink(missing_ok=True)
+    if not quiet:
+        say("modelserver has stopped.")
     return 0
 
 

@@ -6,9 +6,15 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+# Scripts wait for this line on standard output (reference 1).
+STARTED_LINE = "Model server started."
+
+# What the serving process writes to the command, a line each.
 _STARTED = "started"
+_FAILED = "failed "
+_PROGRESS = "progress "
 
 
 class Readiness:
@@ -24,26 +30,38 @@ class Readiness:
             # Workers must not hold it open: the command waits for its end.
             os.set_inheritable(descriptor, False)
 
+    def progress(self, text: str) -> None:
+        """Tells what takes its time; shown if the command runs on a terminal."""
+        if self._descriptor is not None:
+            self._write(self._descriptor, _PROGRESS + text)
+
     def started(self) -> None:
         """The listeners accept connections. From now on nothing is tied to the terminal any more."""
-        self._tell(_STARTED)
-        if self._descriptor is not None:
+        if self._descriptor is None:
+            print(STARTED_LINE, flush=True)  # noqa: T201 - the command's answer
+        else:
+            self._end(_STARTED)
             detach_output()
-            self._descriptor = None
 
     def failed(self, reason: str) -> int:
         """The start failed; returns the exit status."""
         if self._descriptor is None:
             print(reason, flush=True)  # noqa: T201 - the command's answer
         else:
-            self._tell(reason)
+            self._end(_FAILED + reason)
         return 1
 
-    def _tell(self, text: str) -> None:
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._descriptor, text.encode())
-                os.close(self._descriptor)
+    def _end(self, text: str) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            self._write(descriptor, text)
+            os.close(descriptor)
+
+    @staticmethod
+    def _write(descriptor: int, text: str) -> None:
+        # The command may be gone, interrupted by its user: the server does not need it.
+        with contextlib.suppress(OSError):
+            os.write(descriptor, " ".join(text.splitlines()).encode() + b"\n")
 
 
 def detach_output() -> None:
@@ -66,12 +84,46 @@ def start_detached(arguments: Sequence[str]) -> int:
         )
     finally:
         os.close(writing)
-    with os.fdopen(reading, "rb") as outcome:
-        text = outcome.read().decode("utf-8", "replace")
-    if text == _STARTED:
+    try:
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+            outcome = follow(lines)
+    except KeyboardInterrupt:
+        process.terminate()
+        print("Interrupted, the server was not started.", flush=True)  # noqa: T201
+        return 130
+    if outcome == _STARTED:
         # The server lives on: this process must not wait for it.
         process.returncode = 0
+        print(STARTED_LINE, flush=True)  # noqa: T201
         return 0
     code = process.wait()
-    print(text or f"modelserver ended with status {code} before it listened.", flush=True)  # noqa: T201
+    if outcome is None:
+        outcome = f"modelserver ended with status {code} before it listened."
+    print(outcome.removeprefix(_FAILED), flush=True)  # noqa: T201
     return code or 1
+
+
+def follow(lines: Iterable[str]) -> str | None:
+    """Shows the progress on a terminal; returns the last line that is none, None if there was no such line."""
+    outcome = None
+    with progress_display() as show:
+        for line in lines:
+            text = line.rstrip("\n")
+            if text.startswith(_PROGRESS):
+                show(text.removeprefix(_PROGRESS))
+            else:
+                outcome = text
+    return outcome
+
+
+@contextlib.contextmanager
+def progress_display() -> Iterator[Callable[[str], None]]:
+    """Yields what shows a text beside a spinner; on anything but a terminal it shows nothing."""
+    if not sys.stdout.isatty():
+        yield lambda _: None
+        return
+    # Imported for the eyes only: other uses of the command start without it.
+    from rich.console import Console  # noqa: PLC0415
+
+    with Console(stderr=True).status("Starting") as status:
+        yield status.update

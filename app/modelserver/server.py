@@ -18,6 +18,7 @@ from pathlib import Path
 from modelserver import __version__
 from modelserver.api.app import Services
 from modelserver.api.inference import InferenceApi
+from modelserver.daemon import STARTED_LINE
 from modelserver.listeners import Listeners, bind, roles_by_address
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
@@ -29,7 +30,6 @@ from modelserver.workers.devices import DeviceRing
 
 _log = logging.getLogger("modelserver.server")
 
-STARTED = "Model server started."
 _WORKDIR_PREFIX = "modelserver-"
 
 
@@ -40,13 +40,22 @@ class Server:
         loaded: the settings and where they came from.
         stamped_log: whether access lines bring their own time (see :class:`AccessLog`).
         on_started: called when the listeners accept connections.
+        on_progress: told what the start is busy with.
     """
 
-    def __init__(self, loaded: LoadedSettings, *, stamped_log: bool, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        *,
+        stamped_log: bool,
+        on_started: Callable[[], None],
+        on_progress: Callable[[str], None],
+    ) -> None:
         self._loaded = loaded
         self._settings = loaded.settings
         self._stamped_log = stamped_log
         self._on_started = on_started
+        self._on_progress = on_progress
         self._stop = asyncio.Event()
         self._signals = 0
 
@@ -94,7 +103,7 @@ class Server:
         metrics.on_render(lambda: show_pools(registry))
         log_configuration(settings)
         stopping = loop.create_task(self._stop.wait())
-        loading = loop.create_task(registry.load_initial())
+        loading = loop.create_task(registry.load_initial(self._on_progress))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         try:
             if loading.done() and not stopping.done():
@@ -104,7 +113,7 @@ class Server:
                 watch_system(loop, monitor, metrics, settings.metric_time_interval)
                 freeze_garbage()
                 self._on_started()
-                _log.info(STARTED)
+                _log.info(STARTED_LINE)
                 await stopping
             loading.cancel()
             await self._shut_down(listeners, registry)

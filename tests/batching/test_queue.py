@@ -13,7 +13,13 @@ from modelserver.wire.messages import Row
 
 
 def request(
-    name: str, count: int = 1, at: float = 0.0, *, key: object = "k", deadline: float | None = None, size: int = 1
+    name: str,
+    count: int = 1,
+    at: float = 0.0,
+    *,
+    key: object = "k",
+    deadline: float | None = None,
+    size: int = 1,
 ) -> Request:
     rows = [Row(f"{name}{i}", size) for i in range(count)]
     return Request(name, rows, [b"x" * size] * count, at, key=key, deadline=deadline)
@@ -73,7 +79,8 @@ def test_window_starts_at_the_oldest_arrival() -> None:
     assert line.take(10.99, 1) is None
     batch = line.take(11.0, 1)
     assert names(batch) == ["a0", "b0"]
-    assert batch is not None and batch.reason == "delay"
+    assert batch is not None
+    assert batch.reason == "delay"
     assert line.due(11.0, 1) == math.inf
 
 
@@ -255,7 +262,8 @@ def test_put_back_restores_order_and_counts() -> None:
     for name in "abcde":
         line.put(request(name))
     batch = line.take(0.0, 1)
-    assert batch is not None and counters(line) == (1, 1, 1)
+    assert batch is not None
+    assert counters(line) == (1, 1, 1)
 
     line.put_back(batch)
 
@@ -291,7 +299,8 @@ def test_put_back_keeps_the_window_of_the_oldest() -> None:
     first = line.take(1.0, 1)
     line.put(request("b", at=1.5))
     second = line.take(2.5, 1)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
 
     line.put_back(first)
     line.put_back(second)
@@ -328,7 +337,8 @@ def test_flushing_sends_what_waits_at_once() -> None:
     batch = line.take(0.0, 1)
 
     assert names(batch) == ["a0"]
-    assert batch is not None and batch.reason == "flush"
+    assert batch is not None
+    assert batch.reason == "flush"
 
 
 def test_reason_of_a_greedy_batch_is_an_idle_worker() -> None:
@@ -338,7 +348,8 @@ def test_reason_of_a_greedy_batch_is_an_idle_worker() -> None:
 
     batch = line.take(2.0, 1)
 
-    assert batch is not None and batch.reason == "idle"
+    assert batch is not None
+    assert batch.reason == "idle"
 
 
 def test_dispatch_time_is_that_of_the_first_parcel() -> None:

@@ -174,7 +174,8 @@ class Batcher(RuleBasedStateMachine):
             if full.reason == "requests":
                 assert requests >= self.MAX_REQUESTS
             else:
-                assert requests and nbytes + request.nbytes > self.MAX_BYTES
+                assert requests
+                assert nbytes + request.nbytes > self.MAX_BYTES
             assert self.snapshot() == before
             assert request.waiting == 0
             return

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import Any
 
@@ -51,7 +52,9 @@ def predicts(draw: st.DrawFn) -> Framed:
             len(body),
             draw(st.sampled_from([BODY, INSTANCE])),
             draw(TEXT),
-            msgspec.Raw(msgspec.msgpack.encode(draw(st.lists(st.tuples(st.binary(), st.binary()), max_size=2)))),
+            msgspec.Raw(
+                msgspec.msgpack.encode(draw(st.lists(st.tuples(st.binary(), st.binary()), max_size=2)))
+            ),
             draw(st.none() | PAIRS),
             draw(TEXT),
             draw(st.booleans()),
@@ -105,7 +108,7 @@ def feed(reader: FrameReader[Any], stream: bytes, cuts: list[int]) -> list[tuple
     """The messages of a stream that arrives in the pieces between ``cuts``."""
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     received: list[tuple[Any, bytes]] = []
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         received += [(message, bytes(tail)) for message, tail in reader.feed(stream[start:end])]
     return received
 
@@ -194,13 +197,19 @@ PONG = msgspec.msgpack.encode(Pong())
         pytest.param(frame(PONG[:-1]), id="head cut short"),
         pytest.param(frame(PONG + b"\x00"), id="more behind the head"),
         pytest.param(frame(PONG, b"tail"), id="bytes nobody announced"),
-        pytest.param(frame(msgspec.msgpack.encode(["load_failed", b"\xff", 500, False])), id="bytes for text"),
+        pytest.param(
+            frame(msgspec.msgpack.encode(["load_failed", b"\xff", 500, False])), id="bytes for text"
+        ),
         pytest.param(frame(b"\x94\xabload_failed\xa2\xff\xfe\xcd\x01\xf4\xc2"), id="text that is no UTF-8"),
         pytest.param(frame(b"\xc1" * 50), id="no msgpack"),
         pytest.param(frame(b"\x95\xa6result\x01\x90\xcb" + b"\0" * 8 + b"\x91" * 100_000), id="nested deep"),
         pytest.param(frame(msgspec.msgpack.encode(Ping())), id="the other side's message"),
-        pytest.param(frame(msgspec.msgpack.encode(Result(1, [Answer(5)], 0.0)), b"abc"), id="answer too short"),
-        pytest.param(frame(msgspec.msgpack.encode(Result(1, [Answer(2)], 0.0)), b"abc"), id="answer too long"),
+        pytest.param(
+            frame(msgspec.msgpack.encode(Result(1, [Answer(5)], 0.0)), b"abc"), id="answer too short"
+        ),
+        pytest.param(
+            frame(msgspec.msgpack.encode(Result(1, [Answer(2)], 0.0)), b"abc"), id="answer too long"
+        ),
         pytest.param(
             frame(msgspec.msgpack.encode(Result(1, [Answer(-2), Answer(5)], 0.0)), b"abc"), id="negative size"
         ),
@@ -276,7 +285,8 @@ def test_tail_is_a_view_of_what_arrived() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [("plain ü", "plain ü"), (404, "404"), (None, "None"), ("a\ud800b", "a?b"), ("\udcff", "?")]
+    ("value", "text"),
+    [("plain ü", "plain ü"), (404, "404"), (None, "None"), ("a\ud800b", "a?b"), ("\udcff", "?")],
 )
 def test_sendable_text_always_has_a_form_on_the_wire(value: object, text: str) -> None:
     """Anything becomes text; what is no Unicode becomes a question mark instead of an error."""

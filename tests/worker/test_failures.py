@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from modelserver.worker.failures import explain_failure, print_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_cause_names_the_line_in_the_archive(tmp_path: Path) -> None:

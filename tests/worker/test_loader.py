@@ -4,12 +4,14 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from modelserver.worker.loader import BUILT_IN_PACKAGE, HandlerNotUsable, load_handler
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Write = Callable[[str], str]
 _numbers = itertools.count()
@@ -87,7 +89,9 @@ def test_function_may_be_named(model_dir: Path, write: Write) -> None:
 
 def test_initialize_may_be_missing(model_dir: Path, write: Write) -> None:
     """A class without initialize needs none."""
-    loaded = load_handler(write("class A:\n    def handle(self, data, context):\n        return data\n"), model_dir)
+    loaded = load_handler(
+        write("class A:\n    def handle(self, data, context):\n        return data\n"), model_dir
+    )
 
     assert loaded.initialize(None) is None
 

@@ -107,7 +107,9 @@ def test_each_half_sees_its_own_batch(serve: Serve, handler: Halves) -> None:
     sent = serve([(1, ["a"]), (2, ["b"])])
 
     assert set(handler.events) == {"prepare a id-a", "prepare b id-b", "complete a id-a", "complete b id-b"}
-    measured = [m.request_id for result, _ in sent if isinstance(result, Result) for m in result.metrics or ()]
+    measured = [
+        m.request_id for result, _ in sent if isinstance(result, Result) for m in result.metrics or ()
+    ]
     assert measured == ["id-a", "id-b"]
 
 
@@ -123,7 +125,10 @@ def test_failing_row_of_either_half_fails_alone(serve: Serve, bad: str, position
     assert isinstance(first, Result)
     assert isinstance(second, Result)
     assert [answer.failed for answer in first.answers] == [name == bad for name in names]
-    assert [body for answer, body in zip(first.answers, bodies, strict=True) if not answer.failed] == [b"X", b"Y"]
+    assert [body for answer, body in zip(first.answers, bodies, strict=True) if not answer.failed] == [
+        b"X",
+        b"Y",
+    ]
     assert not second.answers[0].failed
 
 
@@ -177,7 +182,8 @@ class Undecided:
 
 
 @pytest.mark.parametrize(
-    ("instance", "answer"), [(Halves(), True), (Heir(), False), (Insisting(), True), (Undecided(), False), (None, False)]
+    ("instance", "answer"),
+    [(Halves(), True), (Heir(), False), (Insisting(), True), (Undecided(), False), (None, False)],
 )
 def test_only_the_class_that_promises_is_pipelined(instance: Any, answer: bool) -> None:
     """A parent's promise does not bind its children, and a promise needs both halves."""

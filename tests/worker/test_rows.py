@@ -75,7 +75,9 @@ def test_nan_is_read() -> None:
     assert math.isnan(load_json(b"NaN"))
 
 
-@pytest.mark.parametrize("text", [b"[" * 100_000 + b"]" * 100_000, b"1" * 5000, b'{"a":' * 100_000, b"", b"\0"])
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000 + b"]" * 100_000, b"1" * 5000, b'{"a":' * 100_000, b"", b"\0"]
+)
 def test_hostile_json_is_a_value_error(text: bytes) -> None:
     """Nesting without end and numbers without end are refused, not crashed on (F1, F3, F4)."""
     with pytest.raises(ValueError):  # noqa: PT011 - the decoders' own words
@@ -93,7 +95,9 @@ def test_no_body_is_an_empty_bytearray() -> None:
     assert type(value) is bytearray
 
 
-@pytest.mark.parametrize("content_type", ["", "application/octet-stream", "image/jpeg", "Application/JSON", "a/b/c;;"])
+@pytest.mark.parametrize(
+    "content_type", ["", "application/octet-stream", "image/jpeg", "Application/JSON", "a/b/c;;"]
+)
 def test_unknown_types_are_bytearrays(content_type: str) -> None:
     """What is neither exactly JSON nor text reaches the handler as a bytearray (F8)."""
     value = body_of(b'{"a": 1}', content_type)

@@ -21,9 +21,13 @@ from modelserver.worker.answers import Unserializable, dump_indented, encode_bod
 FLOATS = st.floats() | st.floats(-1e-3, 1e-3) | st.floats(1e14, 1e18)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | FLOATS | st.text(),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.lists(inner, max_size=3).map(tuple)
-    | st.dictionaries(st.text() | st.integers() | st.booleans() | st.none() | st.floats(), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(
+            st.text() | st.integers() | st.booleans() | st.none() | st.floats(), inner, max_size=4
+        )
+    ),
     max_leaves=12,
 )
 
@@ -51,7 +55,9 @@ def test_body_is_what_the_standard_encoder_writes(value: Any) -> None:
     assert dump_indented(value) == json.dumps(value, indent=2).encode()
 
 
-@pytest.mark.parametrize("value", [1e-5, 1.234e-05, 0.0001, 1e16, 123456789012345680.0, 5e-324, -0.0, [], {}, {"a": []}])
+@pytest.mark.parametrize(
+    "value", [1e-5, 1.234e-05, 0.0001, 1e16, 123456789012345680.0, 5e-324, -0.0, [], {}, {"a": []}]
+)
 def test_numbers_and_empty_containers_are_written_as_python_does(value: Any) -> None:
     """Where the fast encoder writes another form of a float, the standard one is used."""
     assert encode_body(value) == (json.dumps(value, indent=2).encode(), "application/json")
@@ -77,7 +83,8 @@ def test_bytes_and_text_go_out_as_they_are(value: Any, content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "content"), [(5, b"5"), (None, b"null"), (True, b"true"), ((1, 2), b"[\n  1,\n  2\n]"), (math.nan, b"NaN")]
+    ("value", "content"),
+    [(5, b"5"), (None, b"null"), (True, b"true"), ((1, 2), b"[\n  1,\n  2\n]"), (math.nan, b"NaN")],
 )
 def test_other_values_are_json(value: Any, content: bytes) -> None:
     """Numbers, None and tuples are JSON with its content type."""

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
 from modelserver.wire.messages import Answer, Ping, Pong, Predict, Result, Row, Stop
 from modelserver.worker.channel import ServerChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -62,9 +62,10 @@ class Preparation:
         self._policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
         self._next_id: Callable[[], int] = itertools.count(settings.initial_worker_port).__next__
 
-    async def open(self, url: str) -> ModelArchive:
-        """Finds, fetches and unpacks what the URL names."""
-        located = await locate(url, self._settings.model_store, self._policy, self._workdir)
+    async def open(self, url: str, on_progress: Callable[[str], None] | None = None) -> ModelArchive:
+        """Finds, fetches and unpacks what the URL names; the progress of a download is told and logged."""
+        steps = Steps(url, on_progress)
+        located = await locate(url, self._settings.model_store, self._policy, self._workdir, steps)
         return await asyncio.to_thread(
             open_archive,
             located.path,
@@ -189,6 +190,25 @@ class Preparation:
         if ".mar" in name or ".model" in name:
             name = name.rpartition(".")[0]
         return re.sub(r"\W", "_", name).removeprefix("_")
+
+
+class Steps:
+    """Tells how far a download is, at every tenth of it, or at every 64 MiB where its size is not known."""
+
+    def __init__(self, url: str, tell: Callable[[str], None] | None) -> None:
+        self._name = url.rpartition("/")[2].partition("?")[0]
+        self._tell = tell
+        self._told = 0
+
+    def __call__(self, received: int, total: int | None) -> None:
+        step = received * 10 // total if total else received >> 26
+        if step == self._told:
+            return
+        self._told = step
+        text = f"Downloading {self._name}: " + (f"{step * 10} %" if total else f"{received >> 20} MiB")
+        _log.info("%s", text)
+        if self._tell is not None:
+            self._tell(text)
 
 
 def _limits(options: ModelOptions) -> PoolLimits:

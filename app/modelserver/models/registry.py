@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from modelserver.errors import (
@@ -97,13 +97,19 @@ class Registry:
 
     # -- changing
 
-    async def register(self, registration: Registration, *, at_startup: bool = False) -> ModelVersion:
+    async def register(
+        self,
+        registration: Registration,
+        *,
+        at_startup: bool = False,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> ModelVersion:
         """Makes a model version known and starts its workers, without waiting for them.
 
         Raises:
             ModelServerError: as reference 5.2 lists; nothing is left of the attempt then.
         """
-        archive = await self._preparation.open(registration.url or "")
+        archive = await self._preparation.open(registration.url or "", on_progress)
         try:
             name = registration.model_name or archive.manifest.model_name
             if not name and at_startup:
@@ -203,12 +209,13 @@ class Registry:
 
     # -- start and end
 
-    async def load_initial(self) -> None:
+    async def load_initial(self, on_progress: Callable[[str], None]) -> None:
         """Registers what the settings name (reference 2.3); what cannot be is logged and left out."""
         for registration in await asyncio.to_thread(self._preparation.initial):
             _log.info("Loading initial models: %s", registration.url)
+            on_progress(f"Loading {registration.url}")
             try:
-                model = await self.register(registration, at_startup=True)
+                model = await self.register(registration, at_startup=True, on_progress=on_progress)
             except ModelServerError as error:
                 _log.error("Failed to load model: %s: %s", registration.url, error.message)
             else:

@@ -18,7 +18,7 @@ def print_failure(error: BaseException) -> None:
     while part is not None:
         part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_theirs(frame)])
         part = part.__cause__ or part.__context__
-    sys.stderr.write("".join(report.format()))
+    sys.stderr.write(sendable("".join(report.format())))
     sys.stderr.flush()
 
 

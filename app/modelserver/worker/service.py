@@ -134,11 +134,12 @@ class Service:
     def settle(self, work: Work, indices: list[int], state: BatchState, call: Callable[[], Any]) -> None:
         """Answers these rows by what ``call`` returns for them, or by further calls if it fails."""
         work.calls += 1
+        failed: Exception | None = None
         try:
             outputs = call()
             check_contract(outputs, len(indices))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._blame(work, indices, error, state)
+            failed = error
         else:
             for position, index in enumerate(indices):
                 work.answers[index] = self._encode(work.rows[index], outputs, position, state)
@@ -147,6 +148,9 @@ class Service:
         finally:
             if collected := self._metrics.collect():
                 work.metrics += collected
+        # Not within the handling of the error: it would be reported as the context of each that follows.
+        if failed is not None:
+            self._blame(work, indices, failed, state)
 
     def begin(self, state: BatchState) -> None:
         """Makes ``state`` what the handler sees."""

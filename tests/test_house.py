@@ -1,0 +1,252 @@
+"""The house as a whole: what is packaged, which room may import which, and that nothing goes undescribed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import modelserver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ROOT = Path(__file__).parents[1]
+_PACKAGES = {"modelserver": _ROOT / "app", "modelserver_handlers": _ROOT / "handlers"}
+_TORCH = {"torch", "torchvision"}
+
+# Room to the rooms it may import.
+_ALLOWED = {
+    "api": {"models", "batching", "workers", "wire", "telemetry", "settings", "errors", "ids"},
+    "models": {"workers", "wire", "telemetry", "settings", "errors"},
+    "workers": {"batching", "wire", "errors"},
+    "batching": {"wire", "ids"},
+    "wire": set(),
+    "worker": {"wire", "modelserver_handlers"},
+    "telemetry": {"errors", "settings"},
+    "settings": {"errors"},
+    "errors": set(),
+    "ids": set(),
+    "modelserver_handlers": set(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One source file, parsed."""
+
+    name: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """The folder or module directly under ``modelserver``, or the other package."""
+        return room_of(self.name)
+
+    def imports(self) -> Iterator[str]:
+        """The modules that are imported anywhere in it, in functions and for types too."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.name} imports relatively"
+                assert node.module is not None
+                yield node.module
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room_of(name: str) -> str:
+    """The room of a module's name."""
+    first, _, rest = name.partition(".")
+    return rest.partition(".")[0] if first == "modelserver" and rest else first
+
+
+def modules() -> list[Module]:
+    """All modules of both packages."""
+    found = []
+    for package, root in _PACKAGES.items():
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found.append(Module(name, ast.parse(path.read_text(encoding="utf-8"))))
+    return found
+
+
+_MODULES = modules()
+_NAMES = {module.name for module in _MODULES}
+
+
+def imported_rooms(module: Module) -> set[str]:
+    """The other rooms that a module imports from."""
+    ours = {name for name in module.imports() if name in _NAMES and name != "modelserver"}
+    return {room_of(name) for name in ours} - {module.room}
+
+
+# Imports
+
+
+def test_the_rooms_are_those_of_the_design() -> None:
+    """Every folder of the server has its row in the table of allowed imports."""
+    folders = {path.parent.name for path in (_ROOT / "app" / "modelserver").glob("*/__init__.py")}
+
+    assert folders <= set(_ALLOWED)
+
+
+def test_imports_go_one_way() -> None:
+    """api -> models -> workers -> batching -> wire <- worker -> handlers (design 3)."""
+    strays = {
+        module.name: strange
+        for module in _MODULES
+        if module.room in _ALLOWED and (strange := imported_rooms(module) - _ALLOWED[module.room])
+    }
+
+    assert strays == {}
+
+
+def test_the_server_does_not_import_torch() -> None:
+    """Only the handlers do."""
+    server = [module for module in _MODULES if module.room != "modelserver_handlers"]
+
+    assert [m.name for m in server if {name.partition(".")[0] for name in m.imports()} & _TORCH] == []
+
+
+def test_only_the_worker_side_imports_handlers() -> None:
+    """The server names them, and user code runs in workers only."""
+    others = [module for module in _MODULES if module.room not in {"worker", "modelserver_handlers"}]
+
+    assert [m.name for m in others if imported_rooms(m) & {"worker", "modelserver_handlers"}] == []
+
+
+def test_allowed_imports_have_no_circle() -> None:
+    """The table itself is an order: each room can be read with those below it only."""
+    left = {room: set(below) for room, below in _ALLOWED.items()}
+    while left:
+        lowest = {room for room, below in left.items() if not below & left.keys()}
+        assert lowest, f"these import each other: {sorted(left)}"
+        left = {room: below for room, below in left.items() if room not in lowest}
+
+
+# Descriptions
+
+
+def test_modules_are_described() -> None:
+    """Each opens with a docstring."""
+    assert [module.name for module in _MODULES if not ast.get_docstring(module.tree)] == []
+
+
+def test_public_names_are_described() -> None:
+    """Classes and functions of a module that others may use have a docstring."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    silent = [
+        f"{module.name}.{node.name}"
+        for module in _MODULES
+        for node in module.tree.body
+        if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+
+    assert silent == []
+
+
+def test_functions_are_typed() -> None:
+    """Each says what it returns."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    untyped = [
+        f"{module.name}.{node.name}"
+        for module in _MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, kinds) and node.returns is None
+    ]
+
+    assert untyped == []
+
+
+@pytest.mark.parametrize(
+    "name", ["base.BaseHandler", "vision.VisionHandler", "image_classifier.ImageClassifier"]
+)
+def test_handler_methods_are_described(name: str) -> None:
+    """What users override and call has a docstring, inherited or its own."""
+    module, _, attribute = name.partition(".")
+    handler = getattr(import_module(f"modelserver_handlers.{module}"), attribute)
+    methods = [
+        method
+        for method_name, method in inspect.getmembers(handler, inspect.isfunction)
+        if not method_name.startswith("_") and method.__module__.startswith("modelserver_handlers")
+    ]
+
+    assert methods
+    assert [method.__qualname__ for method in methods if not inspect.getdoc(method)] == []
+
+
+# Packaging
+
+
+def test_the_package_says_who_it_is() -> None:
+    """Name, version, licence, oldest Python and the README are in the metadata."""
+    package = metadata("modelserver")
+
+    assert package["Name"] == "modelserver"
+    assert package["Version"] == modelserver.__version__
+    assert package["License-Expression"] == "Apache-2.0"
+    assert package["Requires-Python"] == ">=3.10"
+    assert package.get_all("License-File") == ["LICENSE"]
+
+
+def test_the_commands_lead_to_functions() -> None:
+    """``modelserver`` and ``modelserver-archive`` can be loaded."""
+    scripts = entry_points(group="console_scripts", name="modelserver")
+    archive = entry_points(group="console_scripts", name="modelserver-archive")
+
+    assert [callable(script.load()) for script in (*scripts, *archive)] == [True, True]
+
+
+@pytest.mark.parametrize("package", _PACKAGES)
+def test_packages_are_typed(package: str) -> None:
+    """Type checkers of users find the marker."""
+    assert (_PACKAGES[package] / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("root", _PACKAGES.values(), ids=lambda root: root.name)
+def test_import_roots_hold_one_package(root: Path) -> None:
+    """No loose modules, and no ``__init__.py`` that would make a package of the root."""
+    assert [path.name for path in root.glob("*.py")] == []
+    assert len([path for path in root.iterdir() if (path / "__init__.py").exists()]) == 1
+
+
+def test_the_licence_is_apache() -> None:
+    """The whole text stands in LICENSE."""
+    text = (_ROOT / "LICENSE").read_text(encoding="utf-8")
+
+    assert re.match(r"\s+Apache License\s+Version 2.0, January 2004", text)
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_changelog_has_a_section_for_what_comes() -> None:
+    """Lines of a change have a place to go."""
+    assert "\n## Unreleased\n" in (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+# Tests
+
+
+def test_tests_are_where_their_subject_is() -> None:
+    """A folder of tests is named for a room or a folder beside it, or holds end-to-end tests."""
+    folders = {
+        path.name for path in (_ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"
+    }
+    rooms = {path.parent.name for path in (_ROOT / "app" / "modelserver").glob("*/__init__.py")}
+
+    assert folders <= rooms | {"handlers", "benchmarks", "e2e"}
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Without packages in tests, pytest tells files apart by their names."""
+    names = [path.name for path in (_ROOT / "tests").rglob("test_*.py")]
+
+    assert sorted(names) == sorted(set(names))
