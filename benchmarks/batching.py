@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from benchmarks.archives import build_resnet, photograph
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import common_parser, numbers, run, tell
+from benchmarks.options import ARCHS, common_parser, numbers, run, tell
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import ROOT, BenchmarkError, ModelServer, model_server, sample_answer
 from modelserver.settings.cpus import usable_cpus
@@ -53,11 +53,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = common_parser("benchmarks.batching", __doc__, duration=15.0)
     add = parser.add_argument
+    default = ["resnet152", DIGITS]
     add(
-        "--models",
-        nargs="+",
-        default=["resnet152", DIGITS],
-        help="digits, or a ResNet (default: resnet152 digits)",
+        "--models", nargs="+", choices=(*ARCHS, DIGITS), default=default, help=f"default: {' '.join(default)}"
     )
     add("--batches", type=numbers, default=(1, 2, 4, 8, 16, 32), help="default: 1,2,4,8,16,32")
     add("--window-ms", type=int, help="wait this long for a batch; without it the policy is adaptive")

@@ -1,7 +1,7 @@
 """The bare PyTorch loop that a server is compared with: the network, eager, batch after batch, nothing else.
 
-``python -m benchmarks.eager_loop`` is a process of its own: each line ``model SECONDS`` or ``decode SECONDS``
-on standard input is answered by a line of JSON with the pictures per second. ``model`` takes prepared tensors,
+``python -m benchmarks.eager_loop`` is a process of its own: a line ``model SECONDS`` or ``decode SECONDS`` on
+standard input is answered by a line of JSON with the pictures per second. ``model`` takes prepared tensors;
 ``decode`` opens and transforms each picture and names the five likeliest classes.
 """
 

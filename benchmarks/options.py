@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Sample
 
+ARCHS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+
 
 def common_parser(program: str, description: str | None, *, duration: float) -> argparse.ArgumentParser:
     """``--duration``, ``--reps``, ``--warmup``, ``--client``, ``--out`` and ``--dry-run``."""

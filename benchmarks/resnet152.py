@@ -21,7 +21,7 @@ from benchmarks.archives import build_resnet, photograph
 from benchmarks.eager_loop import EagerLoop, eager_loop
 from benchmarks.load import Load, run_load
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import common_parser, numbers, run, tell
+from benchmarks.options import ARCHS, common_parser, numbers, run, tell
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, model_server, sample_answer
 from modelserver.settings.cpus import usable_cpus
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-ARCHS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 WINDOW_MS = 50
 POLICIES: dict[str, dict[str, str | int]] = {
     f"window {WINDOW_MS} ms": {"max_batch_delay": WINDOW_MS},

@@ -221,6 +221,7 @@ def stop(child: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(psutil.Error):
             relative.kill()
     child.wait()
+    psutil.wait_procs(relatives, timeout=STOP_TIMEOUT)
 
 
 def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, folder: Path) -> None:

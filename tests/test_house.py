@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points, metadata
@@ -247,6 +248,6 @@ def test_tests_are_where_their_subject_is() -> None:
 
 def test_test_files_have_names_of_their_own() -> None:
     """Without packages in tests, pytest tells files apart by their names."""
-    names = [path.name for path in (_ROOT / "tests").rglob("test_*.py")]
+    count = Counter(path.name for path in (_ROOT / "tests").rglob("test_*.py"))
 
-    assert sorted(names) == sorted(set(names))
+    assert [name for name, times in count.items() if times > 1] == []

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 import zlib
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from modelserver.api.content import UnsupportedEncoding, inflate
 from modelserver.errors import BadRequest, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIMIT = 1000
 
@@ -20,15 +24,18 @@ LIMIT = 1000
 def test_content_comes_out_as_it_went_in(content: bytes, encoding: bytes) -> None:
     """Both encodings, in any case and up to exactly the limit, are undone; none is nothing to undo."""
     name = encoding.strip().lower()
-    packed = {b"deflate": zlib.compress, b"": bytes, b"identity": bytes}.get(name, gzip.compress)(content)
+    packed = content
+    if name.endswith(b"gzip"):
+        packed = gzip.compress(content)
+    elif name == b"deflate":
+        packed = zlib.compress(content)
 
     assert inflate(packed, encoding, LIMIT) == content
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_bomb_is_refused_without_being_unpacked(pack: object) -> None:
+def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes]) -> None:
     """A body that inflates beyond the limit is a 413, and memory stays near the limit (F6)."""
-    assert callable(pack)
     encoding = b"gzip" if pack is gzip.compress else b"deflate"
     packed = pack(b"\0" * 50_000_000)
     tracemalloc.start()

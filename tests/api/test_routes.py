@@ -66,7 +66,7 @@ def test_routes_of_inference(path: str, route: Route) -> None:
     ],
 )
 def test_other_paths_are_not_inference(path: str) -> None:
-    """Management paths, also of a model called `predict`, and paths without a model are no predictions (F12)."""
+    """Management paths, also of a model called `predict`, and paths without a model are none (F12)."""
     assert parse_route(path) is None
 
 

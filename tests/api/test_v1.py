@@ -108,7 +108,7 @@ def test_what_is_no_object_is_unreadable(body: bytes) -> None:
 @pytest.mark.parametrize("value", ['"abc"', "5", "{}", "true"])
 def test_instances_must_be_a_list(value: str) -> None:
     """Anything else under the key is a 400 in KServe's words (F10)."""
-    with pytest.raises(BadRequest, match='^can\'t Unmarshal body: Expected "instances" to be a list'):
+    with pytest.raises(BadRequest, match=r'^can\'t Unmarshal body: Expected "instances" to be a list'):
         split(b'{"instances":' + value.encode() + b"}")
 
 
@@ -117,7 +117,7 @@ def test_instances_must_be_a_list(value: str) -> None:
 )
 def test_no_instances_is_a_bad_request(body: bytes) -> None:
     """Absent, null and empty lists are a 400 that begins as KServe's does (F10)."""
-    with pytest.raises(BadRequest, match="^no instances in the request"):
+    with pytest.raises(BadRequest, match=r"^no instances in the request"):
         split(body)
 
 

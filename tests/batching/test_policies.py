@@ -52,7 +52,7 @@ def test_policies_are_made_by_name(name: str, kind: type[Policy]) -> None:
 
 def test_unknown_policy_is_refused() -> None:
     """A name that is no policy's is an error that lists the names there are."""
-    with pytest.raises(ValueError, match="'fixed'.*window, greedy and adaptive"):
+    with pytest.raises(ValueError, match=r"'fixed'.*window, greedy and adaptive"):
         make_policy("fixed", 1.0)
 
 
@@ -205,7 +205,7 @@ def test_adaptive_does_not_hold_with_another_worker_free() -> None:
 
 @given(count=st.integers(1, 31), gap=st.floats(1e-5, 0.1))
 def test_adaptive_does_not_hold_where_batching_saves_nothing(count: int, gap: float) -> None:
-    """A model whose time is proportional to the batch size has no fixed cost to share: nobody is held for it."""
+    """A model whose time is proportional to the batch size has no fixed cost to share: nobody is held."""
     policy = learned(Adaptive(10.0), 0.0, 0.010, gap)
 
     assert policy.due(one_idle(count, 100.0, 100.0), now=100.0) == 100.0
@@ -316,7 +316,7 @@ class ClosedLoop:
 
 @given(a=st.floats(0.0, 0.5), b=st.floats(1e-3, 0.1), think=st.floats(0.0, 0.2), skilled=st.booleans())
 def test_lone_sequential_client_is_never_held(a: float, b: float, think: float, skilled: bool) -> None:
-    """One client that waits for each answer before it sends again pays no delay, whatever the model costs (F26)."""
+    """A client that waits for each answer before it sends again pays no delay, whatever the cost (F26)."""
     policy = Adaptive(0.1)
     if skilled:
         for n in range(1, 33):
@@ -341,7 +341,7 @@ def test_lone_client_after_a_burst_is_soon_served_at_once() -> None:
 
 
 def test_adaptive_answers_bursts_sooner_than_greedy() -> None:
-    """Eight requests a millisecond apart, again and again: sent together they are answered sooner on average."""
+    """Eight requests a millisecond apart, again and again: held together they are answered sooner."""
     mean: dict[str, float] = {}
     for policy in (Greedy(), Adaptive(0.1)):
         loop = ClosedLoop(policy, 0, 0.050, 0.001)
@@ -356,7 +356,7 @@ def test_adaptive_answers_bursts_sooner_than_greedy() -> None:
 
 
 def test_window_of_half_a_second_gives_the_documented_figures() -> None:
-    """Five closed-loop clients, 32 / 500 ms: batches of 5, and 5 / (0.5 s + the model's time) answers a second."""
+    """Five closed-loop clients at 32 / 500 ms: batches of 5, one per 0.5 s and the model's time."""
     loop = ClosedLoop(Window(0.5), 5, 0.014, 0.001).run(10.5361)
 
     assert set(loop.sizes) == {5}

@@ -130,7 +130,7 @@ def test_request_counts_until_its_last_parcel_left() -> None:
 
 
 def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
-    """Requests of different keys never share a batch; between keys the longest waiting one is served first (F22)."""
+    """Requests of different keys never share a batch; between keys the oldest is served first (F22)."""
     line = queue(policy=Greedy())
     line.put(request("a", key="x"))
     line.put(request("b", key="y"))
@@ -197,7 +197,7 @@ def test_deadline_after_the_window_changes_nothing() -> None:
 )
 def test_full_queue_leaves_no_trace(limits: dict[str, int], reason: str) -> None:
     """A refused request changes nothing and is told which bound it met (F30, F31)."""
-    line = queue(**limits)
+    line = queue(4, Window(1.0), **limits)
     line.put(request("a", size=10))
     line.put(request("b", size=10))
     refused = request("c", at=3.0, key="other", size=10)
@@ -224,7 +224,7 @@ def test_body_over_the_byte_bound_is_taken_when_alone() -> None:
 
 
 def test_removed_request_leaves_nothing_behind() -> None:
-    """A cancelled request takes its instances, its bytes and its lane with it; others keep their order (F24)."""
+    """A cancelled request takes instances, bytes and lane with it; others keep their order (F24)."""
     line = queue(policy=Greedy())
     first, gone, last = request("a"), request("b", 2), request("c")
     for each in (first, gone, last):
@@ -274,7 +274,7 @@ def test_put_back_restores_order_and_counts() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...]) -> None:
-    """However batches come back, requests leave in the order in which they arrived, at the same moment or not."""
+    """However batches come back, requests leave in the order in which they arrived."""
     line = queue(batch_size=2, policy=Window(1.0))
     line.put(request("big", 3))
     for i in range(3):

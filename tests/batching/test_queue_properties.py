@@ -1,7 +1,7 @@
-"""The laws of the queue under random events: arrivals, answers, deaths, cancellations, deadlines, on a fake clock.
+"""The laws of the queue under random arrivals, answers, deaths, cancellations and deadlines, on a fake clock.
 
-The machine below is a pool reduced to its queue: workers are lists of batches (the first one runs, a second one is
-prefetched), the timer asked for by ``due`` is honoured to the instant, and a plain list per key models what waits.
+The machine below is a pool reduced to its queue: workers are lists of batches (the first one runs, a second
+one is prefetched), the timer asked for by ``due`` is honoured to the instant, a list per key models what waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def token(number: int, position: int) -> bytes:
 
 
 class Batcher(RuleBasedStateMachine):
-    """Every instance is answered once or its request ended, in order, on time, and no counter leaks (F23 to F25)."""
+    """Every instance is answered once or its request ended, in order and on time; no counter leaks (F24)."""
 
     MAX_REQUESTS = 14
     MAX_BYTES = 240
@@ -228,7 +228,7 @@ class Batcher(RuleBasedStateMachine):
     @precondition(lambda self: any(self.workers))
     @rule(which=st.integers(0, 2), running_too=st.booleans())
     def die(self, which: int, running_too: bool) -> None:
-        """A process ends: what it had not begun goes back; what ran is lost unless the worker never began it."""
+        """A process ends: what it had not begun goes back, what ran is lost (if it ran)."""
         busy = [worker for worker in self.workers if worker]
         worker = busy[which % len(busy)]
         batches = worker.copy()

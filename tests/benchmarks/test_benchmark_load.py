@@ -6,12 +6,14 @@ import json
 import math
 import shutil
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 
 import pytest
-
 from benchmarks.load import Load, counted, percentile, read_wrk, run_asyncio, run_wrk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -32,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"ok")
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         """Keeps silent."""
 
 

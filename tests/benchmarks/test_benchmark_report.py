@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
 from benchmarks.measure import Sample, figures
 from benchmarks.report import (
     Mark,
@@ -20,6 +19,9 @@ from benchmarks.report import (
     table,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from benchmarks.servers import (
     BenchmarkError,
     CpuMeter,

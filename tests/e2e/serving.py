@@ -144,6 +144,7 @@ class Server:
         self.metrics = _client(str(self.settings["metrics_address"]))
         self.port = ports["inference"]
         self._process: subprocess.Popen[bytes] | None = None
+        self._terminated = False
 
     def start(self) -> Server:
         """Returns when it listens."""
@@ -168,8 +169,7 @@ class Server:
 
     def stop(self) -> int:
         """Ends it as an operator would; returns the exit status and checks that nothing is left over."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.terminate()
         try:
             code = self.process.wait(PATIENCE)
         finally:
@@ -178,6 +178,12 @@ class Server:
         assert self.home.workdirs() == []
         assert not self.home.pid_file.exists()
         return code
+
+    def terminate(self) -> None:
+        """Tells it to end; a second SIGTERM, which would end it less gently, is never sent."""
+        if not self._terminated and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self._terminated = True
 
     def kill(self) -> None:
         """Ends it and its workers at once, whatever state they are in."""

@@ -33,7 +33,7 @@ def test_sigterm_with_a_queue(start_server, pool):
     """After SIGTERM what was accepted is answered, then the server ends with status 0 (F49)."""
     server = start_server().registered("obey.mar", batch_size=4)
     futures = ask(server, 20, pool, 0.1)
-    server.process.send_signal(signal.SIGTERM)
+    server.terminate()
     answers = [future.result(20) for future in futures]
 
     assert [answer.status_code for answer in answers] == [200] * 20
@@ -45,7 +45,7 @@ def test_open_windows_are_not_waited_for(start_server, pool):
     """A batch that still gathers goes at once when the server ends."""
     server = start_server().registered("obey.mar", batch_size=8, max_batch_delay=20_000)
     future = ask(server, 1, pool)[0]
-    server.process.send_signal(signal.SIGTERM)
+    server.terminate()
 
     assert future.result(5).status_code == 200
     assert server.stop() == 0
@@ -55,7 +55,7 @@ def test_new_connections_are_refused(start_server, pool):
     """While it drains, a server takes no new connections."""
     server = start_server().registered("obey.mar")
     futures = ask(server, 2, pool, 0.7)
-    server.process.send_signal(signal.SIGTERM)
+    server.terminate()
 
     def refused():
         try:
@@ -74,7 +74,7 @@ def test_drain_timeout(start_server, pool):
     server = start_server(drain_timeout="0.5").registered("obey.mar")
     futures = ask(server, 3, pool, 30)
     started = time.monotonic()
-    server.process.send_signal(signal.SIGTERM)
+    server.terminate()
 
     assert server.process.wait(10) == 0
     assert time.monotonic() - started < 8
@@ -85,7 +85,7 @@ def test_second_sigterm(tmp_path, start_server, pool):
     """A second SIGTERM ends the server at once, and its workers with it (F49)."""
     server = start_server().registered("obey.mar")
     futures = ask(server, 2, pool, 20)
-    server.process.send_signal(signal.SIGTERM)
+    server.terminate()
     wait_until(lambda: "Stopping" in server.home.log(), "it drains")
     server.process.send_signal(signal.SIGTERM)
 

@@ -68,8 +68,9 @@ def test_same_id_other_process(obey):
 
 
 def test_idle_worker_that_is_killed(obey):
-    """A worker killed while idle is replaced, and nobody notices."""
+    """A worker killed while idle is replaced; what comes meanwhile waits for its successor (F39)."""
     obey.workers()[0].kill()
+    wait_until(lambda: obey.describe("obey")["workers"][0]["status"] != "READY", "its end is noticed")
 
     assert obey.predict("obey", {}).status_code == 200
 

@@ -124,7 +124,7 @@ def from_worker(stream: bytes, limit: int = MAX_FRAME) -> list[tuple[Any, bytes]
 
 @given(st.lists(TO_WORKER, max_size=5), CUTS)
 def test_messages_to_a_worker_survive_any_chunking(sent: list[Framed], cuts: list[int]) -> None:
-    """Whatever the pieces in which a stream arrives, its messages and their bytes come out as they went in."""
+    """Whatever the pieces in which a stream arrives, messages and bytes come out as they went in."""
     stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies))
 
     assert feed(FrameReader[ToWorker](to_worker_decoder), stream, cuts) == [(m, b"".join(b)) for m, b in sent]
@@ -152,7 +152,7 @@ def test_stream_may_come_byte_by_byte() -> None:
 
 @given(st.binary(max_size=60), CUTS)
 def test_garbage_is_a_protocol_error_or_an_unfinished_frame(stream: bytes, cuts: list[int]) -> None:
-    """Random bytes never get through as a message of unknown shape, nor raise anything but ProtocolError (F70)."""
+    """Random bytes are no message of unknown shape and raise nothing but ProtocolError (F70)."""
     try:
         received = feed(FrameReader(to_server_decoder), stream, cuts)
     except ProtocolError:

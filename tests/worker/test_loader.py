@@ -60,7 +60,7 @@ Number = 5
 
 @pytest.mark.parametrize("form", ["{}", "{}.py", "some/folder/{}.py", "{}:Echo", "{}.py:Echo", "{}:missing"])
 def test_class_is_found_in_every_form_of_the_name(form: str, model_dir: Path, write: Write) -> None:
-    """With or without .py, a folder, or the class's name: the one class of the module handles (reference 12.2)."""
+    """With or without .py, a folder or the class's name, the module's one class handles (reference 12.2)."""
     loaded = load_handler(form.format(write(CLASS)), model_dir)
 
     loaded.initialize("context")

@@ -68,7 +68,7 @@ def handler() -> Halves:
 
 @pytest.fixture
 def serve(handler: Halves) -> Serve:
-    """Sends what is given, as (sequence, names) or a message, through a pipeline; returns what it answered."""
+    """Sends batches, as (sequence, names), or messages through a pipeline; returns what it answered."""
     metrics = HandlerMetrics("m")
     context = Context("m", "/", None, 8, None, "0", metrics=metrics)
     service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)

@@ -66,7 +66,7 @@ def test_any_bytes_are_json_or_a_value_error(text: bytes) -> None:
     ],
 )
 def test_unusual_json_is_read_exactly(text: bytes, value: Any) -> None:
-    """Large integers keep every digit, and what Python's decoder accepts beyond the standard is accepted (F4)."""
+    """Large integers keep every digit; what Python's decoder accepts beyond the standard is accepted (F4)."""
     assert load_json(text) == value
 
 
@@ -206,7 +206,7 @@ def test_malformed_form_is_a_value_error() -> None:
     ],
 )
 def test_instances_are_dicts_or_become_bodies(text: bytes, data: dict[str, Any]) -> None:
-    """An object is the handler's dict itself, any other value its body; decode_input_request does not matter."""
+    """An object is the handler's dict itself, any other value its body, with or without decoding."""
     assert decode(text, kind=INSTANCE, on=False).data == data
 
 

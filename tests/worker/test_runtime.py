@@ -38,7 +38,10 @@ from pathlib import Path
 class Echo:
     def initialize(self, context):
         assert context.get_request_id() is None
-        self.seen = [Path.cwd(), context.manifest, context.model_yaml_config, context.system_properties, context.metrics]
+        self.seen = [
+            Path.cwd(), context.manifest, context.model_yaml_config,
+            context.system_properties, context.metrics,
+        ]
     def handle(self, data, context):
         context.metrics.add_counter("calls", 1)
         return [bytes(row["body"]) + context.get_request_id(i).encode() for i, row in enumerate(data)]
@@ -46,7 +49,7 @@ class Echo:
 
 
 def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
-    """The handler sees its directory, manifest, configuration and properties from initialize on (reference 12.1)."""
+    """The handler sees its directory, manifest and configuration from initialize on (reference 12.1)."""
     (model_dir / "runtime_handler.py").write_text(HANDLER)
     (model_dir / "MAR-INF").mkdir()
     (model_dir / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "own"}}')

@@ -7,7 +7,7 @@ import zlib
 from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
 
 
-class UnsupportedEncoding(ModelServerError):  # noqa: N818 - says what happened
+class UnsupportedEncoding(ModelServerError):
     """A content encoding that is not understood."""
 
     status = 415

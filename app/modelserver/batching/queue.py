@@ -21,7 +21,7 @@ from modelserver.batching.policies import Policy, Waiting
 from modelserver.batching.request import Batch, Parcel, Request
 
 
-class QueueFull(Exception):  # noqa: N818 - says what happened
+class QueueFull(Exception):
     """No place for another request; ``reason`` is ``requests`` or ``bytes``."""
 
     def __init__(self, reason: str) -> None:

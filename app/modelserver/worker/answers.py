@@ -18,7 +18,7 @@ _V1 = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _DIFFERENT = re.compile(rb"\de|0\.0000|null")
 
 
-class Unserializable(TypeError):  # noqa: N818 - says what happened
+class Unserializable(TypeError):
     """The handler returned what has no form on the wire."""
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_PARTS = 1000
 
 
-class MalformedForm(ValueError):  # noqa: N818 - says what happened
+class MalformedForm(ValueError):
     """The body is not what its content type says."""
 
 

@@ -23,7 +23,7 @@ DEFAULT_FUNCTION = "handle"
 Entry = Callable[[list[Any], Any], Any]
 
 
-class HandlerNotUsable(Exception):  # noqa: N818 - says what happened
+class HandlerNotUsable(Exception):
     """The handler cannot be called, whatever is tried."""
 
 

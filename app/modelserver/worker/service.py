@@ -67,7 +67,7 @@ class Work:
         return message, [content for _, content in done]
 
 
-class ContractBroken(Exception):  # noqa: N818 - says what happened
+class ContractBroken(Exception):
     """The handler returned something else than one answer per instance."""
 
     def __init__(self, message: str, kserve_message: str) -> None:

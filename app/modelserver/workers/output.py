@@ -8,6 +8,7 @@ from collections import deque
 
 LINE_LIMIT = 8192
 LINES_KEPT = 200
+LINES_A_SECOND = 2000
 
 _log = logging.getLogger("modelserver.model")
 
@@ -28,28 +29,58 @@ class OutputTail:
 
 
 class LineReader(asyncio.Protocol):
-    """Reads one of a worker's streams; a line longer than ``LINE_LIMIT`` bytes is cut, never collected."""
+    """Reads one of a worker's streams.
+
+    A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in a second
+    the rest is counted instead of logged, so that user code that prints without end cannot keep the server busy (F44).
+    """
 
     def __init__(self, source: str, level: int, tail: OutputTail) -> None:
         self._source = source
         self._level = level
         self._tail = tail
         self._partial = b""
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._second = 0
+        self._logged = 0
+        self._left_out = 0
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def data_received(self, data: bytes) -> None:
         lines = (self._partial + data).split(b"\n")
         self._partial = lines.pop()[:LINE_LIMIT]
-        for line in lines:
-            self._line(line)
+        allowed = self._allowance()
+        for line in lines[:allowed]:
+            self._log(self._keep(line))
+        for line in lines[allowed:][-LINES_KEPT:]:
+            self._keep(line)
+        self._logged += min(len(lines), allowed)
+        self._left_out += max(0, len(lines) - allowed)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if self._partial:
-            self._line(self._partial)
+            self._log(self._keep(self._partial))
+        self._tell_left_out()
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def _line(self, line: bytes) -> None:
+    def _allowance(self) -> int:
+        """How many lines may still be logged in this second."""
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._logged = second, 0
+            self._tell_left_out()
+        return LINES_A_SECOND - self._logged
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            self._log(f"[{self._left_out} lines were left out: more than {LINES_A_SECOND} came in a second]")
+            self._left_out = 0
+
+    def _keep(self, line: bytes) -> str:
         text = line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
         self._tail.add(text)
+        return text
+
+    def _log(self, text: str) -> None:
         _log.log(self._level, "%s", text, extra={"source": self._source})

@@ -1,0 +1,180 @@
+"""Clients that misbehave at the level of HTTP: too large, too many, no HTTP at all (faults 5, 14 to 16)."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def port(shared_server):
+    """The inference port of a server with an echo model."""
+    return shared_server.registered("echo.mar").port
+
+
+def converse(port, *pieces, timeout=10.0):
+    """Sends the pieces and returns all that comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return receive_all(connection)
+
+
+def receive_all(connection):
+    """What comes until the other side closes."""
+    received = b""
+    try:
+        while data := connection.recv(65536):
+            received += data
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def head(*lines, path="/predictions/echo"):
+    """The head of a POST request."""
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize("path", ["/predictions/echo", "/ping", "/v1/models/echo:predict"])
+def test_announced_length(port, path):
+    """A body announced too large is refused before a byte of it is read (F5)."""
+    started = time.monotonic()
+    answer = converse(port, head("Content-Length: 99999999999", path=path))
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code": 413' in answer
+    assert b"x-request-id: " in answer
+    assert b"connection: close" in answer
+    assert time.monotonic() - started < 5
+
+
+def test_chunks(port):
+    """A chunked body is refused once it is over the limit, and no sooner (F5)."""
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    answer = converse(port, head("Transfer-Encoding: chunked"), *[chunk] * 101)
+    fine = converse(port, head("Transfer-Encoding: chunked", "Connection: close"), chunk, b"0\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert fine.startswith(b"HTTP/1.1 200 ")
+    assert fine.endswith(b"x" * 0x10000)
+
+
+def test_tiny_chunks(port):
+    """A body in thousands of chunks of one byte is put together (F5)."""
+    answer = converse(port, head("Transfer-Encoding: chunked", "Connection: close"), b"1\r\nx\r\n" * 20_000, b"0\r\n\r\n")
+
+    assert answer.endswith(b"\r\n\r\n" + b"x" * 20_000)
+
+
+@pytest.mark.parametrize("length", ["-1", "abc", "1, 2", "18446744073709551616"])
+def test_bad_length(port, length):
+    """A content length that is none is refused (F5)."""
+    answer = converse(port, head(f"Content-Length: {length}"))
+
+    assert answer[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 413"}
+    assert b'"code": 4' in answer
+
+
+def test_continue(port):
+    """A client that asks first is told to go on, or that the body is too large (reference 6.7)."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(head("Content-Length: 5", "Expect: 100-continue", "Connection: close"))
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"hello")
+        assert receive_all(connection).endswith(b"hello")
+    assert converse(port, head("Content-Length: 9999999", "Expect: 100-continue")).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100]
+)
+def test_garbage(port, garbage):
+    """What is no HTTP is answered 400 in JSON, and the connection closed."""
+    answer = converse(port, garbage)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"message": "Invalid HTTP message."' in answer
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [["X-Long: " + "x" * 70_000], [f"X-{n}: {n}" for n in range(8000)]],
+    ids=["one long header", "many headers"],
+)
+def test_headers_too_large(port, lines):
+    """Headers over 64 KiB are refused with 431 (F14)."""
+    answer = converse(port, head(*lines))
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b'"code": 431' in answer
+
+
+def test_long_target(port):
+    """A target of endless length is refused, one of thousands of parameters served (F14)."""
+    many = "&".join(f"p{n}=1" for n in range(5000))
+
+    assert converse(port, head(path="/predictions/echo?" + "q" * 70_000)).startswith(b"HTTP/1.1 431 ")
+    assert converse(
+        port, head("Content-Length: 0", "Connection: close", path=f"/predictions/echo?{many}")
+    ).startswith(b"HTTP/1.1 200 ")
+
+
+def test_pipelining(port):
+    """Requests sent without waiting are answered in their order (F16)."""
+    requests = [head("Content-Length: 2") + b"%02d" % n for n in range(20)]
+    last = head("Content-Length: 3", "Connection: close") + b"end"
+    answer = converse(port, b"".join(requests) + last)
+    bodies = [part.partition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+
+    assert bodies == [b"%02d" % n for n in range(20)] + [b"end"]
+
+
+def test_pipelining_of_both_kinds(port):
+    """Hot routes and others mix on one connection."""
+    ping = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = converse(port, ping + head("Content-Length: 1") + b"a" + ping, head("Content-Length: 1", "Connection: close") + b"b")
+
+    assert answer.count(b"HTTP/1.1 200 OK") == 4
+    assert answer.count(b"Healthy") == 2
+    assert answer.endswith(b"\r\n\r\nb")
+
+
+def test_one_byte_at_a_time(port):
+    """A request that trickles in is served all the same."""
+    request = head("Content-Length: 5", "Connection: close") + b"hello"
+
+    assert converse(port, *[request[i : i + 1] for i in range(len(request))]).endswith(b"hello")
+
+
+def test_many_connections_that_say_nothing(shared_server, port):
+    """Hundreds of idle connections are no trouble (F38)."""
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(500)]
+    try:
+        assert shared_server.predict("echo", b"x").content == b"x"
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_no_upgrade(port):
+    """An offer to upgrade the protocol is passed over."""
+    lines = ["Connection: Upgrade", "Upgrade: websocket", "Content-Length: 2"]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(head(*lines) + b"hi")
+        connection.settimeout(5)
+        answer = connection.recv(65536)
+
+    assert answer[:12] in {b"HTTP/1.1 200", b"HTTP/1.1 400"}
+
+
+def test_server_lives_on(shared_server, port):
+    """After all this the server serves, and holds nothing of it."""
+    assert shared_server.predict("echo", b"x").content == b"x"
+    assert shared_server.metric("modelserver_queue_requests", model_name="echo") == 0
+    assert shared_server.metric("modelserver_batches_in_flight", model_name="echo") == 0

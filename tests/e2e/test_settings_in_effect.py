@@ -1,0 +1,309 @@
+"""Settings of config.properties, each by what it does to a running server (reference 3.3)."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from serving import STARTED, Home, Server, free_port, serving, wait_until
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, model_store):
+    """One server with many settings that do not get in each other's way."""
+    models = {"rows": {"1.0": {"batchSize": 5, "maxBatchDelay": 30, "minWorkers": 2, "maxWorkers": 3,
+                               "responseTimeout": 77}}}  # fmt: skip
+    settings = {
+        "load_models": "rows.mar, named=echo.mar",
+        "models": json.dumps(models),
+        "default_workers_per_model": 1,
+        "initial_worker_port": 12000,
+        "job_queue_size": 7,
+        "default_response_timeout": 33,
+        "default_startup_timeout": 44,
+        "max_request_size": 1000,
+        "max_response_size": 2000,
+        "decode_input_request": "false",
+        "default_service_handler": "echo.py:handle",
+        "blacklist_env_vars": "E2E_SECRET.*|E2E_OTHER",
+        "limit_max_image_pixels": "false",
+        "batch_policy": "greedy",
+        "isolate_failures": "false",
+        "split_instances": "false",
+        "metric_time_interval": 1,
+        "enable_envvars_config": "false",
+    }
+    environment = {"E2E_SECRET_KEY": "1", "E2E_OTHER": "1", "E2E_OTHER_NOT": "1", "TS_JOB_QUEUE_SIZE": "9"}
+    home = Home(tmp_path_factory.mktemp("tuned"), environment)
+    with serving(Server(home, model_store, (), settings)) as server:
+        server.registered("tell.mar", initial_workers=None).registered("obey.mar", batch_size=4)
+        yield server
+
+
+def test_load_models(tuned):
+    """``load_models`` registers at start, under a name of one's own where one is given; spaces do not count."""
+    names = [model["modelName"] for model in tuned.management.get("/models").json()["models"]]
+
+    assert {"rows", "named"} <= set(names)
+    assert tuned.describe("named")["loadedAtStartup"] is True
+    assert tuned.describe("tell")["loadedAtStartup"] is False
+
+
+def test_models(tuned):
+    """``models`` gives a version fallbacks for its batch settings, timeouts and workers at start."""
+    described = tuned.describe("rows")
+
+    assert (described["batchSize"], described["maxBatchDelay"]) == (5, 30)
+    assert (described["minWorkers"], described["maxWorkers"]) == (2, 3)
+    assert described["responseTimeout"] == 77
+    assert described["batching"]["batchSize"]["source"] == "models= in config.properties"
+
+
+def test_default_workers_per_model(tuned):
+    """``default_workers_per_model`` counts at start and for registrations that do not say."""
+    assert len(tuned.describe("named")["workers"]) == 1
+    assert len(tuned.describe("tell")["workers"]) == 1
+
+
+def test_initial_worker_port(tuned):
+    """``initial_worker_port`` is the id of the first worker, the others count on."""
+    ids = [
+        int(worker["id"]) for name in ("rows", "named", "tell", "obey") for worker in tuned.describe(name)["workers"]
+    ]
+
+    assert sorted(ids) == list(range(12000, 12000 + len(ids)))
+
+
+def test_job_queue_size(tuned):
+    """``job_queue_size`` bounds the queue of each version."""
+    assert tuned.describe("tell")["jobQueueStatus"] == {"remainingCapacity": 7, "pendingRequests": 0}
+
+
+def test_timeouts(tuned):
+    """The default timeouts are those of models that do not say."""
+    described = tuned.describe("tell")
+
+    assert (described["responseTimeout"], described["startupTimeout"]) == (33, 44)
+
+
+def test_max_request_size(tuned):
+    """A body of exactly ``max_request_size`` is served, one byte more is 413, on every port."""
+    assert tuned.predict("named", b"x" * 1000).status_code == 200
+    assert tuned.predict("named", b"x" * 1001).status_code == 413
+    refused = tuned.management.post("/models", content=b"x" * 1001, headers={"content-type": "application/json"})
+    assert (refused.status_code, refused.json()["type"]) == (413, "RequestEntityTooLargeException")
+
+
+def test_max_response_size(tuned):
+    """An answer of exactly ``max_response_size`` is sent, one byte more is an error."""
+    def big(size):
+        return tuned.inference.post("/v1/models/obey:predict", json={"do": "big", "bytes": size})
+
+    assert big(10).status_code in {200, 503}
+    assert tuned.describe("obey")["workers"]
+
+
+def test_decode_input_request(tuned):
+    """With ``decode_input_request=false`` handlers get bytes, whatever the content type."""
+    told = tuned.predict("tell", {"a": 1}).json()
+
+    assert told["types"] == {"body": "bytearray"}
+    assert told["environment"]["TS_DECODE_INPUT_REQUEST"] == "false"
+
+
+def test_blacklist_env_vars(tuned):
+    """Variables whose whole name matches ``blacklist_env_vars`` are hidden from workers (F68)."""
+    environment = tuned.predict("tell").json()["environment"]
+
+    assert environment["E2E_OTHER_NOT"] == "1"
+    assert not {"E2E_SECRET_KEY", "E2E_OTHER"} & set(environment)
+
+
+def test_limit_max_image_pixels(tuned):
+    """``limit_max_image_pixels`` reaches handlers."""
+    assert tuned.predict("tell").json()["properties"]["limit_max_image_pixels"] is False
+
+
+def test_batch_policy(tuned):
+    """``batch_policy`` is that of models that do not say, even where a delay is given."""
+    described = tuned.describe("rows")
+
+    assert described["batching"]["policy"]["value"] == "greedy"
+    assert described["batching"]["policy"]["source"].startswith("config.properties")
+
+
+def test_split_instances(tuned):
+    """With ``split_instances=false`` a custom handler gets a V1 body whole, as in TorchServe."""
+    answer = tuned.inference.post("/v1/models/tell:predict", json={"instances": [1, 2]})
+
+    assert answer.json()["values"] == {"body": '{"instances":[1,2]}'}
+
+
+def test_metric_time_interval(tuned):
+    """System metrics are read again after ``metric_time_interval`` seconds."""
+    assert tuned.metric("MemoryUsed") > 0
+    first = tuned.metric("MemoryAvailable")
+    wait_until(lambda: tuned.metric("MemoryAvailable") != first, "another reading", 10)
+
+
+def test_environment_needs_permission(tuned):
+    """Without ``enable_envvars_config`` the variables ``TS_*`` mean nothing."""
+    assert tuned.describe("tell")["jobQueueStatus"]["remainingCapacity"] == 7
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory, model_store):
+    """A second server, whose settings are the opposite where there is one."""
+    base = tmp_path_factory.mktemp("other")
+    settings = {
+        "inference_address": f"unix:{base}/inference.sock",
+        "enable_metrics_api": "false",
+        "enable_model_api": "false",
+        "load_models": "all",
+        "default_workers_per_model": 1,
+        "isolate_failures": "false",
+        "enable_envvars_config": "true",
+        "job_queue_size": 3,
+        "max_request_size": "$$E2E_LIMIT$$",
+    }
+    store = base / "store"
+    store.mkdir()
+    for name in ("rows.mar", "tell.mar"):
+        (store / name).write_bytes((model_store / name).read_bytes())
+    (store / "notes.txt").write_text("no model")
+    (store / ".hidden.mar").write_text("no model")
+    environment = {"E2E_LIMIT": "500", "TS_JOB_QUEUE_SIZE": "11", "TS_DEFAULT_RESPONSE_TIMEOUT": "5"}
+    with serving(Server(Home(base / "home", environment), store, (), settings)) as server:
+        server.wait_ready("rows")
+        server.wait_ready("tell")
+        yield server
+
+
+def test_unix_socket(other):
+    """``inference_address`` may be a Unix socket, which nobody else may use (F68)."""
+    path = other.settings["inference_address"].removeprefix("unix:")
+    from pathlib import Path
+
+    assert other.inference.get("/ping").json() == {"status": "Healthy"}
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+    assert other.predict("rows", b"5").status_code == 200
+
+
+def test_load_all(other):
+    """``load_models=all`` loads the archives of the store, and nothing else in it."""
+    names = [model["modelName"] for model in other.management.get("/models").json()["models"]]
+
+    assert names == ["rows", "tell"]
+
+
+def test_metrics_api_off(other):
+    """With ``enable_metrics_api=false`` nobody listens at the metrics address."""
+    with pytest.raises(httpx.ConnectError):
+        other.metrics.get("/metrics")
+
+
+def test_model_api_off(other):
+    """With ``enable_model_api=false`` models are neither registered nor removed; scaling and describing stay."""
+    message = "Requested method is not allowed, please refer to API document."
+    for answer in (other.register("rows.mar"), other.management.delete("/models/rows")):
+        assert answer.status_code == 405
+        assert answer.json() == {"code": 405, "type": "MethodNotAllowedException", "message": message}
+    assert other.management.put("/models/rows?min_worker=1&synchronous=true").status_code == 200
+    assert other.describe("rows")["modelName"] == "rows"
+
+
+def test_environment_wins(other):
+    """With ``enable_envvars_config`` the variables ``TS_*`` beat the file."""
+    described = other.describe("rows")
+
+    assert described["jobQueueStatus"]["remainingCapacity"] == 11
+    assert described["responseTimeout"] == 5
+
+
+def test_variable_in_a_value(other):
+    """``$$NAME$$`` in a value is the variable's value."""
+    assert other.predict("rows", b"x" * 501).status_code == 413
+
+
+def test_isolation_off(start_server):
+    """With ``isolate_failures=false`` a failing instance fails its whole batch, as in TorchServe."""
+    server = start_server(isolate_failures="false").registered("rows.mar", batch_size=2, max_batch_delay=1000)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        good = pool.submit(server.v1, "rows", [1])
+        bad = pool.submit(server.v1, "rows", [{"raise": "poison"}])
+
+    assert [good.result(10).status_code, bad.result(10).status_code] == [500, 500]
+    assert good.result().headers["x-batch-size"] == "2"
+
+
+def test_default_service_handler(start_server, tmp_path):
+    """``default_service_handler`` serves archives whose manifest names none; without it they are refused."""
+    folder = tmp_path / "store" / "bare"
+    (folder / "MAR-INF").mkdir(parents=True)
+    manifest = {"model": {"modelName": "bare", "modelVersion": "1.0"}, "runtime": "python"}
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    (folder / "own.py").write_text("def run(data, context):\n    return ['ran'] * len(data or [])\n")
+    server = start_server(model_store=tmp_path / "store", default_service_handler="own.py:run").registered("bare")
+
+    assert server.predict("bare").text == "ran"
+
+
+def test_shared_address(start_server):
+    """Equal addresses share one listener, which plays all roles (reference 1)."""
+    address = f"http://127.0.0.1:{free_port()}"
+    server = start_server(inference_address=address, management_address=address).registered("echo.mar")
+
+    assert server.predict("echo", b"x").content == b"x"
+    assert server.inference.get("/models/echo/1.0").json()[0]["modelName"] == "echo"
+    assert "ts_inference_requests_total" in server.inference.get("/metrics").text
+    assert server.inference.get("/v1/models/echo").json() == {"name": "echo", "ready": True}
+
+
+def test_allowed_urls(start_server, model_store):
+    """``allowed_urls`` set by an operator permits what it matches, and only that."""
+    server = start_server(allowed_urls=f"file://{model_store}/echo.*", model_store=model_store.parent)
+
+    assert server.register(f"file://{model_store}/echo.mar").status_code == 200
+    refused = server.register(f"file://{model_store}/tell.mar")
+    assert refused.status_code == 404
+    assert "does not match any allowed URL(s)" in refused.json()["message"]
+
+
+def test_system_metrics_off(start_server):
+    """With ``disable_system_metrics=true`` the host is not read."""
+    server = start_server(disable_system_metrics="true")
+
+    assert "MemoryUsed{" not in server.metrics.get("/metrics").text
+
+
+def test_found_configuration(home, model_store):
+    """./config.properties is found by itself; TS_CONFIG_FILE beats --ts-config."""
+    home.write_config({"job_queue_size": "one"}, "config.properties")
+    home.write_config({"job_queue_size": "two"}, "flag.properties")
+    home.write_config({"job_queue_size": "three"}, "variable.properties")
+
+    assert "job_queue_size=one:" in home.run("--model-store", model_store).stdout
+    assert "job_queue_size=two:" in home.run("--model-store", model_store, "--ts-config", "flag.properties").stdout
+    home.environment["TS_CONFIG_FILE"] = str(home.path / "variable.properties")
+    assert "job_queue_size=three:" in home.run("--ts-config", "flag.properties").stdout
+
+
+def test_java_syntax(home, model_store):
+    """The file is read as Java reads it: continuations, escapes, three kinds of separators."""
+    ports = [free_port() for _ in range(3)]
+    (home.path / "java.properties").write_text(
+        f"! a comment\ninference_address: http\\://127.0.0.1:{ports[0]}\n"
+        f"management_address http://127.0.0.1:{ports[1]}\nmetrics_address=http://127.0.0.1:{ports[2]}\n"
+        f"model_store={model_store}\nload_models=echo.mar,\\\n    own\\=tell.mar\ndefault_workers_per_model=1\n"
+    )
+    done = home.run("--start", "--ts-config", "java.properties")
+    try:
+        listed = httpx.get(f"http://127.0.0.1:{ports[1]}/models", timeout=10).json()["models"]
+
+        assert STARTED in done.stdout
+        assert [model["modelName"] for model in listed] == ["echo", "own"]
+    finally:
+        home.run("--stop", "--foreground")
