@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -31,6 +32,7 @@ from modelserver.workers.devices import DeviceRing
 _log = logging.getLogger("modelserver.server")
 
 _WORKDIR_PREFIX = "modelserver-"
+MAX_DESCRIPTORS = 1 << 20
 
 
 class Server:
@@ -67,6 +69,7 @@ class Server:
         """
         settings = self._settings
         loop = asyncio.get_running_loop()
+        raise_descriptor_limit()
         sockets = {
             address: bind(address, ", ".join(f"{role}_address" for role in sorted(roles)))
             for address, roles in roles_by_address(settings).items()
@@ -154,6 +157,14 @@ def work_directory() -> Iterator[Path]:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def raise_descriptor_limit() -> None:
+    """Lets this process hold as many connections as the system permits: the usual soft limit is 1024 (F38)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def freeze_garbage() -> None:

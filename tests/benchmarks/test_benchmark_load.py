@@ -38,10 +38,17 @@ class Handler(BaseHTTPRequestHandler):
         """Keeps silent."""
 
 
+class Server(ThreadingHTTPServer):
+    """Clients that leave are expected."""
+
+    def handle_error(self, *_: object) -> None:
+        """Says nothing."""
+
+
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
     """The address of a small server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

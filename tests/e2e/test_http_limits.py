@@ -92,8 +92,11 @@ def test_continue(port):
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100]
-)
+    "garbage", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100,
+     b"GET /predictions/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"CONNECT example:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+     b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n"],
+    ids=["words", "TLS", "no target", "version", "zeros", "bytes in the path", "CONNECT", "half an address"],
+)  # fmt: skip
 def test_garbage(port, garbage):
     """What is no HTTP is answered 400 in JSON, and the connection closed."""
     answer = converse(port, garbage)

@@ -338,7 +338,8 @@ def test_keep_alive_is_the_clients_choice(shared_server):
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
 
         assert answer.startswith(b"HTTP/1.1 200")
-        assert b"connection: close" in answer.lower()
+        assert answer.lower().count(b"\r\nconnection: ") == 1
+        assert b"\r\nconnection: close\r\n" in answer.lower()
 
 
 def test_ping(shared_server):

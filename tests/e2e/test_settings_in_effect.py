@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -97,11 +99,13 @@ def test_max_request_size(tuned):
 
 def test_max_response_size(tuned):
     """An answer of exactly ``max_response_size`` is sent, one byte more is an error."""
-    def big(size):
-        return tuned.inference.post("/v1/models/obey:predict", json={"do": "big", "bytes": size})
 
-    assert big(10).status_code in {200, 503}
-    assert tuned.describe("obey")["workers"]
+    def big(size):
+        return tuned.predict("obey", {"do": "big", "bytes": size})
+
+    assert len(big(2000).content) == 2000
+    assert big(2001).status_code == 500
+    assert "max_response_size allows 2000" in big(2001).json()["message"]
 
 
 def test_decode_input_request(tuned):
@@ -183,7 +187,6 @@ def other(tmp_path_factory, model_store):
 def test_unix_socket(other):
     """``inference_address`` may be a Unix socket, which nobody else may use (F68)."""
     path = other.settings["inference_address"].removeprefix("unix:")
-    from pathlib import Path
 
     assert other.inference.get("/ping").json() == {"status": "Healthy"}
     assert Path(path).stat().st_mode & 0o777 == 0o600
@@ -229,8 +232,6 @@ def test_variable_in_a_value(other):
 def test_isolation_off(start_server):
     """With ``isolate_failures=false`` a failing instance fails its whole batch, as in TorchServe."""
     server = start_server(isolate_failures="false").registered("rows.mar", batch_size=2, max_batch_delay=1000)
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(2) as pool:
         good = pool.submit(server.v1, "rows", [1])
         bad = pool.submit(server.v1, "rows", [{"raise": "poison"}])
@@ -262,12 +263,13 @@ def test_shared_address(start_server):
     assert server.inference.get("/v1/models/echo").json() == {"name": "echo", "ready": True}
 
 
-def test_allowed_urls(start_server, model_store):
-    """``allowed_urls`` set by an operator permits what it matches, and only that."""
-    server = start_server(allowed_urls=f"file://{model_store}/echo.*", model_store=model_store.parent)
+def test_allowed_urls(start_server, model_store, tmp_path):
+    """``allowed_urls`` set by an operator permits what it matches, and of the rest only what the store holds."""
+    (tmp_path / "empty").mkdir()
+    server = start_server(allowed_urls=f"file://{model_store}/echo.*", model_store=tmp_path / "empty")
+    refused = server.register(f"file://{model_store}/tell.mar")
 
     assert server.register(f"file://{model_store}/echo.mar").status_code == 200
-    refused = server.register(f"file://{model_store}/tell.mar")
     assert refused.status_code == 404
     assert "does not match any allowed URL(s)" in refused.json()["message"]
 

@@ -69,6 +69,7 @@ class _Call:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self._request_id = accept_request_id(given) if given else make_request_id()
         self._kserve = scope["path"].startswith("/v1/")
+        self._last = scope["http_version"] == "1.0" or (b"connection", b"close") in scope["headers"]
         self._receive = receive
         self._send = send
         self._max_body = max_body
@@ -91,7 +92,7 @@ class _Call:
             self.status = message["status"]
             headers: list[Any] = [*message.get("headers", ()), *NO_CACHE]
             headers.append((b"x-request-id", self._request_id.encode()))
-            headers.append((b"connection", b"close" if self.status >= 400 else b"keep-alive"))
+            headers.append((b"connection", b"close" if self.status >= 400 or self._last else b"keep-alive"))
             message = {**message, "headers": headers}
         await self._send(message)
 

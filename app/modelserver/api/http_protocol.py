@@ -73,7 +73,9 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, listener.state, {})
         self._listener = listener
         self._raw_headers: list[tuple[bytes, bytes]] = []
+        # What came of a head that is not complete, and what a complete one has.
         self._header_bytes = 0
+        self._head_size = 0
         self._in_headers = True
         self._refused = False
         self._exchange: Exchange | None = None
@@ -120,16 +122,33 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._raw_headers = []
+        self._head_size = 0
         self._in_headers = True
 
+    def on_url(self, url: bytes) -> None:
+        self._head_size += len(url)
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value) + 4
         self._raw_headers.append((name, value))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
         self._header_bytes = 0
-        super().on_headers_complete()
+        if self._refused:
+            return
+        if self._head_size > HEADER_LIMIT:
+            self._refuse(_HeadersTooLarge())
+            return
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(BadRequest("Invalid HTTP message."))
+            return
+        try:
+            super().on_headers_complete()
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            self._refuse(BadRequest("Invalid HTTP message."))
 
     def on_body(self, body: bytes) -> None:
         if self._refused:
@@ -175,6 +194,10 @@ class HttpProtocol(HttpToolsProtocol):
         cycle = exchange.cycle
         exchange.body = bytes(cycle.body)
         cycle.body = bytearray()
+        if len(exchange.body) > self._listener.max_body:
+            # A pipelined body: nobody looked at its size while it came.
+            self._refuse(too_large(self._listener.max_body), exchange)
+            return
         assert self._listener.hot is not None  # noqa: S101 - there is no exchange without
         self._listener.hot.serve(exchange)
 

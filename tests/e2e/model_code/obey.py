@@ -1,5 +1,6 @@
 """Does what the JSON body of a request says: ``{"do": verb, ...}``."""
 
+import json
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ class Obey:
         answers = []
         for index, row in enumerate(data):
             order = row.get("body", row)
+            if isinstance(order, bytearray):
+                order = json.loads(order or b"{}")
             order = order if isinstance(order, dict) else {}
             verb = getattr(self, "do_" + str(order.get("do", "nothing")))
             answers.append(verb(order, index))

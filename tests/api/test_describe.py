@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+from modelserver.api.answers import pretty
+from modelserver.api.describe import describe, describe_worker
+from modelserver.models.options import BatchPolicy, ModelOptions
+from modelserver.workers.pool import PoolStatistics
+from modelserver.workers.worker import WorkerState
+
+
+def worker(**changes: Any) -> Any:
+    values = {
+        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu_id": None,
+        "failure": "",
+    }  # fmt: skip
+    return SimpleNamespace(**{**values, **changes})
+
+
+def model(options: ModelOptions, *workers: Any) -> Any:
+    statistics = PoolStatistics(
+        pending=3, capacity=100, instances=5, batches_in_flight=1, ready=1, loading=0, failed=0
+    )
+    pool = SimpleNamespace(min_workers=1, max_workers=2, workers=workers, statistics=lambda: statistics)
+    return SimpleNamespace(
+        name="m", version="1.0", url="m.mar", runtime="python", options=options, pool=pool, loaded_at_startup=True
+    )
+
+
+def test_worker() -> None:
+    """A worker is shown with its start in UTC, its memory in bytes, and no failure while it has none."""
+    described = describe_worker(worker())
+
+    assert described["startTime"] == "2024-10-02T13:53:53.034Z"
+    assert described["memoryUsage"] > 1_000_000
+    assert (described["id"], described["status"], described["gpu"]) == ("9000", "READY", False)
+    assert described["failure"] is None
+    assert described["gpuUsage"] == "N/A"
+
+
+def test_worker_without_process() -> None:
+    """A worker between two processes has pid -1, no memory, and a reason."""
+    described = describe_worker(worker(pid=-1, state=WorkerState.FAILED, failure="No module named x"))
+
+    assert (described["pid"], described["memoryUsage"], described["status"]) == (-1, 0, "FAILED")
+    assert described["failure"] == "No module named x"
+
+
+def test_queue_and_deadline() -> None:
+    """The queue is shown by what is free and what waits, the server's deadline in milliseconds."""
+    described = describe(model(ModelOptions(request_timeout=1.5)))
+
+    assert described["jobQueueStatus"] == {"remainingCapacity": 97, "pendingRequests": 3}
+    assert described["clientTimeoutInMills"] == 1500
+    assert (described["minWorkers"], described["maxWorkers"]) == (1, 2)
+
+
+def test_batch_settings_with_sources() -> None:
+    """Each batch setting says where it came from; what is not set is left out."""
+    options = ModelOptions(
+        batch_size=8, batch_policy=BatchPolicy.WINDOW, sources={"batch_size": "register parameter"}
+    )
+    batching = describe(model(options))["batching"]
+
+    assert batching["batchSize"] == {"value": 8, "source": "register parameter"}
+    assert batching["policy"] == {"value": "window", "source": "default"}
+    assert "timeout" not in batching
+
+
+def test_device_ids_only_where_given() -> None:
+    """``deviceIds`` is left out of the answer unless the model names devices (reference 5.4)."""
+    with_ids = describe(model(ModelOptions(device_ids=(0, 1))))
+    without = describe(model(ModelOptions(), worker()))
+
+    assert with_ids["deviceIds"] == [0, 1]
+    assert b"deviceIds" not in pretty(cast("Any", without))
+    assert b'"failure"' not in pretty(without)

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from modelserver.api.exchange import Exchange
+from modelserver.api.http_protocol import HEADER_LIMIT, MIN_PROGRESS, HttpProtocol, Listener, announced_length
+from modelserver.errors import BadRequest
+
+LIMIT = 1000
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written; closes when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5000), "sockname": ("127.0.0.1", 8080)})
+        self.written = b""
+        self.closed = False
+        self.ended = False
+        self.reading = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self.written += bytes(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Hot:
+    """Routes under /hot; keeps the exchanges for the test to answer, or answers with their bodies at once."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.at_once = True
+
+    def handles(self, method: str, path: str) -> bool:
+        return path.startswith("/hot")
+
+    def serve(self, exchange: Exchange) -> None:
+        exchange.request_id = f"id-{len(self.exchanges)}"
+        self.exchanges.append(exchange)
+        if exchange.path == "/hot/bug":
+            raise ZeroDivisionError
+        if self.at_once:
+            exchange.reply(200, exchange.body)
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the body it got."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Wire:
+    """A connection under test."""
+
+    def __init__(self) -> None:
+        self.hot = Hot()
+        self.responses: list[tuple[str, str, bytes, str, int]] = []
+        self.listener = Listener(
+            self.hot, LIMIT, lambda *said: self.responses.append(said[:5]), receive_timeout=10.0, keep_alive=20.0
+        )
+        config = Config(application, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
+        config.load()
+        self.protocol = HttpProtocol(config, self.listener)
+        self.transport = Transport()
+        self.protocol.connection_made(self.transport)
+
+    def send(self, *pieces: bytes) -> bytes:
+        """Receives the pieces; returns what was written in answer to them."""
+        before = len(self.transport.written)
+        for piece in pieces:
+            self.protocol.data_received(piece)
+        return self.transport.written[before:]
+
+
+@pytest.fixture
+async def wire() -> Wire:
+    return Wire()
+
+
+def head(*lines: str, path: str = "/hot", method: str = "POST") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
+
+
+async def settle() -> None:
+    """Lets the tasks of the application run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_uvicorn_is_what_it_is_built_on() -> None:
+    """The attributes and methods of uvicorn that this protocol overrides or reads are there."""
+    for name in (
+        "connection_lost", "data_received", "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body",
+        "on_message_complete", "_start_asgi_task", "on_response_complete", "shutdown",
+    ):  # fmt: skip
+        assert callable(getattr(HttpToolsProtocol, name)), name
+    wanted = {
+        "scope", "keep_alive", "more_body", "body", "response_started", "response_complete", "disconnected",
+        "waiting_for_100_continue", "on_response",
+    }  # fmt: skip
+    cycle = RequestResponseCycle(*[None] * 11)  # type: ignore[arg-type]
+    assert wanted <= set(vars(cycle))
+
+
+async def test_short_way(wire: Wire) -> None:
+    """A request on a hot route is answered in one write, without a task, and the connection stays."""
+    answer = wire.send(head("Content-Length: 5", "X-Own: 1") + b"hello")
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\nx-request-id: id-0\r\n")
+    assert answer.endswith(b"content-length: 5\r\nconnection: keep-alive\r\n\r\nhello")
+    assert not wire.transport.closed
+    assert wire.protocol.tasks == set()
+    assert wire.responses == [("127.0.0.1:5000", "POST", b"/hot", "1.1", 200)]
+
+
+async def test_long_way(wire: Wire) -> None:
+    """Other routes go through the application."""
+    wire.send(head("Content-Length: 2", path="/cold") + b"hi")
+    await settle()
+
+    assert wire.transport.written.endswith(b"\r\n\r\nhi")
+    assert wire.hot.exchanges == []
+
+
+async def test_names_keep_their_case(wire: Wire) -> None:
+    """Header names reach the exchange as the client wrote them, and in lower case."""
+    wire.send(head("X-MiXed: Yes", "Content-Length: 0"))
+
+    exchange = wire.hot.exchanges[0]
+    assert (b"X-MiXed", b"Yes") in exchange.raw_headers
+    assert (b"x-mixed", b"Yes") in exchange.headers
+
+
+async def test_error_closes(wire: Wire) -> None:
+    """As in TorchServe, an answer of 400 and above closes the connection."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    wire.hot.exchanges[0].fail(BadRequest("no"))
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"connection: close\r\n\r\n" in wire.transport.written
+    assert wire.transport.closed
+
+
+async def test_second_reply(wire: Wire) -> None:
+    """An exchange is answered once; later replies are dropped."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    wire.hot.exchanges[0].reply(200, b"one")
+    written = wire.transport.written
+    wire.hot.exchanges[0].reply(200, b"two")
+
+    assert wire.transport.written == written
+    assert len(wire.responses) == 1
+
+
+async def test_announced_too_large(wire: Wire) -> None:
+    """A body announced over the limit is refused before it comes; the client may read why while it still sends (F5)."""
+    answer = wire.send(head(f"Content-Length: {LIMIT + 1}"))
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert wire.transport.ended
+    assert not wire.transport.closed
+    assert wire.send(b"x" * (LIMIT + 1)) == b""
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_exactly_the_limit(wire: Wire, path: str) -> None:
+    """A body of exactly the limit is served."""
+    wire.send(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
+    await settle()
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_chunks_too_large(wire: Wire) -> None:
+    """A chunked body is refused as soon as it is over the limit (F5)."""
+    chunk = b"100\r\n" + b"x" * 256 + b"\r\n"
+
+    assert wire.send(head("Transfer-Encoding: chunked"), chunk, chunk, chunk) == b""
+    assert wire.send(chunk).startswith(b"HTTP/1.1 413 ")
+    assert wire.hot.exchanges == []
+
+
+async def test_pipelined_body_too_large(wire: Wire) -> None:
+    """A chunked body that came while another request was being answered is held to the limit too (F5)."""
+    wire.hot.at_once = False
+    chunks = b"".join(b"100\r\n" + b"x" * 256 + b"\r\n" for _ in range(5)) + b"0\r\n\r\n"
+    wire.send(head("Content-Length: 0") + head("Transfer-Encoding: chunked") + chunks)
+    wire.hot.exchanges[0].reply(200, b"first")
+
+    assert b"first" in wire.transport.written
+    assert b"HTTP/1.1 413 " in wire.transport.written
+    assert len(wire.hot.exchanges) == 1
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [head("X-Long: " + "x" * HEADER_LIMIT), head(*[f"X-{n}: {n}" for n in range(8000)]), head(path="/hot?" + "q" * HEADER_LIMIT)],
+    ids=["one long", "many", "target"],
+)  # fmt: skip
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_head_too_large(wire: Wire, request_head: bytes, at_once: bool) -> None:
+    """A head over the limit is refused with 431, whether it comes in one piece or in many (F14)."""
+    size = len(request_head) if at_once else 4000
+    answer = wire.send(*[request_head[start : start + size] for start in range(0, len(request_head), size)])
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert wire.hot.exchanges == []
+
+
+async def test_head_without_end(wire: Wire) -> None:
+    """A header that never ends is refused once it is over the limit (F14)."""
+    pieces = [b"x" * 1000] * (HEADER_LIMIT // 1000 + 1)
+
+    assert wire.send(b"GET /hot HTTP/1.1\r\nX-Long: ", *pieces).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"hello\r\n\r\n", b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", head(path="x:80", method="CONNECT"),
+     head("Content-Length: -1"), head("Content-Length: 1", "Content-Length: 2")],
+    ids=["words", "bytes", "CONNECT", "negative length", "two lengths"],
+)  # fmt: skip
+async def test_no_http(wire: Wire, garbage: bytes) -> None:
+    """What is no HTTP, or asks for what is none of this server's business, is answered 400 and closed."""
+    answer = wire.send(garbage)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"message": "Invalid HTTP message."' in answer
+    assert wire.transport.closed or wire.transport.ended
+    assert wire.send(head("Content-Length: 0")) == b""
+
+
+async def test_bug_of_an_endpoint(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    """An endpoint that raises is the server's fault: 500, and the log says why."""
+    answer = wire.send(head("Content-Length: 0", path="/hot/bug"))
+
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_continue(wire: Wire) -> None:
+    """A client that waits for permission to send gets it at once."""
+    assert wire.send(head("Content-Length: 2", "Expect: 100-continue")) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert wire.send(b"hi").endswith(b"hi")
+
+
+async def test_pipelining(wire: Wire) -> None:
+    """Pipelined requests are answered in order, each when it is its turn (F16)."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 1") + b"a" + head("Content-Length: 1") + b"b" + head("Content-Length: 1") + b"c")
+
+    assert [exchange.body for exchange in wire.hot.exchanges] == [b"a"]
+    for turn in range(3):
+        wire.hot.exchanges[turn].reply(200, wire.hot.exchanges[turn].body)
+    bodies = [part[-1:] for part in wire.transport.written.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [b"a", b"b", b"c"]
+
+
+async def test_pipelining_across_both_ways(wire: Wire) -> None:
+    """Hot and other routes take turns on one connection."""
+    wire.send(
+        head("Content-Length: 1", path="/cold") + b"a" + head("Content-Length: 1") + b"b"
+        + head("Content-Length: 1", path="/cold") + b"c"
+    )  # fmt: skip
+    await settle()
+
+    bodies = [part[-1:] for part in wire.transport.written.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [b"a", b"b", b"c"]
+
+
+async def test_client_that_asks_to_close(wire: Wire) -> None:
+    """With ``Connection: close`` the answer says so and the connection is closed."""
+    answer = wire.send(head("Content-Length: 0", "Connection: close"))
+
+    assert b"connection: close\r\n" in answer
+    assert wire.transport.closed
+
+
+async def test_head_request(wire: Wire) -> None:
+    """HEAD gets the length of the body it would have got (F16)."""
+    wire.hot.at_once = False
+    wire.send(head(method="HEAD"))
+    wire.hot.exchanges[0].reply(200, b"12345")
+
+    assert wire.transport.written.endswith(b"content-length: 5\r\nconnection: keep-alive\r\n\r\n")
+
+
+async def test_disconnect(wire: Wire) -> None:
+    """The endpoint hears of a client that leaves, once, and its late answer goes nowhere (F37)."""
+    wire.hot.at_once = False
+    heard: list[str] = []
+    wire.send(head("Content-Length: 0"))
+    wire.hot.exchanges[0].on_disconnect = lambda: heard.append("gone")
+    wire.protocol.connection_lost(None)
+    wire.hot.exchanges[0].reply(200, b"late")
+
+    assert heard == ["gone"]
+    assert wire.transport.written == b""
+    assert wire.responses[-1][4] == 200
+
+
+async def test_disconnect_after_the_answer(wire: Wire) -> None:
+    """Nobody is told of a client that leaves after its answer."""
+    heard: list[str] = []
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    wire.hot.exchanges[0].on_disconnect = lambda: heard.append("gone")
+    wire.hot.exchanges[0].reply(200, b"")
+    wire.protocol.connection_lost(None)
+
+    assert heard == []
+
+
+async def test_slow_head(wire: Wire) -> None:
+    """Who has not sent the whole head after ``receive_timeout`` seconds is cut off (F15)."""
+    wire.send(b"GET /hot HTTP/1.1\r\nX-")
+    began = time.monotonic()
+    wire.listener.check(began + 9)
+    assert not wire.transport.closed
+
+    wire.send(b"Slow: 1\r\n")
+    wire.listener.check(began + 11)
+    assert wire.transport.closed
+
+
+async def test_slow_body(wire: Wire) -> None:
+    """Who sends less than the least progress of a body in ``receive_timeout`` seconds is cut off (F15)."""
+    wire.listener.max_body = 1 << 20
+    wire.send(head("Content-Length: 100000"))
+    began = time.monotonic()
+    for moment in (5, 9):
+        wire.send(b"x")
+        wire.listener.check(began + moment)
+    assert not wire.transport.closed
+
+    wire.send(b"x")
+    wire.listener.check(began + 11)
+    assert wire.transport.closed
+
+
+async def test_steady_body(wire: Wire) -> None:
+    """A large body may take as long as it likes while it comes steadily."""
+    wire.listener.max_body = 1 << 20
+    wire.send(head("Content-Length: 1000000"))
+    began = time.monotonic()
+    for moment in range(0, 100, 5):
+        wire.send(b"x" * MIN_PROGRESS)
+        wire.listener.check(began + moment)
+
+    assert not wire.transport.closed
+
+
+async def test_computing_takes_its_time(wire: Wire) -> None:
+    """A client that waits for its answer owes nothing and is not cut off."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    wire.listener.check(time.monotonic() + 1000)
+
+    assert not wire.transport.closed
+
+
+async def test_idle_connection(wire: Wire) -> None:
+    """An idle connection is closed after ``keep_alive`` seconds, counted from the last answer."""
+    wire.send(head("Content-Length: 0"))
+    wire.listener.check(time.monotonic() + 19)
+    assert not wire.transport.closed
+
+    wire.listener.check(time.monotonic() + 21)
+    assert wire.transport.closed
+
+
+async def test_shutdown(wire: Wire) -> None:
+    """At shutdown an idle connection closes at once, a busy one after its answer."""
+    busy = Wire()
+    busy.hot.at_once = False
+    busy.send(head("Content-Length: 0"))
+    for each in (wire, busy):
+        each.protocol.shutdown()
+
+    assert wire.transport.closed
+    assert not busy.transport.closed
+    busy.hot.exchanges[0].reply(200, b"done")
+    assert busy.transport.written.endswith(b"connection: close\r\n\r\ndone")
+    assert busy.transport.closed
+
+
+@pytest.mark.parametrize(("value", "length"), [(b"12", 12), (b"x", 0), (b"-1", 0)])
+def test_announced_length(value: bytes, length: int) -> None:
+    """Only digits announce a length."""
+    assert announced_length([(b"host", b"x"), (b"content-length", value)]) == length
+    assert announced_length([]) == 0
