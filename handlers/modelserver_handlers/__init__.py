@@ -3,3 +3,8 @@
 Importing this package imports neither torch nor Pillow; its modules ``base``, ``vision``,
 ``image_classifier`` and their like do.
 """
+
+from __future__ import annotations
+
+BUILT_IN: dict[str, str] = {"base_handler": "base", "image_classifier": "image_classifier"}
+"""The names that an archive may give as its handler without bringing a module, and where they are here."""

@@ -7,12 +7,13 @@ understood. A module of the archive wins over a built-in handler of the same nam
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from modelserver_handlers import BUILT_IN
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,15 +62,16 @@ def load_handler(handler: str, model_dir: Path) -> LoadedHandler:
 def _import(name: str, model_dir: Path) -> ModuleType:
     if _is_in(name, model_dir):
         return importlib.import_module(name)
-    if name.isidentifier() and importlib.util.find_spec(f"{BUILT_IN_PACKAGE}.{name}") is not None:
-        return importlib.import_module(f"{BUILT_IN_PACKAGE}.{name}")
+    if name in BUILT_IN:
+        return importlib.import_module(f"{BUILT_IN_PACKAGE}.{BUILT_IN[name]}")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
         raise HandlerNotUsable(
-            f"The handler module {name!r} is neither in the archive nor a built-in handler."
+            f"The handler module {name!r} is neither in the archive nor a built-in handler "
+            f"({', '.join(sorted(BUILT_IN))})."
         ) from error
 
 

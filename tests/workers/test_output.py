@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from modelserver.workers.output import LINE_LIMIT, LINES_A_SECOND, LineReader, OutputTail
+
+
+@pytest.fixture
+def tail() -> OutputTail:
+    return OutputTail(kept=3)
+
+
+@pytest.fixture
+async def reader(tail: OutputTail, caplog: pytest.LogCaptureFixture) -> LineReader:
+    caplog.set_level(logging.INFO, logger="modelserver.model")
+    return LineReader("W-9000-m-stdout", logging.WARNING, tail)
+
+
+def test_tail_keeps_the_last(tail: OutputTail) -> None:
+    """Only the last lines are kept, and fewer can be asked for."""
+    for line in "abcde":
+        tail.add(line)
+
+    assert tail.last(10) == "c\nd\ne"
+    assert tail.last(2) == "d\ne"
+
+
+async def test_lines(reader: LineReader, tail: OutputTail, caplog: pytest.LogCaptureFixture) -> None:
+    """Each line is logged with its source at the level of its stream, however it was cut into pieces."""
+    for piece in (b"one\ntw", b"o\r\n", b"\xff\n"):
+        reader.data_received(piece)
+
+    assert caplog.messages == ["one", "two", "�"]
+    assert {(record.levelno, record.source) for record in caplog.records} == {(logging.WARNING, "W-9000-m-stdout")}  # type: ignore[attr-defined]
+    assert tail.last(2) == "two\n�"
+
+
+async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A line without an end counts when the stream ends, and the end is told."""
+    reader.data_received(b"no newline")
+    assert not reader.ended.done()
+    reader.connection_lost(None)
+
+    assert caplog.messages == ["no newline"]
+    assert reader.ended.done()
+
+
+async def test_endless_line(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A line without end is cut, and never collected (F44)."""
+    for _ in range(50):
+        reader.data_received(b"x" * 100_000)
+    reader.data_received(b"\nnext\n")
+
+    assert [len(message) for message in caplog.messages] == [LINE_LIMIT, 4]
+
+
+async def test_flood(reader: LineReader, tail: OutputTail, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a flood of lines the log gets so many and then their number; the tail has the last of them (F44)."""
+    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader.data_received(b"".join(b"%d\n" % n for n in range(LINES_A_SECOND + 1000)))
+
+    assert len(caplog.messages) == LINES_A_SECOND
+    assert tail.last(1) == str(LINES_A_SECOND + 999)
+    reader._loop = _Clock(6.0)  # type: ignore[assignment]
+    reader.data_received(b"later\n")
+    assert caplog.messages[-2:] == [
+        f"[1000 lines were left out: more than {LINES_A_SECOND} came in a second]", "later",
+    ]  # fmt: skip
+
+
+class _Clock:
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def time(self) -> float:
+        return self._now

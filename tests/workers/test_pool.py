@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from modelserver.batching.request import Request
+from modelserver.errors import DeadlineExceeded, HandlerError, ServiceUnavailable, StartFailed, WorkerDied
+from modelserver.wire.messages import Measurement, Row
+from modelserver.workers.devices import DeviceRing
+from modelserver.workers.pool import Pool, PoolLimits
+from modelserver.workers.process import WorkerSpec
+from modelserver.workers.worker import WorkerState, WorkerTimes
+
+LIMITS = PoolLimits(batch_size=2, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
+
+
+class Counts:
+    """Counts what a pool counts: name to the arguments of each call."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[tuple[Any, ...]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
+
+    def __call__(self, name: str) -> list[tuple[Any, ...]]:
+        return self.calls.get(name, [])
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+@pytest.fixture
+async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+    """Makes pools that are closed after the test; their workers still have to load."""
+    made: list[Pool] = []
+
+    def pool(workers: int = 1, **limits: Any) -> Pool:
+        ids = iter(range(9000, 9100))
+        made.append(
+            Pool(
+                "m", "m_1.0", spec, times, replace(LIMITS, **limits), next_id=ids.__next__, devices=DeviceRing(0),
+                metrics=counts,
+            )
+        )  # fmt: skip
+        made[-1].scale(workers, workers)
+        return made[-1]
+
+    yield pool
+    for each in made:
+        await each.close(0.01)
+
+
+@pytest.fixture
+async def pool(make: Any, stage: Any) -> Pool:
+    """A pool with one loaded worker."""
+    made: Pool = make()
+    (await stage.enter()).load()
+    return made
+
+
+def request(*bodies: bytes, key: object = None, deadline: float | None = None) -> Request:
+    rows = [Row("id", len(body)) for body in bodies]
+    return Request("id", rows, bodies, time.monotonic(), key=key, deadline=deadline)
+
+
+def contents(asked: Request) -> list[bytes | None]:
+    return [answer and answer[1] for answer in asked.answers]
+
+
+def submit(pool: Pool, *requests: Request) -> None:
+    for each in requests:
+        pool.submit(each)
+
+
+async def test_batch_of_one_turn(pool: Pool, stage: Any) -> None:
+    """What comes in one turn of the loop goes together, and each request gets its own answers."""
+    first, second = request(b"a"), request(b"b")
+    submit(pool, first, second)
+    process = stage.processes[0]
+    assert [len(batch.rows) for batch in process.batches] == [2]
+
+    process.answer(b"A", b"B")
+    assert (contents(first), contents(second)) == ([b"A"], [b"B"])
+    assert first.batch_id == second.batch_id != ""
+    assert (first.batch_size, first.handler_time) == (2, 0.01)
+
+
+async def test_large_request(pool: Pool, stage: Any) -> None:
+    """A request above the maximum is spread over batches and joined (F25)."""
+    large = request(b"a", b"b", b"c", b"d", b"e")
+    pool.submit(large)
+    process = stage.processes[0]
+    for _ in range(3):
+        await stage.enter()
+        process.answer()
+
+    assert contents(large) == [b"a", b"b", b"c", b"d", b"e"]
+    assert large.done
+
+
+async def test_keys_do_not_mix(pool: Pool, stage: Any) -> None:
+    """Requests of different keys never share a batch (F22)."""
+    submit(pool, request(b"a", key=1), request(b"b", key=2))
+    process = stage.processes[0]
+    for _ in range(2):
+        await stage.enter()
+        assert [len(batch.rows) for batch in process.batches] == [1]
+        process.answer()
+
+
+async def test_waiting_for_a_busy_worker(pool: Pool, stage: Any) -> None:
+    """While the worker is busy a batch can still grow; a full one waits at the worker."""
+    submit(pool, request(b"a", b"b"))
+    process = stage.processes[0]
+    third = request(b"c")
+    pool.submit(third)
+    await stage.enter()
+    assert len(process.batches) == 1
+
+    pool.submit(request(b"d"))
+    assert len(process.batches) == 2
+    assert pool.statistics().batches_in_flight == 2
+
+
+async def test_loading_workers_let_requests_wait(make: Any, stage: Any) -> None:
+    """Before a worker has loaded requests wait for it (reference 8.1)."""
+    made = make()
+    early = request(b"a")
+    made.submit(early)
+    process = await stage.enter()
+    assert process.batches == []
+
+    process.load()
+    process.answer()
+    assert contents(early) == [b"a"]
+
+
+async def test_full_queue(make: Any, stage: Any, counts: Counts) -> None:
+    """A full queue refuses, and counts why (F30, F31)."""
+    made = make(max_requests=2, max_bytes=100)
+    submit(made, request(b"a"), request(b"b"))
+    with pytest.raises(ServiceUnavailable, match="has no worker to serve inference request"):
+        made.submit(request(b"c"))
+    other = make(max_requests=9, max_bytes=3)
+    other.submit(request(b"aa"))
+    with pytest.raises(ServiceUnavailable):
+        other.submit(request(b"bb"))
+
+    assert counts("rejected") == [("requests",), ("bytes",)]
+    assert made.statistics().pending == 2
+
+
+async def test_no_worker(make: Any, counts: Counts) -> None:
+    """Without workers nothing is taken in."""
+    with pytest.raises(ServiceUnavailable):
+        make(workers=0).submit(request(b"a"))
+
+    assert counts("rejected") == [("no_worker",)]
+
+
+async def test_hopeless(make: Any, stage: Any) -> None:
+    """When the last worker is given up, what waits is refused at once."""
+    made = make()
+    waiting = request(b"a")
+    made.submit(waiting)
+    (await stage.enter()).fail_to_load("no", permanent=True)
+    await stage.enter()
+
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert made.failure.startswith("no")
+    assert not made.healthy
+    with pytest.raises(ServiceUnavailable):
+        made.submit(request(b"b"))
+
+
+async def test_deadline_in_the_queue(make: Any, stage: Any, counts: Counts) -> None:
+    """A request that waits past its deadline is failed then and computed never (F33)."""
+    made = make()
+    late = request(b"a", deadline=time.monotonic() + 0.01)
+    made.submit(late)
+    await asyncio.sleep(0.03)
+    (await stage.enter()).load()
+    await stage.enter()
+
+    assert isinstance(late.error, DeadlineExceeded)
+    assert stage.processes[0].batches == []
+    assert len(counts("expired")) == 1
+    assert made.statistics().pending == 0
+
+
+async def test_deadline_while_running(pool: Pool, stage: Any) -> None:
+    """A request whose deadline passes while it runs is failed then, its late answer is dropped (F34)."""
+    late, other = request(b"a", deadline=time.monotonic() + 0.01), request(b"b")
+    submit(pool, late, other)
+    await asyncio.sleep(0.03)
+    assert isinstance(late.error, DeadlineExceeded)
+
+    stage.processes[0].answer()
+    assert contents(other) == [b"b"]
+    assert contents(late) == [None]
+    assert not stage.processes[0].killed
+
+
+async def test_deadline_that_is_kept(pool: Pool, stage: Any, counts: Counts) -> None:
+    """A request that is answered in time leaves no timer behind."""
+    quick = request(b"a", deadline=time.monotonic() + 0.02)
+    submit(pool, quick, request(b"b"))
+    stage.processes[0].answer()
+    await asyncio.sleep(0.03)
+
+    assert (quick.error, contents(quick)) == (None, [b"a"])
+    assert counts("expired") == []
+
+
+async def test_cancel(make: Any, stage: Any, counts: Counts) -> None:
+    """A cancelled request leaves the queue and is never computed (F24)."""
+    made = make()
+    gone, stays = request(b"a"), request(b"b")
+    submit(made, gone, stays)
+    heard: list[Any] = []
+    gone.on_done = heard.append
+    made.cancel(gone)
+    made.cancel(gone)
+    process = await stage.enter()
+    process.load()
+
+    assert [len(batch.rows) for batch in process.batches] == [1]
+    process.answer()
+    assert contents(stays) == [b"b"]
+    assert heard == []
+    assert len(counts("cancelled")) == 1
+
+
+async def test_cancel_while_running(pool: Pool, stage: Any) -> None:
+    """A request cancelled while it runs costs its neighbours nothing (F24)."""
+    gone, stays = request(b"a"), request(b"b")
+    submit(pool, gone, stays)
+    pool.cancel(gone)
+    stage.processes[0].answer()
+
+    assert contents(stays) == [b"b"]
+
+
+async def test_window(make: Any, stage: Any) -> None:
+    """With a window a batch that is not full goes when its oldest request has waited it out."""
+    made = make(policy="window", max_delay=0.05)
+    process = await stage.enter()
+    process.load()
+    began = time.monotonic()
+    made.submit(request(b"a"))
+    await stage.enter()
+    assert process.batches == []
+
+    while not process.batches:
+        await asyncio.sleep(0.002)
+    assert 0.045 < time.monotonic() - began < 2
+
+
+async def test_wrong_number_of_answers(pool: Pool, stage: Any) -> None:
+    """A worker that miscounts loses its batch and its life (F19)."""
+    asked = request(b"a", b"b")
+    pool.submit(asked)
+    process = stage.processes[0]
+    process.answer(b"only one")
+
+    assert isinstance(asked.error, HandlerError)
+    assert process.killed
+
+
+async def test_lost_batches(pool: Pool, stage: Any) -> None:
+    """When a worker dies its running batch fails, the unbegun one is served by its successor, each once (F39)."""
+    running, waiting = request(b"a", b"b"), request(b"c", b"d")
+    submit(pool, running, waiting)
+    process = stage.processes[0]
+    assert len(process.batches) == 2
+    process.exit("was killed by SIGSEGV")
+    successor = await stage.enter(2)
+
+    assert isinstance(running.error, WorkerDied)
+    assert not waiting.done
+    successor.load()
+    successor.answer()
+    assert contents(waiting) == [b"c", b"d"]
+
+
+async def test_requeued_once(pool: Pool, stage: Any) -> None:
+    """A request is put back once; one whose second worker dies too before it began is failed (F21)."""
+    waiting = request(b"c", b"d")
+    submit(pool, request(b"a", b"b"), waiting)
+    stage.processes[0].exit()
+    successor = await stage.enter(2)
+    successor.load()
+    submit(pool, request(b"e", b"f"))
+    assert len(successor.batches) == 2
+    successor.exit()
+    await stage.enter(3)
+
+    assert isinstance(waiting.error, WorkerDied)
+
+
+async def test_scale_up_and_down(make: Any, stage: Any) -> None:
+    """Workers are added; the newest are retired first and finish what they run (reference 18.6)."""
+    made = make(workers=1)
+    made.scale(3, 3)
+    for number in (1, 2, 3):
+        (await stage.enter(number)).load()
+    oldest, *others = made.workers
+    submit(made, *[request(b"a", b"b") for _ in range(3)])
+    assert [len(process.batches) for process in stage.processes] == [1, 1, 1]
+    made.scale(1, 1)
+    await stage.enter()
+
+    assert made.workers == [oldest]
+    assert {worker.state for worker in others} == {WorkerState.UNLOADING}
+    assert not any(process.killed for process in stage.processes)
+    for process in stage.processes:
+        process.answer()
+    await stage.enter()
+    assert made.statistics().ready == 1
+
+
+@pytest.mark.parametrize(
+    ("bounds", "left"), [((1, 2), 2), ((0, 0), 0), ((0, 5), 0), ((3, 3), 3), ((1, 5), 2), ((2, 2), 2)]
+)
+async def test_bounds(make: Any, bounds: tuple[int, int], left: int) -> None:
+    """Between the bounds nothing happens; a minimum of 0 means none at all (reference 5.3)."""
+    made = make(workers=2)
+    made.scale(*bounds)
+
+    assert len(made.workers) == left
+
+
+async def test_scale_to_nothing_refuses_what_waits(make: Any) -> None:
+    """Scaled to 0, a pool refuses what waits: nobody will come for it (F50)."""
+    made = make()
+    waiting = request(b"a")
+    made.submit(waiting)
+    made.scale(0, 0)
+
+    assert isinstance(waiting.error, ServiceUnavailable)
+
+
+async def test_scaling_replaces_failed_workers(make: Any, stage: Any) -> None:
+    """A worker that was given up makes place for a new try."""
+    made = make()
+    (await stage.enter()).fail_to_load("no", permanent=True)
+    await stage.enter()
+    started = made.scale(1, 1)
+    (await stage.enter(2)).load()
+    await made.wait_loaded(started)
+
+    assert [worker.id for worker in made.workers] == [9001]
+    assert made.healthy
+    assert made.failure == ""
+
+
+async def test_wait_loaded(make: Any, stage: Any) -> None:
+    """Waiting for workers ends when all are loaded, or at the first failure."""
+    made = make(workers=2)
+    waiting = asyncio.create_task(made.wait_loaded(list(made.workers)))
+    (await stage.enter(1)).load()
+    await stage.enter(2)
+    assert not waiting.done()
+    stage.processes[1].fail_to_load("cause")
+
+    with pytest.raises(StartFailed, match="cause"):
+        await waiting
+
+
+async def test_drain(pool: Pool, stage: Any) -> None:
+    """A pool that drains takes nothing in, sends what waits, and is done when all is answered (F49)."""
+    running, waiting = request(b"a", b"b"), request(b"c")
+    submit(pool, running, waiting)
+    draining = asyncio.create_task(pool.drain(5))
+    await stage.enter()
+    with pytest.raises(ServiceUnavailable):
+        pool.submit(request(b"d"))
+    stage.processes[0].answer()
+    await stage.enter()
+    assert not draining.done()
+    stage.processes[0].answer()
+
+    assert await draining is True
+    assert contents(waiting) == [b"c"]
+
+
+async def test_drain_sends_open_windows(make: Any, stage: Any) -> None:
+    """Draining does not wait for windows."""
+    made = make(policy="window", max_delay=60.0)
+    process = await stage.enter()
+    process.load()
+    made.submit(request(b"a"))
+    draining = asyncio.create_task(made.drain(5))
+    await stage.enter()
+    process.answer()
+
+    assert await draining is True
+
+
+async def test_drain_timeout(pool: Pool) -> None:
+    """Draining gives up after its grace."""
+    pool.submit(request(b"a", b"b"))
+
+    assert await pool.drain(0.01) is False
+
+
+async def test_drain_of_an_idle_pool(pool: Pool) -> None:
+    """An idle pool is drained at once."""
+    assert await pool.drain(0) is True
+
+
+async def test_close(make: Any, stage: Any) -> None:
+    """A closed pool has refused what waited, lost what did not finish, and has no worker."""
+    made = make()
+    process = await stage.enter()
+    process.load()
+    running, waiting = request(b"a", b"b"), request(b"c")
+    submit(made, running, waiting)
+    await made.close(0.01)
+
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert isinstance(running.error, WorkerDied)
+    assert process.killed
+    assert made.workers == []
+
+
+async def test_counts(pool: Pool, stage: Any, counts: Counts) -> None:
+    """Batches, waits, isolated instances and handlers' own metrics are counted."""
+    submit(pool, request(b"a", b"b"))
+    own = Measurement("Own", 1.0, "Count", "counter", [("k", "v")], "id")
+    stage.processes[0].answer(calls=3, phases=(0.1, 0.2, 0.3), metrics=[own])
+
+    size, requests, capacity, reason, _, phases = counts("batch")[0]
+    assert (size, requests, capacity, reason, phases) == (2, 1, 2, "size", (0.1, 0.2, 0.3))
+    assert len(counts("queue_wait")) == 1
+    assert counts("isolated") == [(0,)]
+    assert counts("model_metric") == [("Own", 1.0, "Count", "counter", [("k", "v")], "id")]
+    assert counts("worker_loaded")[0][0] == "W-9000-m_1.0"
+
+
+async def test_statistics(make: Any, stage: Any) -> None:
+    """The state of a pool is one frozen value."""
+    made = make(workers=2)
+    made.submit(request(b"a", b"b"))
+    statistics = made.statistics()
+
+    assert (statistics.pending, statistics.instances, statistics.capacity) == (1, 2, 10)
+    assert (statistics.ready, statistics.loading, statistics.failed) == (0, 2, 0)
+    assert not made.ready

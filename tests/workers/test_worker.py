@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelserver.batching.request import Batch, Parcel, Request
+from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
+from modelserver.wire.messages import Ping, Pong, Result, Row, Stop
+from modelserver.workers import worker as worker_module
+from modelserver.workers.process import WorkerSpec
+from modelserver.workers.worker import MAX_IN_FLIGHT, Worker, WorkerState, WorkerTimes, backoff, count_oom_kills, quote
+
+
+class Owner:
+    """Keeps what its worker told."""
+
+    def __init__(self) -> None:
+        self.ready = 0
+        self.answered: list[Batch] = []
+        self.lost: list[tuple[Batch | None, list[Batch], ModelServerError]] = []
+
+    def worker_ready(self, worker: Worker, seconds: float) -> None:
+        self.ready += 1
+
+    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
+        self.answered.append(batch)
+
+    def worker_lost(self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError) -> None:
+        self.lost.append((running, unbegun, error))
+
+
+def batch() -> Batch:
+    return Batch([Parcel(Request("id", [Row("id", 4)], [b"body"], 0.0), 0, 1)], 1, "size")
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner()
+
+
+@pytest.fixture
+async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -> Any:
+    """Makes workers that are stopped after the test."""
+    made: list[Worker] = []
+
+    def worker(**changed: float) -> Worker:
+        made.append(Worker(9000, "W-9000-m", spec, replace(times, **changed), owner))
+        return made[-1]
+
+    yield worker
+    for each in made:
+        await each.stop(0.01)
+
+
+async def test_load_and_serve(make: Any, stage: Any, owner: Owner) -> None:
+    """A worker is sent its model, then batches; it is idle when it has none, and has room for one in reserve."""
+    worker = make()
+    process = await stage.enter()
+    assert (worker.state, worker.pid) == (WorkerState.LOADING, 1000)
+    assert not worker.has_room
+
+    process.load(splits=True)
+    await worker.first_load
+    assert (worker.state, worker.idle, worker.splits, owner.ready) == (WorkerState.READY, True, True, 1)
+
+    first, second = batch(), batch()
+    worker.send(first)
+    assert (worker.idle, worker.has_room) == (False, True)
+    worker.send(second)
+    assert not worker.has_room
+    process.answer()
+    process.answer()
+    assert owner.answered == [first, second]
+    assert worker.idle
+
+
+@pytest.mark.parametrize(
+    ("permanent", "state", "processes"), [(True, WorkerState.FAILED, 1), (False, WorkerState.LOADING, 2)]
+)
+async def test_load_failure(
+    make: Any, stage: Any, permanent: bool, state: WorkerState, processes: int
+) -> None:
+    """A failure that no new try can mend is final; others are tried again (F40)."""
+    worker = make()
+    process = await stage.enter()
+    process.output = "Traceback"
+    process.fail_to_load("ImportError: no x", status=507, permanent=permanent)
+    with pytest.raises(StartFailed) as caught:
+        await worker.first_load
+
+    assert caught.value.status == 507
+    assert caught.value.message == "ImportError: no x Its last output was:\nTraceback"
+    await stage.enter(processes)
+    assert worker.state is state
+    assert len(stage.processes) == processes
+
+
+async def test_death_while_loading(make: Any, stage: Any) -> None:
+    """A process that dies while loading fails the first load with how it ended and what it printed."""
+    worker = make()
+    (await stage.enter()).exit("was killed by SIGSEGV")
+    with pytest.raises(StartFailed) as caught:
+        await worker.first_load
+
+    assert caught.value.message == "The worker was killed by SIGSEGV while loading. It printed nothing."
+
+
+async def test_startup_timeout(make: Any, stage: Any) -> None:
+    """A process that does not load in time is killed."""
+    worker = make(startup=0.01)
+    with pytest.raises(StartFailed, match=r"startup_timeout=0\.01 s"):
+        await worker.first_load
+
+    assert stage.processes[0].killed
+
+
+async def test_process_that_cannot_start(make: Any, stage: Any) -> None:
+    """A process that cannot even be started is a failed load, and is tried again (F56)."""
+    stage.error = OSError(11, "Resource temporarily unavailable")
+    worker = make()
+    with pytest.raises(StartFailed, match="could not be started"):
+        await worker.first_load
+    stage.error = None
+    (await stage.enter()).load()
+
+    assert worker.state is WorkerState.READY
+
+
+async def test_third_try(make: Any, stage: Any) -> None:
+    """Failures are followed by pauses from the row of reference 18.4, until one try succeeds (F41)."""
+    worker = make()
+    for number in (1, 2):
+        (await stage.enter(number)).fail_to_load("not yet")
+    (await stage.enter(3)).load()
+
+    assert worker.state is WorkerState.READY
+    assert stage.sleeps == [1.0, 1.0]
+    assert (worker.failure, worker.failing_since) == ("", None)
+    assert worker.first_load.exception() is not None
+
+
+async def test_given_up(make: Any, stage: Any) -> None:
+    """Past the retry window no more is tried, and the worker counts as unhealthy."""
+    worker = make(max_retry=-1.0)
+    (await stage.enter()).fail_to_load("never")
+    await stage.enter()
+
+    assert worker.state is WorkerState.FAILED
+    assert not worker.healthy
+    assert len(stage.processes) == 1
+
+
+async def test_death_while_serving(make: Any, stage: Any, owner: Owner) -> None:
+    """When the process dies, what ran is lost and what was not begun may go elsewhere; another one takes over (F39)."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    running, waiting = batch(), batch()
+    worker.send(running)
+    worker.send(waiting)
+    process.output = "oops"
+    process.exit("exited with status 3")
+    await stage.enter(2)
+    lost, unbegun, error = owner.lost[0]
+
+    assert (lost, unbegun) == (running, [waiting])
+    assert isinstance(error, WorkerDied)
+    assert worker.failure == "The worker exited with status 3. Its last output was:\noops"
+    assert worker.healthy
+    assert (worker.id, worker.pid) == (9000, 1001)
+
+
+async def test_killed_for_memory(
+    make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SIGKILL while the system's counter of memory kills moved is told as 507 (F43)."""
+    counts = itertools.count()
+    monkeypatch.setattr(worker_module, "count_oom_kills", lambda: next(counts))
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    worker.send(batch())
+    process.exit("was killed by SIGKILL, perhaps by the system's out-of-memory killer")
+    await stage.enter(2)
+
+    assert isinstance(owner.lost[0][2], OutOfMemory)
+
+
+async def test_response_timeout(make: Any, stage: Any, owner: Owner) -> None:
+    """Past the response timeout the clients hear first, then the process is killed and replaced without a pause."""
+    worker = make(response=0.02)
+    process = await stage.enter()
+    process.load()
+    running, waiting = batch(), batch()
+    worker.send(running)
+    worker.send(waiting)
+    await stage.enter(2)
+    lost, unbegun, error = owner.lost[0]
+
+    assert (lost, unbegun) == (running, [waiting])
+    assert isinstance(error, ResponseTimeout)
+    assert process.killed
+    assert stage.sleeps == []
+    assert "response_timeout=0.02" in worker.failure
+
+
+async def test_late_answer(make: Any, stage: Any, owner: Owner) -> None:
+    """An answer to a batch that was given up goes nowhere."""
+    worker = make(response=0.02)
+    process = await stage.enter()
+    process.load()
+    worker.send(batch())
+    await stage.enter(2)
+    process.answer()
+
+    assert owner.answered == []
+
+
+async def test_silence(make: Any, stage: Any) -> None:
+    """An idle process is asked for signs of life; one that gives none is replaced."""
+    make(silence=0.03)
+    process = await stage.enter()
+    process.load()
+    await stage.enter(2)
+
+    assert process.killed
+    assert any(isinstance(message, Ping) for message, _ in process.received)
+
+
+async def test_signs_of_life(make: Any, stage: Any) -> None:
+    """One that answers is left alone."""
+    make(silence=0.03)
+    process = await stage.enter()
+    process.load()
+    for _ in range(10):
+        import asyncio
+
+        await asyncio.sleep(0.008)
+        process.say(Pong())
+
+    assert not process.killed
+
+
+async def test_stop_lets_batches_finish(make: Any, stage: Any, owner: Owner) -> None:
+    """A worker that is stopped finishes what it has and takes nothing more."""
+    import asyncio
+
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    running = batch()
+    worker.send(running)
+    stopping = asyncio.create_task(worker.stop(5))
+    await stage.enter()
+    assert worker.state is WorkerState.UNLOADING
+    assert not worker.has_room
+    process.answer()
+    await stopping
+
+    assert owner.answered == [running]
+    assert not process.killed
+    assert len(stage.processes) == 1
+
+
+async def test_stop_that_takes_too_long(make: Any, stage: Any, owner: Owner) -> None:
+    """A process that does not leave within the grace is killed, and its batch lost."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    running = batch()
+    worker.send(running)
+    await worker.stop(0.01)
+
+    assert process.killed
+    assert owner.lost[0][0] is running
+    assert any(isinstance(message, Stop) for message, _ in process.received)
+
+
+async def test_stop_before_it_loaded(make: Any, stage: Any) -> None:
+    """Who waits for a worker that is stopped while loading is told."""
+    worker = make()
+    await worker.stop(0.01)
+
+    with pytest.raises(StartFailed, match="stopped before it had loaded"):
+        await worker.first_load
+
+
+async def test_reserve_follows_the_cost(make: Any, stage: Any) -> None:
+    """Quick handlers hold several batches in reserve, and lose that with the first slow one."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    assert worker.capacity == 2
+    for _ in range(100):
+        worker.send(batch())
+        process.answer(seconds=0.00001)
+    assert worker.capacity == MAX_IN_FLIGHT
+
+    worker.send(batch())
+    process.answer(seconds=0.1)
+    assert worker.capacity == 2
+
+
+def test_backoff() -> None:
+    """The pauses are Fibonacci's numbers, at most a minute."""
+    assert list(itertools.islice(backoff(), 12)) == [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 60, 60]
+
+
+def test_count_oom_kills(tmp_path: Path) -> None:
+    """The system's counter is read where there is one; elsewhere it is 0."""
+    (tmp_path / "vmstat").write_text("pgfault 9\noom_kill 7\n")
+    (tmp_path / "other").write_text("pgfault 9\noom_kill many\n")
+
+    assert count_oom_kills(tmp_path / "vmstat") == 7
+    assert count_oom_kills(tmp_path / "other") == 0
+    assert count_oom_kills(tmp_path / "none") == 0
+
+
+def test_quote() -> None:
+    """A report ends with the last output, or says that there was none."""
+    assert quote("a\nb") == " Its last output was:\na\nb"
+    assert quote(" \n") == " It printed nothing."
