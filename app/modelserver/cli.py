@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelserver import __version__
 from modelserver.daemon import Readiness, start_detached
@@ -19,13 +17,18 @@ from modelserver.errors import ConfigError
 from modelserver.pidfile import is_server, pid_file, read_pid, remove_own, write_pid
 from modelserver.settings.settings import LoadedSettings, explain, load_settings
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 STOP_TIMEOUT = 60.0
 
 # Flags that steer what only TorchServe has.
 _WITHOUT_MEANING = {
     "cpp_log_config": "--cpp-log-config configures TorchServe's C++ backend",
     "plugins_path": "--plugins-path names plugins for a Java server",
-    "workflow_store": "--workflow-store is for workflows, which cannot be registered (as in TorchServe's last version)",
+    "workflow_store": (
+        "--workflow-store is for workflows, which cannot be registered (as in TorchServe's last version)"
+    ),
 }
 
 
@@ -34,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = build_parser().parse_args(arguments)
     if options.version:
-        print(f"modelserver Version is {__version__}")  # noqa: T201 - the command's answer
+        print(f"modelserver Version is {__version__}")
         return 0
     try:
         if options.stop:
             return stop(quiet=options.foreground)
         return start(options, arguments)
     except ConfigError as error:
-        print(error, flush=True)  # noqa: T201
+        print(error, flush=True)
         return 1
 
 
@@ -54,7 +57,11 @@ def build_parser() -> argparse.ArgumentParser:
     action.add_argument("--stop", action="store_true", help="stop the running server")
     add = parser.add_argument
     add("--ts-config", metavar="FILE", help="configuration file (config.properties)")
-    add("--model-store", metavar="DIR", help="directory of model archives; needed here or in the configuration")
+    add(
+        "--model-store",
+        metavar="DIR",
+        help="directory of model archives; needed here or in the configuration",
+    )
     add("--workflow-store", metavar="DIR", help=argparse.SUPPRESS)
     add("--models", nargs="+", metavar="[NAME=]ARCHIVE", help="models to load at start, or all")
     add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
@@ -76,7 +83,9 @@ def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     pid = read_pid(path)
     if pid is not None and pid != os.getpid():
         if is_server(pid):
-            return readiness.failed("modelserver is already running, please use modelserver --stop to stop modelserver.")
+            return readiness.failed(
+                "modelserver is already running, please use modelserver --stop to stop modelserver."
+            )
         say("Removing orphan pid file.")
         with contextlib.suppress(OSError):
             path.unlink()
@@ -123,10 +132,10 @@ def setting_flags(options: argparse.Namespace) -> dict[str, object]:
 def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readiness) -> int:
     """Runs the server in this process until it is told to stop."""
     # What only the serving process needs is imported here: the other commands answer at once.
-    import uvloop
+    import uvloop  # noqa: PLC0415
 
-    from modelserver.server import Server
-    from modelserver.telemetry.logs import log_directories, setup_logging
+    from modelserver.server import Server  # noqa: PLC0415
+    from modelserver.telemetry.logs import log_directories, setup_logging  # noqa: PLC0415
 
     say_start(options, loaded)
     log_dir, metrics_dir = log_directories()
@@ -139,7 +148,9 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
     path = pid_file()
 
     async def run() -> None:
-        await Server(loaded, stamped_log=logs.stamped, on_started=readiness.started, on_progress=readiness.progress).run()
+        await Server(
+            loaded, stamped_log=logs.stamped, on_started=readiness.started, on_progress=readiness.progress
+        ).run()
 
     write_pid(path)
     try:
@@ -198,4 +209,4 @@ def stop(*, quiet: bool) -> int:
 
 def say(text: str) -> None:
     """A line on standard output, at once."""
-    print(text, flush=True)  # noqa: T201
+    print(text, flush=True)

@@ -6,7 +6,10 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Scripts wait for this line on standard output (reference 1).
 STARTED_LINE = "Model server started."
@@ -38,7 +41,7 @@ class Readiness:
     def started(self) -> None:
         """The listeners accept connections. From now on nothing is tied to the terminal any more."""
         if self._descriptor is None:
-            print(STARTED_LINE, flush=True)  # noqa: T201 - the command's answer
+            print(STARTED_LINE, flush=True)
         else:
             self._end(_STARTED)
             detach_output()
@@ -46,7 +49,7 @@ class Readiness:
     def failed(self, reason: str) -> int:
         """The start failed; returns the exit status."""
         if self._descriptor is None:
-            print(reason, flush=True)  # noqa: T201 - the command's answer
+            print(reason, flush=True)
         else:
             self._end(_FAILED + reason)
         return 1
@@ -73,10 +76,10 @@ def detach_output() -> None:
 
 
 def start_detached(arguments: Sequence[str]) -> int:
-    """Starts this command again as a process of its own session; returns the exit status once the outcome is known."""
+    """Starts this command again in a session of its own; returns the exit status once it is known."""
     reading, writing = os.pipe()
     try:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter with the user's own arguments
             [sys.executable, "-m", "modelserver", *arguments, "--ready-fd", str(writing)],
             stdin=subprocess.DEVNULL,
             pass_fds=[writing],
@@ -89,22 +92,22 @@ def start_detached(arguments: Sequence[str]) -> int:
             outcome = follow(lines)
     except KeyboardInterrupt:
         process.terminate()
-        print("Interrupted, the server was not started.", flush=True)  # noqa: T201
+        print("Interrupted, the server was not started.", flush=True)
         return 130
     if outcome == _STARTED:
         # The server lives on: this process must not wait for it.
         process.returncode = 0
-        print(STARTED_LINE, flush=True)  # noqa: T201
+        print(STARTED_LINE, flush=True)
         return 0
     code = process.wait()
     if outcome is None:
         outcome = f"modelserver ended with status {code} before it listened."
-    print(outcome.removeprefix(_FAILED), flush=True)  # noqa: T201
+    print(outcome.removeprefix(_FAILED), flush=True)
     return code or 1
 
 
 def follow(lines: Iterable[str]) -> str | None:
-    """Shows the progress on a terminal; returns the last line that is none, None if there was no such line."""
+    """Shows the progress on a terminal; returns the last line that is none, or None without such a line."""
     outcome = None
     with progress_display() as show:
         for line in lines:

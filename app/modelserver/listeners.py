@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
 
@@ -13,7 +13,11 @@ from modelserver.api.app import Role, Services, build_app
 from modelserver.api.edge import Edge, OnResponse
 from modelserver.api.http_protocol import HotRoutes, HttpProtocol, Listener, check_regularly
 from modelserver.errors import ConfigError
-from modelserver.settings.settings import Address, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.settings.settings import Address, Settings
 
 BACKLOG = 2048
 

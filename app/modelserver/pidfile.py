@@ -18,18 +18,22 @@ def pid_file() -> Path:
 
 
 def read_pid(path: Path) -> int | None:
-    """The number in the file; None if there is no file or no number in it."""
+    """The number in the file; None if there is no file or no process number in it."""
     try:
-        return int(path.read_text("ascii").strip())
+        pid = int(path.read_text("ascii").strip())
     except (OSError, ValueError):
         return None
+    # 0 and below name groups of processes: nobody may be sent a signal for what such a file says.
+    return pid if pid > 0 else None
 
 
 def is_server(pid: int) -> bool:
     """Whether the process lives and is a model server: numbers are used again by the system."""
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and any(Path(part).name == MARKER for part in process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and any(
+            Path(part).name == MARKER for part in process.cmdline()
+        )
     except psutil.Error:
         return False
 

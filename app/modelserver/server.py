@@ -10,24 +10,28 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelserver import __version__
-from modelserver.api.app import Services
+from modelserver.api.app import Role, Services
 from modelserver.api.inference import InferenceApi
 from modelserver.daemon import STARTED_LINE
 from modelserver.listeners import Listeners, bind, roles_by_address
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
-from modelserver.settings.settings import Address, LoadedSettings, Settings
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.workers.devices import DeviceRing
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from modelserver.settings.settings import Address, LoadedSettings, Settings
 
 _log = logging.getLogger("modelserver.server")
 
@@ -70,20 +74,15 @@ class Server:
         settings = self._settings
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()
-        sockets = {
-            address: bind(address, ", ".join(f"{role}_address" for role in sorted(roles)))
-            for address, roles in roles_by_address(settings).items()
-        }
         with contextlib.ExitStack() as stack:
-            for bound in sockets.values():
-                stack.callback(bound.close)
+            sockets = {
+                address: stack.enter_context(bound_to(address, roles))
+                for address, roles in roles_by_address(settings).items()
+            }
             workdir = stack.enter_context(work_directory())
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
             await self._serve(sockets, workdir)
-        for address in sockets:
-            if address.scheme == "unix":
-                Path(address.path).unlink(missing_ok=True)
 
     async def _serve(self, sockets: dict[Address, socket.socket], workdir: Path) -> None:
         settings = self._settings
@@ -94,7 +93,7 @@ class Server:
         access = AccessLog(stamped=self._stamped_log)
         access.start(loop)
 
-        def on_response(
+        def on_response(  # noqa: PLR0917 - called for each answer
             client: str, method: str, target: bytes, version: str, status: int, seconds: float
         ) -> None:
             metrics.response(status)
@@ -112,7 +111,11 @@ class Server:
             if loading.done() and not stopping.done():
                 loading.result()
                 await listeners.open(sockets)
-                monitor = None if settings.disable_system_metrics else SystemMonitor(number_of_gpu=settings.number_of_gpu)
+                monitor = (
+                    None
+                    if settings.disable_system_metrics
+                    else SystemMonitor(number_of_gpu=settings.number_of_gpu)
+                )
                 watch_system(loop, monitor, metrics, settings.metric_time_interval)
                 freeze_garbage()
                 self._on_started()
@@ -143,6 +146,18 @@ class Server:
 
 
 @contextlib.contextmanager
+def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
+    """A socket bound to the address that plays these roles; its file, if it has one, goes with it."""
+    bound = bind(address, ", ".join(f"{role}_address" for role in sorted(roles)))
+    try:
+        yield bound
+    finally:
+        bound.close()
+        if address.scheme == "unix":
+            Path(address.path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def work_directory() -> Iterator[Path]:
     """An own directory for unpacked models; those of servers that are gone are swept away first."""
     base = Path(tempfile.gettempdir())
@@ -160,7 +175,7 @@ def work_directory() -> Iterator[Path]:
 
 
 def raise_descriptor_limit() -> None:
-    """Lets this process hold as many connections as the system permits: the usual soft limit is 1024 (F38)."""
+    """Lets this process hold as many connections as the system permits; usually it starts with 1024 (F38)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     with contextlib.suppress(ValueError, OSError):

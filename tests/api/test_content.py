@@ -33,6 +33,13 @@ def test_content_comes_out_as_it_went_in(content: bytes, encoding: bytes) -> Non
     assert inflate(packed, encoding, LIMIT) == content
 
 
+def test_content_of_exactly_the_limit_passes() -> None:
+    """The limit itself is allowed, one byte more is not."""
+    assert len(inflate(gzip.compress(b"x" * LIMIT), b"gzip", LIMIT)) == LIMIT
+    with pytest.raises(PayloadTooLarge):
+        inflate(gzip.compress(b"x" * (LIMIT + 1)), b"gzip", LIMIT)
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
 def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes]) -> None:
     """A body that inflates beyond the limit is a 413, and memory stays near the limit (F6)."""

@@ -25,7 +25,13 @@ def model(options: ModelOptions, *workers: Any) -> Any:
     )
     pool = SimpleNamespace(min_workers=1, max_workers=2, workers=workers, statistics=lambda: statistics)
     return SimpleNamespace(
-        name="m", version="1.0", url="m.mar", runtime="python", options=options, pool=pool, loaded_at_startup=True
+        name="m",
+        version="1.0",
+        url="m.mar",
+        runtime="python",
+        options=options,
+        pool=pool,
+        loaded_at_startup=True,
     )
 
 

@@ -15,7 +15,9 @@ Headers = list[tuple[bytes, bytes]]
 class Call:
     """One request through an edge, and what it said of it."""
 
-    def __init__(self, *body: bytes, path: str = "/x", headers: Headers | None = None, version: str = "1.1") -> None:
+    def __init__(
+        self, *body: bytes, path: str = "/x", headers: Headers | None = None, version: str = "1.1"
+    ) -> None:
         self.scope: dict[str, Any] = {
             "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"q=1",
             "http_version": version, "client": ("10.0.0.1", 99), "headers": headers or [],
@@ -80,7 +82,9 @@ async def test_request_id_of_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [Call(headers=[(b"connection", b"close")]), Call(version="1.0")], ids=["asked to close", "HTTP/1.0"]
+    "call",
+    [Call(headers=[(b"connection", b"close")]), Call(version="1.0")],
+    ids=["asked to close", "HTTP/1.0"],
 )
 async def test_last_answer(call: Call) -> None:
     """A connection that is going to be closed is not announced as kept."""
@@ -127,6 +131,7 @@ async def test_announced_body_over_the_limit() -> None:
 
 async def test_known_error() -> None:
     """An error of ours that leaves the application is rendered with its headers."""
+
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         raise MethodNotAllowed("GET")
 
@@ -139,6 +144,7 @@ async def test_known_error() -> None:
 
 async def test_unknown_error(caplog: pytest.LogCaptureFixture) -> None:
     """Any other error is 500 without a word of its text; the log has it."""
+
     async def fail(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("/secret/path")
 
@@ -152,6 +158,7 @@ async def test_unknown_error(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_error_after_the_answer_began(caplog: pytest.LogCaptureFixture) -> None:
     """An error in the middle of an answer begins no second one."""
+
     async def break_off(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RuntimeError("broke off")

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from modelserver.api.exchange import Exchange
 from modelserver.api.http_protocol import HEADER_LIMIT, MIN_PROGRESS, HttpProtocol, Listener, announced_length
 from modelserver.errors import BadRequest
+
+if TYPE_CHECKING:
+    from modelserver.api.exchange import Exchange
 
 LIMIT = 1000
 
@@ -73,7 +75,9 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]}
+    )
     await send({"type": "http.response.body", "body": body})
 
 
@@ -84,9 +88,15 @@ class Wire:
         self.hot = Hot()
         self.responses: list[tuple[str, str, bytes, str, int]] = []
         self.listener = Listener(
-            self.hot, LIMIT, lambda *said: self.responses.append(said[:5]), receive_timeout=10.0, keep_alive=20.0
+            self.hot,
+            LIMIT,
+            lambda *said: self.responses.append(said[:5]),
+            receive_timeout=10.0,
+            keep_alive=20.0,
         )
-        config = Config(application, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
+        config = Config(
+            application, log_config=None, lifespan="off", ws="none", loop="none", access_log=False
+        )
         config.load()
         self.protocol = HttpProtocol(config, self.listener)
         self.transport = Transport()
@@ -118,14 +128,30 @@ async def settle() -> None:
 def test_uvicorn_is_what_it_is_built_on() -> None:
     """The attributes and methods of uvicorn that this protocol overrides or reads are there."""
     for name in (
-        "connection_lost", "data_received", "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body",
-        "on_message_complete", "_start_asgi_task", "on_response_complete", "shutdown",
-    ):  # fmt: skip
+        "connection_lost",
+        "data_received",
+        "on_message_begin",
+        "on_url",
+        "on_header",
+        "on_headers_complete",
+        "on_body",
+        "on_message_complete",
+        "_start_asgi_task",
+        "on_response_complete",
+        "shutdown",
+    ):
         assert callable(getattr(HttpToolsProtocol, name)), name
     wanted = {
-        "scope", "keep_alive", "more_body", "body", "response_started", "response_complete", "disconnected",
-        "waiting_for_100_continue", "on_response",
-    }  # fmt: skip
+        "scope",
+        "keep_alive",
+        "more_body",
+        "body",
+        "response_started",
+        "response_complete",
+        "disconnected",
+        "waiting_for_100_continue",
+        "on_response",
+    }
     cycle = RequestResponseCycle(*[None] * 11)  # type: ignore[arg-type]
     assert wanted <= set(vars(cycle))
 
@@ -183,7 +209,9 @@ async def test_second_reply(wire: Wire) -> None:
 
 
 async def test_announced_too_large(wire: Wire) -> None:
-    """A body announced over the limit is refused before it comes; the client may read why while it still sends (F5)."""
+    """A body announced over the limit is refused before it comes; the client may read why
+    while it still sends (F5).
+    """
     answer = wire.send(head(f"Content-Length: {LIMIT + 1}"))
 
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -224,9 +252,13 @@ async def test_pipelined_body_too_large(wire: Wire) -> None:
 
 @pytest.mark.parametrize(
     "request_head",
-    [head("X-Long: " + "x" * HEADER_LIMIT), head(*[f"X-{n}: {n}" for n in range(8000)]), head(path="/hot?" + "q" * HEADER_LIMIT)],
+    [
+        head("X-Long: " + "x" * HEADER_LIMIT),
+        head(*[f"X-{n}: {n}" for n in range(8000)]),
+        head(path="/hot?" + "q" * HEADER_LIMIT),
+    ],
     ids=["one long", "many", "target"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_head_too_large(wire: Wire, request_head: bytes, at_once: bool) -> None:
     """A head over the limit is refused with 431, whether it comes in one piece or in many (F14)."""
@@ -247,10 +279,15 @@ async def test_head_without_end(wire: Wire) -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"hello\r\n\r\n", b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", head(path="x:80", method="CONNECT"),
-     head("Content-Length: -1"), head("Content-Length: 1", "Content-Length: 2")],
+    [
+        b"hello\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        head(path="x:80", method="CONNECT"),
+        head("Content-Length: -1"),
+        head("Content-Length: 1", "Content-Length: 2"),
+    ],
     ids=["words", "bytes", "CONNECT", "negative length", "two lengths"],
-)  # fmt: skip
+)
 async def test_no_http(wire: Wire, garbage: bytes) -> None:
     """What is no HTTP, or asks for what is none of this server's business, is answered 400 and closed."""
     answer = wire.send(garbage)
@@ -259,6 +296,22 @@ async def test_no_http(wire: Wire, garbage: bytes) -> None:
     assert b'"message": "Invalid HTTP message."' in answer
     assert wire.transport.closed or wire.transport.ended
     assert wire.send(head("Content-Length: 0")) == b""
+
+
+async def test_garbage_after_good_requests(wire: Wire) -> None:
+    """Garbage behind good requests takes none of their answers; after the last of them the
+    connection ends.
+    """
+    wire.hot.at_once = False
+    good = head("Content-Length: 1") + b"a" + head("Content-Length: 1") + b"b"
+
+    assert wire.send(good + b"garbage\r\n\r\n") == b""
+    wire.hot.exchanges[0].reply(200, b"first")
+    assert not wire.transport.closed
+    wire.hot.exchanges[1].reply(200, b"second")
+    assert wire.transport.written.count(b"HTTP/1.1 200 OK") == 2
+    assert b"connection: close\r\n\r\nsecond" in wire.transport.written
+    assert wire.transport.closed or wire.transport.ended
 
 
 async def test_bug_of_an_endpoint(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
@@ -278,7 +331,9 @@ async def test_continue(wire: Wire) -> None:
 async def test_pipelining(wire: Wire) -> None:
     """Pipelined requests are answered in order, each when it is its turn (F16)."""
     wire.hot.at_once = False
-    wire.send(head("Content-Length: 1") + b"a" + head("Content-Length: 1") + b"b" + head("Content-Length: 1") + b"c")
+    wire.send(
+        head("Content-Length: 1") + b"a" + head("Content-Length: 1") + b"b" + head("Content-Length: 1") + b"c"
+    )
 
     assert [exchange.body for exchange in wire.hot.exchanges] == [b"a"]
     for turn in range(3):
@@ -290,9 +345,13 @@ async def test_pipelining(wire: Wire) -> None:
 async def test_pipelining_across_both_ways(wire: Wire) -> None:
     """Hot and other routes take turns on one connection."""
     wire.send(
-        head("Content-Length: 1", path="/cold") + b"a" + head("Content-Length: 1") + b"b"
-        + head("Content-Length: 1", path="/cold") + b"c"
-    )  # fmt: skip
+        head("Content-Length: 1", path="/cold")
+        + b"a"
+        + head("Content-Length: 1")
+        + b"b"
+        + head("Content-Length: 1", path="/cold")
+        + b"c"
+    )
     await settle()
 
     bodies = [part[-1:] for part in wire.transport.written.split(b"HTTP/1.1 200 OK")[1:]]

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from starlette.requests import Request
 
 from modelserver.api.answers import error_body
 from modelserver.api.management import add_management, read_registration
@@ -15,6 +14,9 @@ from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
 from modelserver.models.options import Registration
 from modelserver.models.registry import Scaling
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 
 class Registry:
@@ -28,7 +30,10 @@ class Registry:
 
     def _model(self, name: str, workers: int = 0) -> Any:
         return SimpleNamespace(
-            name=name, version="1.0", url=self.models.get(name, ""), pool=SimpleNamespace(workers=[object()] * workers)
+            name=name,
+            version="1.0",
+            url=self.models.get(name, ""),
+            pool=SimpleNamespace(workers=[object()] * workers),
         )
 
     async def register(self, registration: Registration) -> Any:
@@ -76,7 +81,9 @@ def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 
-async def ask(registry: Registry, method: str, path: str, *, model_api: bool = True, **arguments: Any) -> tuple[int, Any]:
+async def ask(
+    registry: Registry, method: str, path: str, *, model_api: bool = True, **arguments: Any
+) -> tuple[int, Any]:
     async with client(registry, model_api=model_api) as asking:
         answer = await asking.request(method, path, **arguments)
     body = answer.json()
@@ -90,14 +97,26 @@ def registration(**values: Any) -> Registration:
 def test_registration_parameters() -> None:
     """Every parameter is read: texts, numbers written as text, booleans in any case."""
     read = registration(
-        url="m.mar", model_name="m", batch_size="8", max_batch_delay="50", initial_workers=" 2 ", synchronous="False",
-        response_timeout="9", batch_policy="greedy",
-    )  # fmt: skip
+        url="m.mar",
+        model_name="m",
+        batch_size="8",
+        max_batch_delay="50",
+        initial_workers=" 2 ",
+        synchronous="False",
+        response_timeout="9",
+        batch_policy="greedy",
+    )
 
     assert read == Registration(
-        url="m.mar", model_name="m", batch_size=8, max_batch_delay=50, initial_workers=2, synchronous=False,
-        response_timeout=9, batch_policy="greedy",
-    )  # fmt: skip
+        url="m.mar",
+        model_name="m",
+        batch_size=8,
+        max_batch_delay=50,
+        initial_workers=2,
+        synchronous=False,
+        response_timeout=9,
+        batch_policy="greedy",
+    )
 
 
 def test_registration_without_numbers(caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +130,10 @@ def test_registration_without_numbers(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({}, "Parameter url is required."), ({"url": "m", "runtime": "ruby"}, "Invalid RuntimeType value: ruby")],
+    [
+        ({}, "Parameter url is required."),
+        ({"url": "m", "runtime": "ruby"}, "Invalid RuntimeType value: ruby"),
+    ],
 )
 def test_registration_that_cannot_be_read(values: dict[str, str], message: str) -> None:
     """A missing url and an unknown runtime are refused in TorchServe's words."""
@@ -124,13 +146,20 @@ def test_registration_that_cannot_be_read(values: dict[str, str], message: str) 
 @pytest.mark.parametrize(
     ("query", "complete", "status", "text"),
     [
-        ("", True, 200, 'Model "m" Version: 1.0 registered with 0 initial workers. '
-         "Use scale workers API to add workers for the model."),
+        (
+            "",
+            True,
+            200,
+            (
+                'Model "m" Version: 1.0 registered with 0 initial workers. '
+                "Use scale workers API to add workers for the model."
+            ),
+        ),
         ("&initial_workers=2", True, 200, 'Model "m" Version: 1.0 registered with 2 initial workers'),
         ("&initial_workers=2", False, 206, "Workers scaling in progress..."),
         ("&initial_workers=2&synchronous=false", True, 202, "Processing worker updates..."),
     ],
-)  # fmt: skip
+)
 async def test_register(query: str, complete: bool, status: int, text: str) -> None:
     """The four ways a registration ends well (reference 5.2)."""
     registry = Registry()
@@ -159,7 +188,12 @@ async def test_first_of_repeated_parameters() -> None:
 async def test_json_body_hides_the_query() -> None:
     """With a JSON body the query is not read; null counts as not given."""
     registry = Registry()
-    await ask(registry, "POST", "/models?batch_size=4", json={"url": "m.mar", "batch_size": None, "synchronous": True})
+    await ask(
+        registry,
+        "POST",
+        "/models?batch_size=4",
+        json={"url": "m.mar", "batch_size": None, "synchronous": True},
+    )
 
     read = registry.calls[0][1]
     assert (read.url, read.batch_size, read.synchronous) == ("m.mar", None, True)
@@ -172,9 +206,16 @@ async def test_form_bodies_are_not_read() -> None:
 
 @pytest.mark.parametrize(
     ("query", "bounds"),
-    [("", (1, 1)), ("?min_worker=3", (3, 3)), ("?min_worker=1&max_worker=4", (1, 4)), ("?min_worker=nan", (1, 1)),
-     ("?min_worker=0", (0, 0)), ("?min_worker=0&max_worker=2", (0, 2)), ("?min_worker=2&max_worker=x", (2, 2))],
-)  # fmt: skip
+    [
+        ("", (1, 1)),
+        ("?min_worker=3", (3, 3)),
+        ("?min_worker=1&max_worker=4", (1, 4)),
+        ("?min_worker=nan", (1, 1)),
+        ("?min_worker=0", (0, 0)),
+        ("?min_worker=0&max_worker=2", (0, 2)),
+        ("?min_worker=2&max_worker=x", (2, 2)),
+    ],
+)
 async def test_scale_bounds(query: str, bounds: tuple[int, int]) -> None:
     """min_worker is 1 unless given, max_worker is min_worker unless given (reference 5.3)."""
     registry = Registry(m="m.mar")
@@ -185,10 +226,13 @@ async def test_scale_bounds(query: str, bounds: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(
     ("path", "version", "suffix"),
-    [("/models/m?", None, ""), ("/models/m/2.0?", "2.0", ", version: 2.0"),
-     ("/models/m?model_version=3.0&", "3.0", ", version: 3.0"),
-     ("/models/m/2.0?model_version=3.0&", "2.0", ", version: 2.0")],
-)  # fmt: skip
+    [
+        ("/models/m?", None, ""),
+        ("/models/m/2.0?", "2.0", ", version: 2.0"),
+        ("/models/m?model_version=3.0&", "3.0", ", version: 3.0"),
+        ("/models/m/2.0?model_version=3.0&", "2.0", ", version: 2.0"),
+    ],
+)
 async def test_scale_synchronously(path: str, version: str | None, suffix: str) -> None:
     """The version comes from the path, else from the parameter, and is named only if it was given."""
     registry = Registry(m="m.mar")
@@ -203,10 +247,15 @@ async def test_scale_still_short() -> None:
     registry = Registry(m="m.mar")
     registry.complete = False
 
-    assert (await ask(registry, "PUT", "/models/m?synchronous=true")) == (206, "Workers scaling in progress...")
+    assert (await ask(registry, "PUT", "/models/m?synchronous=true")) == (
+        206,
+        "Workers scaling in progress...",
+    )
 
 
-@pytest.mark.parametrize("query", ["min_worker=3&max_worker=2", "max_worker=-1", "min_worker=-2&max_worker=-1"])
+@pytest.mark.parametrize(
+    "query", ["min_worker=3&max_worker=2", "max_worker=-1", "min_worker=-2&max_worker=-1"]
+)
 async def test_scale_impossibly(query: str) -> None:
     """Bounds that make no sense are refused before anything is looked up."""
     registry = Registry()
@@ -217,10 +266,18 @@ async def test_scale_impossibly(query: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "names", "token"),
-    [("", "abc", None), ("?limit=2", "ab", "2"), ("?limit=2&next_page_token=2", "c", None), ("?limit=3", "abc", "3"),
-     ("?limit=0", "", "0"), ("?next_page_token=7", "", None), ("?limit=101", "abc", None), ("?limit=x", "abc", None),
-     ("?next_page_token=-4", "abc", None)],
-)  # fmt: skip
+    [
+        ("", "abc", None),
+        ("?limit=2", "ab", "2"),
+        ("?limit=2&next_page_token=2", "c", None),
+        ("?limit=3", "abc", "3"),
+        ("?limit=0", "", "0"),
+        ("?next_page_token=7", "", None),
+        ("?limit=101", "abc", None),
+        ("?limit=x", "abc", None),
+        ("?next_page_token=-4", "abc", None),
+    ],
+)
 async def test_list(query: str, names: str, token: str | None) -> None:
     """Pages are sorted by name; a page that ends exactly at the end names a next one (reference 5.5)."""
     _, body = await ask(Registry(c="c.mar", a="a.mar", b="b.mar"), "GET", f"/models{query}")
@@ -234,11 +291,16 @@ async def test_set_default_and_unregister() -> None:
     registry = Registry(m="m.mar")
 
     assert await ask(registry, "PUT", "/models/m/2.0/set-default") == (
-        200, 'Default version successfully updated for model "m" to "2.0"',
-    )  # fmt: skip
+        200,
+        'Default version successfully updated for model "m" to "2.0"',
+    )
     assert await ask(registry, "DELETE", "/models/m/2.0") == (200, 'Model "m" unregistered')
     assert await ask(registry, "DELETE", "/models/m") == (200, 'Model "m" unregistered')
-    assert registry.calls == [("set_default", "m", "2.0"), ("unregister", "m", "2.0"), ("unregister", "m", None)]
+    assert registry.calls == [
+        ("set_default", "m", "2.0"),
+        ("unregister", "m", "2.0"),
+        ("unregister", "m", None),
+    ]
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/models?url=m.mar"), ("DELETE", "/models/m")])
@@ -252,5 +314,8 @@ async def test_model_api_off(method: str, path: str) -> None:
 
 async def test_kserve_readiness() -> None:
     """KServe's question: what follows a colon does not count."""
-    assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == (200, {"name": "m", "ready": True})
+    assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == (
+        200,
+        {"name": "m", "ready": True},
+    )
     assert (await ask(Registry(), "GET", "/v1/models/m"))[0] == 404

@@ -31,7 +31,7 @@ def one_idle(count: int, oldest: float, newest: float) -> Waiting:
 def learned(policy: Adaptive, a: float, b: float, gap: float, until: float = 100.0) -> Adaptive:
     """Has seen arrivals every ``gap`` seconds until ``until``, and batches that cost a + b*n."""
     for n in range(1, 33):
-        policy.finished(n, a + b * n)
+        policy.finished(n, a + b * n, 0.0)
     for i in range(200, -1, -1):
         policy.arrived(1, until - i * gap)
     return policy
@@ -63,7 +63,7 @@ def test_window_ends_its_delay_after_the_oldest_arrival() -> None:
     """Neither later arrivals nor what was learned move the end of a window."""
     policy = Window(0.5)
     policy.arrived(7, 10.4)
-    policy.finished(7, 30.0)
+    policy.finished(7, 30.0, 0.0)
 
     assert policy.due(one_idle(3, oldest=10.0, newest=10.4), now=10.4) == 10.5
     assert policy.due(Waiting(1, 10.0, 10.0, idle_workers=3), now=12.0) == 10.5
@@ -73,7 +73,7 @@ def test_greedy_never_waits() -> None:
     """Greedy sends now, whatever came and however long batches take."""
     policy = Greedy()
     policy.arrived(1, 4.0)
-    policy.finished(1, 9.0)
+    policy.finished(1, 9.0, 0.0)
 
     assert policy.due(one_idle(1, 5.0, 5.0), now=5.0) == 5.0
 
@@ -141,6 +141,19 @@ def test_gap_is_the_mean_time_between_instances() -> None:
     assert grouped.mean == pytest.approx(0.05)
 
 
+def test_group_weighs_as_much_as_its_instances() -> None:
+    """Ten instances in one request change the estimate like ten requests spread over the same time."""
+    single, grouped = GapEstimate(), GapEstimate()
+    for gap in (single, grouped):
+        gap.add(1, 0.0)
+        gap.add(1, 5.0)
+    for i in range(1, 11):
+        single.add(1, 5.0 + i * 0.1)
+    grouped.add(10, 6.0)
+
+    assert grouped.mean == pytest.approx(single.mean)
+
+
 def test_gap_follows_recent_arrivals() -> None:
     """When arrivals become ten times as frequent, the estimate has followed after fifty of them."""
     gap = GapEstimate()
@@ -163,8 +176,8 @@ def test_adaptive_without_knowledge_is_greedy() -> None:
     policy.arrived(1, 0.001)
     assert policy.due(one_idle(1, 0.0, 0.001), now=0.001) == 0.001
     policy = Adaptive(1.0)
-    policy.finished(1, 0.5)
-    policy.finished(2, 0.5)
+    policy.finished(1, 0.5, 0.0)
+    policy.finished(2, 0.5, 0.0)
     assert policy.due(one_idle(1, 0.0, 0.0), now=0.0) == 0.0
 
 
@@ -225,19 +238,27 @@ def test_adaptive_gives_up_when_the_burst_is_over() -> None:
     b=st.floats(0.0, 1.0),
     gap=st.floats(1e-6, 2.0),
     count=st.integers(1, 64),
+    spread=st.floats(0.0, 2.0),
     age=st.floats(0.0, 3.0),
     workers=st.integers(1, 3),
 )
 def test_adaptive_never_holds_beyond_its_cap(
-    delay: float, a: float, b: float, gap: float, count: int, age: float, workers: int
+    delay: float, a: float, b: float, gap: float, count: int, spread: float, age: float, workers: int
 ) -> None:
     """Whatever was learned, the oldest instance waits for others at most the given delay."""
     policy = learned(Adaptive(delay), a, b, gap)
-    now = 100.0 + age
+    oldest, now = 100.0 - spread, 100.0 + age
 
-    due = policy.due(Waiting(count, 100.0, 100.0, workers), now)
+    due = policy.due(Waiting(count, oldest, 100.0, workers), now)
 
-    assert due <= max(now, 100.0 + delay)
+    assert due <= max(now, oldest + delay)
+
+
+def test_adaptive_counts_its_cap_from_the_oldest() -> None:
+    """Later arrivals do not prolong the wait of the first beyond the cap."""
+    policy = learned(Adaptive(0.015), 0.050, 0.001, 0.010)
+
+    assert policy.due(one_idle(2, 99.990, 100.0), now=100.0) == pytest.approx(100.005)
 
 
 # -- adaptive in the loop
@@ -289,7 +310,7 @@ class ClosedLoop:
             elif event.what == "answer":
                 assert event.batch is not None
                 self.idle = True
-                self.queue.policy.finished(event.batch.size, self.time_of(event.batch))
+                self.queue.policy.finished(event.batch.size, self.time_of(event.batch), self.now)
                 self.latencies += [self.now - parcel.request.arrived for parcel in event.batch.parcels]
                 if self.clients:
                     for _ in event.batch.parcels:
@@ -320,7 +341,7 @@ def test_lone_sequential_client_is_never_held(a: float, b: float, think: float, 
     policy = Adaptive(0.1)
     if skilled:
         for n in range(1, 33):
-            policy.finished(n, a + b * n)
+            policy.finished(n, a + b * n, 0.0)
 
     loop = ClosedLoop(policy, 1, a, b, think).run(20 * (a + b + think))
 

@@ -140,6 +140,17 @@ def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
     assert names(line.take(0.0, 1)) == ["b0"]
 
 
+def test_timer_is_that_of_the_earliest_lane() -> None:
+    """Of several keys that wait, the one due first sets the timer."""
+    line = queue()
+    line.put(request("a", at=0.25, key="x"))
+    line.put(request("b", at=0.5, key="y"))
+
+    assert line.due(0.5, 1) == 1.25
+    assert names(line.take(1.25, 1)) == ["a0"]
+    assert line.due(1.25, 1) == 1.5
+
+
 def test_older_due_lane_goes_before_a_younger_full_one() -> None:
     """A stream of full batches of one key cannot starve another key."""
     line = queue()

@@ -24,7 +24,9 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken.write_text("def handle(data, context)\n    return data\n")
     for handler in (*sorted(MODEL_CODE.glob("*.py")), broken):
         build_archive(ArchiveConfig(handler.stem, str(handler), "1.0", export_path=store))
-    second = build_archive(ArchiveConfig("echo", str(MODEL_CODE / "tell.py"), "2.0", export_path=broken.parent))
+    second = build_archive(
+        ArchiveConfig("echo", str(MODEL_CODE / "tell.py"), "2.0", export_path=broken.parent)
+    )
     second.rename(store / "echo-v2.mar")
     return store
 
@@ -49,6 +51,8 @@ def start_server(tmp_path: Path, model_store: Path) -> Iterator[StartServer]:
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
-    """One server with its defaults for all tests of a module, which register what they need under own names."""
+    """One server with its defaults for all tests of a module, which register what they
+    need under own names.
+    """
     with serving(Server(Home(tmp_path_factory.mktemp("shared")), model_store)) as server:
         yield server

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 STARTED = "Model server started."
 PATIENCE = 30.0
@@ -58,7 +60,7 @@ def worker_processes(server: int) -> list[psutil.Process]:
 
 
 class Home:
-    """A directory that commands run in: with its own temporary directory, so its own pid file and work directories.
+    """A directory that commands run in, with a temporary directory, so a pid file, of its own.
 
     ``environment`` is added to that of the tests, without their ``TS_*`` variables.
     """
@@ -69,7 +71,11 @@ class Home:
         self.temp.mkdir(parents=True, exist_ok=True)
         self.pid_file = self.temp / ".model_server.pid"
         roots = os.pathsep.join(str(ROOT / name) for name in ("app", "handlers"))
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION"))}
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION", "METRICS_LOCATION"))
+        }
         self.environment = {**kept, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
 
     def write_config(self, settings: Mapping[str, object], name: str = "server.properties") -> Path:
@@ -132,7 +138,11 @@ class Server:
     """
 
     def __init__(
-        self, home: Home, model_store: Path, flags: Sequence[object] = (), settings: Mapping[str, object] | None = None
+        self,
+        home: Home,
+        model_store: Path,
+        flags: Sequence[object] = (),
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.home = home
         ports = {name: free_port() for name in ("inference", "management", "metrics")}
@@ -150,7 +160,9 @@ class Server:
         """Returns when it listens."""
         config = self.home.write_config(self.settings)
         self._process = self.home.popen("--start", "--foreground", "--ts-config", config, *self.flags)
-        wait_until(lambda: STARTED in self.home.output() or self._process.poll() is not None, "the server starts")
+        wait_until(
+            lambda: STARTED in self.home.output() or self._process.poll() is not None, "the server starts"
+        )
         assert STARTED in self.home.output(), self.home.output()
         return self
 
@@ -200,7 +212,9 @@ class Server:
 
     def register(self, url: str, **parameters: object) -> httpx.Response:
         """Registers an archive; with one worker unless told otherwise."""
-        return self.management.post("/models", params=_texts({"url": url, "initial_workers": 1, **parameters}))
+        return self.management.post(
+            "/models", params=_texts({"url": url, "initial_workers": 1, **parameters})
+        )
 
     def registered(self, url: str, **parameters: object) -> Server:
         """Like :meth:`register`, and it worked."""

@@ -21,7 +21,10 @@ ALREADY = "modelserver is already running, please use modelserver --stop to stop
 
 def settings(model_store, **others):
     """Free ports and a model store."""
-    ports = {f"{name}_address": f"http://127.0.0.1:{free_port()}" for name in ("inference", "management", "metrics")}
+    ports = {
+        f"{name}_address": f"http://127.0.0.1:{free_port()}"
+        for name in ("inference", "management", "metrics")
+    }
     return {**ports, "model_store": model_store, **others}
 
 
@@ -56,7 +59,9 @@ def gone(pid):
 
 
 def test_detached(home, detached, model_store):
-    """--start returns when the server listens; --stop --foreground says nothing and returns when it is gone."""
+    """--start returns when the server listens; --stop --foreground says nothing and
+    returns when it is gone.
+    """
     done, chosen = detached(load_models="echo.mar", default_workers_per_model=1)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -64,7 +69,7 @@ def test_detached(home, detached, model_store):
     pid = home.pid()
     assert home.pid_file.read_text() == str(pid)
     assert os.getsid(pid) == pid != os.getsid(0)
-    assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10).status_code == 200
+    assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10, trust_env=False).status_code == 200
     wait_until(lambda: len(worker_processes(pid)) == 1, "the worker starts")
     assert psutil.Process(worker_processes(pid)[0].pid).ppid() == pid
 
@@ -110,7 +115,9 @@ def test_orphan_pid_file(home, detached):
 
 
 def test_pid_of_another_process(home, detached):
-    """A pid file that names a process that is no server does not stop a start, and that process is left alone."""
+    """A pid file that names a process that is no server does not stop a start, and that
+    process is left alone.
+    """
     home.pid_file.write_text(str(os.getpid()))
 
     assert home.run("--stop").stdout.strip() == "modelserver is not currently running."
@@ -140,7 +147,7 @@ def test_two_servers_on_one_port(tmp_path, detached, home, model_store):
 
     assert done.returncode == 1
     assert "Address already in use" in done.stdout
-    assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10).status_code == 200
+    assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10, trust_env=False).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -153,12 +160,16 @@ def test_two_servers_on_one_port(tmp_path, detached, home, model_store):
         (["--cpp-log-config", "no.cfg"], None, "--cpp-log-config file not found: "),
         (["--model-store", "."], "job_queue_size=many", "Invalid configuration: job_queue_size=many: "),
         (["--model-store", "."], "batch_policy=clever", "Invalid configuration: batch_policy=clever: "),
-        (["--model-store", "."], "inference_address=ftp://x", "Invalid configuration: inference_address=ftp://x: "),
+        (
+            ["--model-store", "."],
+            "inference_address=ftp://x",
+            "Invalid configuration: inference_address=ftp://x: ",
+        ),
         (["--model-store", "."], "blacklist_env_vars=[", "Invalid configuration: blacklist_env_vars=[: "),
         (["--model-store", "."], "model_store=$$E2E_UNSET$$", "Invalid Environment Variable E2E_UNSET"),
         (["--model-store", "."], "inference_address=https://127.0.0.1:8443", "Invalid configuration: "),
     ],
-)  # fmt: skip
+)
 def test_refused_start(home, flags, line, message):
     """What cannot work stops the start with one line that says what and why, and status 1."""
     if line is not None:
@@ -196,7 +207,9 @@ def test_config_that_is_a_directory(home, model_store):
 def test_management_off_loopback(home, model_store):
     """Management that others can reach is refused without tokens or an explicit word (F63)."""
     address = f"http://0.0.0.0:{free_port()}"
-    done = home.run("--start", "--ts-config", home.write_config(settings(model_store, management_address=address)))
+    done = home.run(
+        "--start", "--ts-config", home.write_config(settings(model_store, management_address=address))
+    )
 
     assert done.returncode == 1
     assert f"management_address={address}" in done.stdout
@@ -209,16 +222,22 @@ def test_management_off_loopback_allowed(detached):
     done, _ = detached("--disable-token-auth", management_address=f"http://0.0.0.0:{port}")
 
     assert done.returncode == 0, done.stdout
-    assert httpx.get(f"http://127.0.0.1:{port}/models", timeout=10).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{port}/models", timeout=10, trust_env=False).status_code == 200
 
 
 def test_flags_without_meaning(home, detached, tmp_path):
     """TorchServe's flags that mean nothing here are accepted with one warning each."""
     (tmp_path / "cpp.cfg").write_text("")
     done, _ = detached(
-        "--ncs", "--ppath", "/plugins", "--workflow-store", ".", "--cpp-log-config", tmp_path / "cpp.cfg",
+        "--ncs",
+        "--ppath",
+        "/plugins",
+        "--workflow-store",
+        ".",
+        "--cpp-log-config",
+        tmp_path / "cpp.cfg",
         "--enable-model-api",
-    )  # fmt: skip
+    )
     warnings = [line for line in done.stdout.splitlines() if line.startswith("Warning: ")]
 
     assert done.returncode == 0, done.stdout
@@ -232,7 +251,9 @@ def test_warnings_of_the_configuration(detached):
 
     assert done.returncode == 0
     for word in ("job_que_size", "netty_client_threads", "vmargs"):
-        assert sum(word in line for line in done.stdout.splitlines() if line.startswith("Warning: ")) == 1, word
+        assert sum(word in line for line in done.stdout.splitlines() if line.startswith("Warning: ")) == 1, (
+            word
+        )
     assert "job_queue_size" in done.stdout
 
 
@@ -289,9 +310,14 @@ def test_closed_terminal(home, detached, model_store):
     config = home.write_config(settings(model_store))
     script = f"{sys.executable} -m modelserver --start --ts-config {config}; kill -HUP 0; sleep 5"
     subprocess.run(
-        ["/bin/sh", "-c", script], cwd=home.path, env=home.environment, timeout=30, start_new_session=True, check=False,
+        ["/bin/sh", "-c", script],
+        cwd=home.path,
+        env=home.environment,
+        timeout=30,
+        start_new_session=True,
+        check=False,
         capture_output=True,
-    )  # fmt: skip
+    )
 
     assert home.pid() is not None
     assert not gone(home.pid())
@@ -316,5 +342,5 @@ def test_models_that_cannot_be_loaded(detached):
     done, chosen = detached("--models", "absent.mar", "own=echo.mar", default_workers_per_model=1)
 
     assert done.returncode == 0
-    listed = httpx.get(f"{chosen['management_address']}/models", timeout=10).json()["models"]
+    listed = httpx.get(f"{chosen['management_address']}/models", timeout=10, trust_env=False).json()["models"]
     assert [model["modelName"] for model in listed] == ["own"]

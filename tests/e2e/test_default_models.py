@@ -16,7 +16,7 @@ def digits(tmp_path_factory):
     """A server of the clone's own model store."""
     home = Home(tmp_path_factory.mktemp("digits"))
     with serving(Server(home, ROOT / "model_store")) as server:
-        yield server.registered("mnist.mar", batch_size=8, max_batch_delay=400)
+        yield server.registered("mnist.mar", batch_size=8, max_batch_delay=1000)
 
 
 @pytest.mark.slow

@@ -67,7 +67,9 @@ def test_chunks(port):
 
 def test_tiny_chunks(port):
     """A body in thousands of chunks of one byte is put together (F5)."""
-    answer = converse(port, head("Transfer-Encoding: chunked", "Connection: close"), b"1\r\nx\r\n" * 20_000, b"0\r\n\r\n")
+    answer = converse(
+        port, head("Transfer-Encoding: chunked", "Connection: close"), b"1\r\nx\r\n" * 20_000, b"0\r\n\r\n"
+    )
 
     assert answer.endswith(b"\r\n\r\n" + b"x" * 20_000)
 
@@ -88,15 +90,25 @@ def test_continue(port):
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"hello")
         assert receive_all(connection).endswith(b"hello")
-    assert converse(port, head("Content-Length: 9999999", "Expect: 100-continue")).startswith(b"HTTP/1.1 413 ")
+    assert converse(port, head("Content-Length: 9999999", "Expect: 100-continue")).startswith(
+        b"HTTP/1.1 413 "
+    )
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100,
-     b"GET /predictions/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"CONNECT example:80 HTTP/1.1\r\nHost: x\r\n\r\n",
-     b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n"],
+    "garbage",
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x00" * 100,
+        b"GET /predictions/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT example:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
     ids=["words", "TLS", "no target", "version", "zeros", "bytes in the path", "CONNECT", "half an address"],
-)  # fmt: skip
+)
 def test_garbage(port, garbage):
     """What is no HTTP is answered 400 in JSON, and the connection closed."""
     answer = converse(port, garbage)
@@ -141,7 +153,11 @@ def test_pipelining(port):
 def test_pipelining_of_both_kinds(port):
     """Hot routes and others mix on one connection."""
     ping = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
-    answer = converse(port, ping + head("Content-Length: 1") + b"a" + ping, head("Content-Length: 1", "Connection: close") + b"b")
+    answer = converse(
+        port,
+        ping + head("Content-Length: 1") + b"a" + ping,
+        head("Content-Length: 1", "Connection: close") + b"b",
+    )
 
     assert answer.count(b"HTTP/1.1 200 OK") == 4
     assert answer.count(b"Healthy") == 2

@@ -23,7 +23,9 @@ def connections():
 
 
 async def ask(port, numbers, barrier):
-    """Sends the requests of these numbers over one connection, each when all are connected; returns the mismatches."""
+    """Sends the requests of these numbers over one connection, each when all are
+    connected; returns the mismatches.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await barrier()
     wrong = []
@@ -67,6 +69,10 @@ async def test_ten_thousand_requests_at_once(start_server, connections):
     wrong = [item for found in await asyncio.gather(*map(client, range(connections))) for item in found]
 
     assert wrong == []
-    for gauge in ("modelserver_queue_requests", "modelserver_queue_instances", "modelserver_batches_in_flight"):
+    for gauge in (
+        "modelserver_queue_requests",
+        "modelserver_queue_instances",
+        "modelserver_batches_in_flight",
+    ):
         assert server.metric(gauge) == 0
     assert server.metric("modelserver_batch_size_sum") == REQUESTS

@@ -1,4 +1,6 @@
-"""Predictions through a real server: how bodies reach handlers, how answers and errors come back (reference 6 and 7)."""
+"""Predictions through a real server: how bodies reach handlers, how answers and errors
+come back (reference 6 and 7).
+"""
 
 from __future__ import annotations
 
@@ -132,8 +134,12 @@ def test_broken_form(shared_server):
 
 
 def test_request_headers(shared_server):
-    """A handler sees the client's headers in the client's case, and the server's two that nobody can forge."""
-    headers = shared_server.predict("tell", b"", headers={"X-MiXed": "1", "explain": "forged"}).json()["headers"]
+    """A handler sees the client's headers in the client's case, and the server's two that
+    nobody can forge.
+    """
+    headers = shared_server.predict("tell", b"", headers={"X-MiXed": "1", "explain": "forged"}).json()[
+        "headers"
+    ]
 
     assert headers["X-MiXed"] == "1"
     assert headers["explain"] == "False"
@@ -219,7 +225,9 @@ def test_request_id(shared_server):
 
 
 def test_handler_sets_status_and_headers(shared_server):
-    """Status, phrase and headers that the handler sets are the answer's; framing headers are not its business."""
+    """Status, phrase and headers that the handler sets are the answer's; framing headers
+    are not its business.
+    """
     order = {
         "do": "status", "code": 207, "phrase": "Partly so",
         "headers": {"X-Own": "yes", "content-type": "text/x-own", "content-length": "999", "connection": "x"},
@@ -235,7 +243,8 @@ def test_handler_sets_status_and_headers(shared_server):
 def test_header_injection(shared_server):
     """A line break in a handler's header begins no other header (F13)."""
     answer = shared_server.predict(
-        "obey", {"do": "status", "code": 200, "phrase": "a\r\nX-Bad: 1", "headers": {"X-Own": "b\r\nX-Worse: 1"}}
+        "obey",
+        {"do": "status", "code": 200, "phrase": "a\r\nX-Bad: 1", "headers": {"X-Own": "b\r\nX-Worse: 1"}},
     )
 
     assert answer.status_code == 200
@@ -271,7 +280,9 @@ def test_answer_bodies(shared_server, value, body):
     ],
 )
 def test_handler_errors(shared_server, order, status, message):
-    """What a handler does wrong is answered as reference 6.5 lists it, and the next request works (F19, F43)."""
+    """What a handler does wrong is answered as reference 6.5 lists it, and the next
+    request works (F19, F43).
+    """
     assert error(shared_server.predict("obey", order)) == (status, "InternalServerException", message)
     assert shared_server.predict("obey", {"do": "nothing"}).status_code == 200
 
@@ -298,7 +309,11 @@ def test_answer_too_large(shared_server):
         ("/predictions/unstaffed", (503, "ServiceUnavailableException", NO_WORKER.format("unstaffed"))),
         (
             "/predictions",
-            (404, "ResourceNotFoundException", "Requested resource is not found, please refer to API document."),
+            (
+                404,
+                "ResourceNotFoundException",
+                "Requested resource is not found, please refer to API document.",
+            ),
         ),
         (
             "/predictions/..%2f..%2fetc%2fpasswd",
@@ -310,7 +325,9 @@ def test_answer_too_large(shared_server):
     ids=["model", "version", "no worker", "no model", "dots", "nul", "long"],
 )
 def test_nobody_to_ask(shared_server, path, expected):
-    """Unknown models, versions and routes, and models without workers, say so in JSON (reference 6.5, F12)."""
+    """Unknown models, versions and routes, and models without workers, say so in JSON
+    (reference 6.5, F12).
+    """
     status, kind, message = error(shared_server.inference.post(path))
 
     if expected[2] is None:
@@ -321,6 +338,7 @@ def test_nobody_to_ask(shared_server, path, expected):
 
 def test_gzip(shared_server):
     """A compressed body reaches the handler inflated; a bomb and an unknown coding are refused (F6)."""
+
     def send(body, coding):
         return shared_server.predict("echo", body, headers={"content-encoding": coding})
 

@@ -41,7 +41,9 @@ def sleep(seconds, **fields):
 def occupy(server, pool, name, seconds=0.6):
     """Keeps the model's one worker busy; the returned future is the answer."""
     future = pool.submit(server.predict, name, sleep(seconds))
-    wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name=name) == 1, "the worker is busy")
+    wait_until(
+        lambda: server.metric("modelserver_batches_in_flight", model_name=name) == 1, "the worker is busy"
+    )
     return future
 
 
@@ -114,7 +116,9 @@ def test_full_queue(shared_server, model, pool, start_server):
 
 
 def test_deadline_while_queued(shared_server, model, pool):
-    """A request whose deadline passes while the worker is busy is answered 504 then, and never computed (F33)."""
+    """A request whose deadline passes while the worker is busy is answered 504 then, and
+    never computed (F33).
+    """
     name = model("obey.mar", batch_size=2, batch_policy="greedy")
     busy = occupy(shared_server, pool, name, 1.0)
     late = shared_server.predict(name, sleep(0), headers={"x-request-timeout-ms": "200"})
@@ -184,12 +188,15 @@ def test_client_that_leaves_while_it_is_computed(shared_server, model, pool):
         shared_server.wait_pending(name, 1)
         other = pool.submit(shared_server.predict, name, sleep(0, token="kept"))
         wait_until(
-            lambda: shared_server.metric("modelserver_batches_in_flight", model_name=name) == 1, "the batch goes"
+            lambda: shared_server.metric("modelserver_batches_in_flight", model_name=name) == 1,
+            "the batch goes",
         )
 
     assert other.result(10).json()["token"] == "kept"
     assert shared_server.metric("modelserver_cancelled_total", model_name=name) == 1
-    wait_until(lambda: shared_server.metric("modelserver_batches_in_flight", model_name=name) == 0, "it is done")
+    wait_until(
+        lambda: shared_server.metric("modelserver_batches_in_flight", model_name=name) == 0, "it is done"
+    )
 
 
 def test_queued_work_of_an_unregistered_model(shared_server, model, pool):
@@ -197,7 +204,9 @@ def test_queued_work_of_an_unregistered_model(shared_server, model, pool):
     shared_server.registered("obey.mar", model_name="leaving")
     busy = occupy(shared_server, pool, "leaving", 0.8)
     waiting = [pool.submit(shared_server.predict, "leaving", sleep(0)) for _ in range(6)]
-    wait_until(lambda: shared_server.describe("leaving")["jobQueueStatus"]["pendingRequests"] >= 5, "they wait")
+    wait_until(
+        lambda: shared_server.describe("leaving")["jobQueueStatus"]["pendingRequests"] >= 5, "they wait"
+    )
     shared_server.unregister("leaving")
     statuses = [future.result(10).status_code for future in waiting]
 

@@ -14,8 +14,17 @@ from serving import STARTED, Home, Server, free_port, serving, wait_until
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, model_store):
     """One server with many settings that do not get in each other's way."""
-    models = {"rows": {"1.0": {"batchSize": 5, "maxBatchDelay": 30, "minWorkers": 2, "maxWorkers": 3,
-                               "responseTimeout": 77}}}  # fmt: skip
+    models = {
+        "rows": {
+            "1.0": {
+                "batchSize": 5,
+                "maxBatchDelay": 30,
+                "minWorkers": 2,
+                "maxWorkers": 3,
+                "responseTimeout": 77,
+            }
+        }
+    }
     settings = {
         "load_models": "rows.mar, named=echo.mar",
         "models": json.dumps(models),
@@ -44,7 +53,9 @@ def tuned(tmp_path_factory, model_store):
 
 
 def test_load_models(tuned):
-    """``load_models`` registers at start, under a name of one's own where one is given; spaces do not count."""
+    """``load_models`` registers at start, under a name of one's own where one is given;
+    spaces do not count.
+    """
     names = [model["modelName"] for model in tuned.management.get("/models").json()["models"]]
 
     assert {"rows", "named"} <= set(names)
@@ -71,7 +82,9 @@ def test_default_workers_per_model(tuned):
 def test_initial_worker_port(tuned):
     """``initial_worker_port`` is the id of the first worker, the others count on."""
     ids = [
-        int(worker["id"]) for name in ("rows", "named", "tell", "obey") for worker in tuned.describe(name)["workers"]
+        int(worker["id"])
+        for name in ("rows", "named", "tell", "obey")
+        for worker in tuned.describe(name)["workers"]
     ]
 
     assert sorted(ids) == list(range(12000, 12000 + len(ids)))
@@ -93,7 +106,9 @@ def test_max_request_size(tuned):
     """A body of exactly ``max_request_size`` is served, one byte more is 413, on every port."""
     assert tuned.predict("named", b"x" * 1000).status_code == 200
     assert tuned.predict("named", b"x" * 1001).status_code == 413
-    refused = tuned.management.post("/models", content=b"x" * 1001, headers={"content-type": "application/json"})
+    refused = tuned.management.post(
+        "/models", content=b"x" * 1001, headers={"content-type": "application/json"}
+    )
     assert (refused.status_code, refused.json()["type"]) == (413, "RequestEntityTooLargeException")
 
 
@@ -207,7 +222,9 @@ def test_metrics_api_off(other):
 
 
 def test_model_api_off(other):
-    """With ``enable_model_api=false`` models are neither registered nor removed; scaling and describing stay."""
+    """With ``enable_model_api=false`` models are neither registered nor removed; scaling
+    and describing stay.
+    """
     message = "Requested method is not allowed, please refer to API document."
     for answer in (other.register("rows.mar"), other.management.delete("/models/rows")):
         assert answer.status_code == 405
@@ -247,7 +264,9 @@ def test_default_service_handler(start_server, tmp_path):
     manifest = {"model": {"modelName": "bare", "modelVersion": "1.0"}, "runtime": "python"}
     (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
     (folder / "own.py").write_text("def run(data, context):\n    return ['ran'] * len(data or [])\n")
-    server = start_server(model_store=tmp_path / "store", default_service_handler="own.py:run").registered("bare")
+    server = start_server(model_store=tmp_path / "store", default_service_handler="own.py:run").registered(
+        "bare"
+    )
 
     assert server.predict("bare").text == "ran"
 
@@ -264,7 +283,9 @@ def test_shared_address(start_server):
 
 
 def test_allowed_urls(start_server, model_store, tmp_path):
-    """``allowed_urls`` set by an operator permits what it matches, and of the rest only what the store holds."""
+    """``allowed_urls`` set by an operator permits what it matches, and of the rest only
+    what the store holds.
+    """
     (tmp_path / "empty").mkdir()
     server = start_server(allowed_urls=f"file://{model_store}/echo.*", model_store=tmp_path / "empty")
     refused = server.register(f"file://{model_store}/tell.mar")
@@ -288,7 +309,10 @@ def test_found_configuration(home, model_store):
     home.write_config({"job_queue_size": "three"}, "variable.properties")
 
     assert "job_queue_size=one:" in home.run("--model-store", model_store).stdout
-    assert "job_queue_size=two:" in home.run("--model-store", model_store, "--ts-config", "flag.properties").stdout
+    assert (
+        "job_queue_size=two:"
+        in home.run("--model-store", model_store, "--ts-config", "flag.properties").stdout
+    )
     home.environment["TS_CONFIG_FILE"] = str(home.path / "variable.properties")
     assert "job_queue_size=three:" in home.run("--ts-config", "flag.properties").stdout
 
@@ -299,11 +323,14 @@ def test_java_syntax(home, model_store):
     (home.path / "java.properties").write_text(
         f"! a comment\ninference_address: http\\://127.0.0.1:{ports[0]}\n"
         f"management_address http://127.0.0.1:{ports[1]}\nmetrics_address=http://127.0.0.1:{ports[2]}\n"
-        f"model_store={model_store}\nload_models=echo.mar,\\\n    own\\=tell.mar\ndefault_workers_per_model=1\n"
+        f"model_store={model_store}\nload_models=echo.mar,\\\n    own\\=tell.mar\n"
+        "default_workers_per_model=1\n"
     )
     done = home.run("--start", "--ts-config", "java.properties")
     try:
-        listed = httpx.get(f"http://127.0.0.1:{ports[1]}/models", timeout=10).json()["models"]
+        listed = httpx.get(f"http://127.0.0.1:{ports[1]}/models", timeout=10, trust_env=False).json()[
+            "models"
+        ]
 
         assert STARTED in done.stdout
         assert [model["modelName"] for model in listed] == ["echo", "own"]

@@ -21,10 +21,12 @@ def pool():
 def ask(server, count, pool, seconds=0.05):
     """Requests that keep one worker busy; returns when all are accepted."""
     futures = [
-        pool.submit(server.predict, "obey", {"do": "sleep", "seconds": seconds, "token": n}) for n in range(count)
+        pool.submit(server.predict, "obey", {"do": "sleep", "seconds": seconds, "token": n})
+        for n in range(count)
     ]
     wait_until(
-        lambda: server.metric("ts_inference_requests_total", model_name="obey") >= count, "the requests are accepted"
+        lambda: server.metric("ts_inference_requests_total", model_name="obey") >= count,
+        "the requests are accepted",
     )
     return futures
 

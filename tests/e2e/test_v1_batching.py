@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
+
+if TYPE_CHECKING:
+    import httpx
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,7 +20,7 @@ def models(shared_server):
     for name in ("window", "other"):
         shared_server.registered("rows.mar", model_name=name, max_batch_size=8, max_latency=500, timeout=10)
     shared_server.registered("rows.mar", model_name="eager", batch_size=4, batch_policy="greedy")
-    shared_server.registered("tell.mar", model_name="told", max_batch_size=8, max_latency=200)
+    shared_server.registered("tell.mar", model_name="told", max_batch_size=8, max_latency=500)
     shared_server.registered("obey.mar", model_name="obedient", batch_size=4)
     shared_server.registered("echo.mar", model_name="unready", initial_workers=0)
 
@@ -110,6 +113,7 @@ def test_models_share_nothing(shared_server, pool):
 
 def test_parameters_share_nothing(shared_server, pool):
     """Requests with other parameters have batches of their own, and handlers see the parameters (F22)."""
+
     def ask(**fields):
         return shared_server.v1("told", [{}], **fields)
 
@@ -127,9 +131,12 @@ def test_parameters_share_nothing(shared_server, pool):
 
 def test_own_headers(shared_server, pool):
     """In a shared batch a handler sees each request's own headers and id."""
+
     def ask(mark):
         return shared_server.inference.post(
-            "/v1/models/told:predict", json={"instances": [{}]}, headers={"X-Mark": mark, "x-request-id": f"id-{mark}"}
+            "/v1/models/told:predict",
+            json={"instances": [{}]},
+            headers={"X-Mark": mark, "x-request-id": f"id-{mark}"},
         )
 
     answers = together(pool, lambda: ask("a"), lambda: ask("b"))
@@ -141,7 +148,9 @@ def test_own_headers(shared_server, pool):
 
 
 def test_oversized_request(shared_server):
-    """A request above the maximum is split into batches and joined in order; none is over the maximum (F25)."""
+    """A request above the maximum is split into batches and joined in order; none is over
+    the maximum (F25).
+    """
     counted = shared_server.metric("modelserver_batch_size_count", model_name="eager")
     split = shared_server.metric("modelserver_split_requests_total", model_name="eager")
     answer = shared_server.v1("eager", list(range(11)))
@@ -266,7 +275,9 @@ def test_one_guilty_request(shared_server, pool, position):
 def test_two_guilty_requests(shared_server, pool):
     """Two guilty ones among four leave the two others their answers; four guilty ones all fail (F20)."""
     poison = [{"raise": "poison"}]
-    half = together(pool, *(lambda body=body: shared_server.v1("window", body) for body in ([1], poison, [3], poison)))
+    half = together(
+        pool, *(lambda body=body: shared_server.v1("window", body) for body in ([1], poison, [3], poison))
+    )
     whole = together(pool, *(lambda: shared_server.v1("window", poison) for _ in range(4)))
 
     assert [answer.status_code for answer in half] == [200, 500, 200, 500]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -97,7 +98,9 @@ def test_killed_under_load(shared_server, pool, name):
 
 
 def test_batch_that_kills(shared_server, pool):
-    """All requests of the batch that killed its worker are answered once, what waited behind it is served (F21)."""
+    """All requests of the batch that killed its worker are answered once, what waited
+    behind it is served (F21).
+    """
     shared_server.registered("obey.mar", model_name="batched", batch_size=2, max_batch_delay=200)
     orders = [{"do": "exit"}, {"do": "sleep", "seconds": 0.1}, {"do": "nothing"}, {"do": "nothing"}]
     first = [pool.submit(shared_server.predict, "batched", order) for order in orders[:2]]
@@ -111,7 +114,9 @@ def test_batch_that_kills(shared_server, pool):
 
 
 def test_response_timeout(shared_server):
-    """A worker that does not answer in time costs its request a 500 (V1: 504) and is replaced at once (F39)."""
+    """A worker that does not answer in time costs its request a 500 (V1: 504) and is
+    replaced at once (F39).
+    """
     shared_server.registered("obey.mar", model_name="slow", response_timeout=1)
     before = shared_server.predict("slow", {}).json()["pid"]
     answer = shared_server.predict("slow", {"do": "sleep", "seconds": 30})
@@ -137,7 +142,9 @@ def test_stopped_worker(shared_server):
 
 
 def test_startup_timeout(start_server):
-    """A model that takes too long to load fails its registration with the timeout and the last output (F40)."""
+    """A model that takes too long to load fails its registration with the timeout and the
+    last output (F40).
+    """
     server = start_server(environment={"E2E_LOAD_SECONDS": "30"})
     answer = server.register("slow_start.mar", startup_timeout=1)
 
@@ -149,9 +156,65 @@ def test_startup_timeout(start_server):
 
 def test_loading_slower_than_an_answer(start_server):
     """Loading may take longer than the response timeout (F42)."""
-    server = start_server(environment={"E2E_LOAD_SECONDS": "1.5"}).registered("slow_start.mar", response_timeout=1)
+    server = start_server(environment={"E2E_LOAD_SECONDS": "1.5"}).registered(
+        "slow_start.mar", response_timeout=1
+    )
 
     assert server.predict("slow_start").text == "loaded"
+
+
+def test_startup_model_that_cannot_load(start_server):
+    """A startup model whose handler cannot load is listed as FAILED with the cause; others
+    are served (F55).
+    """
+    server = start_server(load_models="missing_module.mar,echo.mar", default_workers_per_model=1)
+    worker = wait_until(
+        lambda: next(
+            (w for w in server.describe("missing_module")["workers"] if w["status"] == "FAILED"), None
+        ),
+        "it is given up",
+    )
+
+    assert "surely_not_installed" in worker["failure"]
+    assert server.predict("echo", b"x").content == b"x"
+    assert server.inference.get("/ping").status_code == 500
+
+
+@pytest.mark.slow
+def test_random_changes(shared_server, pool):
+    """Clients that register, scale, ask and remove one model at once leave a server that works (F51)."""
+    allowed = {
+        "register": {200, 206, 409, 500},
+        "scale": {200, 206, 404, 500},
+        "unregister": {200, 404},
+        "ask": {200, 404, 500, 503},
+    }
+    stop = time.monotonic() + 4
+
+    def change(client):
+        chosen = random.Random(client)
+        found = set()
+        while time.monotonic() < stop:
+            verb = chosen.choice(list(allowed))
+            if verb == "register":
+                answer = shared_server.register("echo.mar", model_name="contested")
+            elif verb == "scale":
+                path = f"/models/contested?min_worker={chosen.randrange(3)}&synchronous=true"
+                answer = shared_server.management.put(path)
+            elif verb == "unregister":
+                answer = shared_server.management.delete("/models/contested")
+            else:
+                answer = shared_server.predict("contested", b"x")
+            found.add((verb, answer.status_code))
+        return found
+
+    outcomes = set().union(*pool.map(change, range(8)))
+    assert {(verb, status) for verb, status in outcomes if status not in allowed[verb]} == set()
+    shared_server.management.delete("/models/contested")
+    wait_until(lambda: not shared_server.workers(), "all workers end")
+    shared_server.registered("echo.mar", model_name="contested")
+    assert shared_server.predict("contested", b"x").content == b"x"
+    shared_server.unregister("contested")
 
 
 def test_third_time(start_server, tmp_path):
@@ -170,7 +233,8 @@ def test_no_retry_storm(shared_server):
     """What can never load is not tried again (F40)."""
     shared_server.register("missing_module.mar", synchronous=False)
     wait_until(
-        lambda: [w["status"] for w in shared_server.describe("missing_module")["workers"]] == ["FAILED"], "it is given up"
+        lambda: [w["status"] for w in shared_server.describe("missing_module")["workers"]] == ["FAILED"],
+        "it is given up",
     )
 
     assert shared_server.home.log().count("is given up") == 1
@@ -194,7 +258,9 @@ def test_raw_writes(obey):
 
 
 def test_handler_that_changes_its_surroundings(obey):
-    """Threads left behind, another directory, ignored signals: the worker serves on and ends when it should (F45)."""
+    """Threads left behind, another directory, ignored signals: the worker serves on and
+    ends when it should (F45).
+    """
     assert obey.predict("obey", {"do": "thread"}).text == "left"
     assert obey.predict("obey", {"do": "chdir"}).text == "gone"
     assert obey.predict("obey", {}).status_code == 200
@@ -238,7 +304,9 @@ def test_scaling_under_load(shared_server, pool):
 def test_killed_server(tmp_path, model_store):
     """When the server is killed its workers end within 5 s; the next start sweeps up what it left (F48)."""
     home = Home(tmp_path)
-    server = Server(home, model_store, settings={"load_models": "obey.mar", "default_workers_per_model": 2}).start()
+    server = Server(
+        home, model_store, settings={"load_models": "obey.mar", "default_workers_per_model": 2}
+    ).start()
     try:
         server.wait_ready("obey", 2)
         pid = server.pid

@@ -149,6 +149,21 @@ def test_missing_dependency_is_reported_as_itself(model_dir: Path, write: Write)
     assert caught.value.name == "archive_dependency"
 
 
+def test_missing_dependency_of_an_installed_handler_is_reported_as_itself(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler module found elsewhere on the path is not called unknown for what it lacks (F40)."""
+    elsewhere = tmp_path_factory.mktemp("site")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    (elsewhere / "archive_installed.py").write_text("import archive_dependency\n")
+    importlib.invalidate_caches()
+
+    with pytest.raises(ModuleNotFoundError) as caught:
+        load_handler("archive_installed", model_dir)
+
+    assert caught.value.name == "archive_dependency"
+
+
 def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write) -> None:
     """A syntax error or an exception at import is what the caller gets (F40)."""
     with pytest.raises(SyntaxError):

@@ -100,6 +100,15 @@ def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) ->
     assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
 
 
+def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halves) -> None:
+    """While a runs, b is ready and c may be in the making; d waits, so that memory is bounded."""
+    handler.wait_for["a"] = "c"
+
+    serve([(1, ["a"]), (2, ["b"]), (3, ["c"]), (4, ["d"])])
+
+    assert handler.events.index("complete a id-a") < handler.events.index("prepare d id-d")
+
+
 def test_each_half_sees_its_own_batch(serve: Serve, handler: Halves) -> None:
     """Request ids and metrics are those of the batch at hand in both threads."""
     handler.wait_for["a"] = "b"

@@ -184,6 +184,11 @@ def test_tensors_and_arrays_are_lists(value: Any) -> None:
     assert json.loads(encode_instance({"scores": value})) == {"scores": [[1, 2], [3, 4]]}
 
 
+def test_nan_in_a_tensor_is_null() -> None:
+    """As everywhere else in a prediction (F4)."""
+    assert encode_instance(torch.tensor([1.0, math.nan])) == b"[1.0,null]"
+
+
 def test_numpy_scalars_are_numbers() -> None:
     """A numpy number is a number in V1."""
     assert encode_instance(np.float32(1.5)) == b"1.5"

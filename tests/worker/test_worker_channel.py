@@ -68,6 +68,29 @@ def test_answers_of_any_size_are_written_whole(
     assert received == [(message, b"".join(bodies)), (Pong(), b"")]
 
 
+class Narrow:
+    """A connection that takes a few bytes per call, as a socket may."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+
+    def sendmsg(self, pieces: list[memoryview]) -> int:
+        taken = b"".join(pieces)[:7777]
+        self.received += taken
+        return len(taken)
+
+
+def test_partial_writes_are_continued() -> None:
+    """Where a write takes a part only, also of one piece, the rest follows, nothing twice."""
+    bodies = [b"a" * 50_000, b"", b"b" * 3, b"c" * 40_000]
+    connection = Narrow()
+
+    ServerChannel(connection).send(Result(1, [Answer(len(b)) for b in bodies], 0.0), bodies)  # type: ignore[arg-type]
+
+    ((_, tail),) = FrameReader(to_server_decoder).feed(bytes(connection.received))
+    assert tail == b"".join(bodies)
+
+
 def answers_in(end: socket.socket) -> list[int]:
     """The sequences of the results that can be read now."""
     end.setblocking(False)

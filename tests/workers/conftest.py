@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,11 +12,16 @@ from modelserver.workers import worker as worker_module
 from modelserver.workers.process import WorkerSpec
 from modelserver.workers.worker import WorkerTimes
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 
 class PlayedProcess:
     """Stands in for a worker process: keeps what it is sent and says what the test makes it say."""
 
-    def __init__(self, pid: int, on_message: Callable[[Any, memoryview], None], on_lost: Callable[[Any], None]) -> None:
+    def __init__(
+        self, pid: int, on_message: Callable[[Any, memoryview], None], on_lost: Callable[[Any], None]
+    ) -> None:
         self.pid = pid
         self.received: list[tuple[Any, list[bytes]]] = []
         self.killed = False
@@ -96,6 +100,10 @@ class Stage:
         process.send(spec.load)
         self.processes.append(process)
         return process
+
+    async def settle(self) -> None:
+        """Lets everything happen that can happen now."""
+        await settle()
 
     async def enter(self, count: int = 1) -> PlayedProcess:
         """The process that is started as number ``count``."""

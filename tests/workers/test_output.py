@@ -33,7 +33,9 @@ async def test_lines(reader: LineReader, tail: OutputTail, caplog: pytest.LogCap
         reader.data_received(piece)
 
     assert caplog.messages == ["one", "two", "�"]
-    assert {(record.levelno, record.source) for record in caplog.records} == {(logging.WARNING, "W-9000-m-stdout")}  # type: ignore[attr-defined]
+    assert {(record.levelno, record.source) for record in caplog.records} == {
+        (logging.WARNING, "W-9000-m-stdout")
+    }  # type: ignore[attr-defined]
     assert tail.last(2) == "two\n�"
 
 

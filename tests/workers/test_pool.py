@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +12,10 @@ from modelserver.errors import DeadlineExceeded, HandlerError, ServiceUnavailabl
 from modelserver.wire.messages import Measurement, Row
 from modelserver.workers.devices import DeviceRing
 from modelserver.workers.pool import Pool, PoolLimits
-from modelserver.workers.process import WorkerSpec
 from modelserver.workers.worker import WorkerState, WorkerTimes
+
+if TYPE_CHECKING:
+    from modelserver.workers.process import WorkerSpec
 
 LIMITS = PoolLimits(batch_size=2, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 
@@ -45,10 +47,16 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts)
         ids = iter(range(9000, 9100))
         made.append(
             Pool(
-                "m", "m_1.0", spec, times, replace(LIMITS, **limits), next_id=ids.__next__, devices=DeviceRing(0),
+                "m",
+                "m_1.0",
+                spec,
+                times,
+                replace(LIMITS, **limits),
+                next_id=ids.__next__,
+                devices=DeviceRing(0),
                 metrics=counts,
             )
-        )  # fmt: skip
+        )
         made[-1].scale(workers, workers)
         return made[-1]
 
@@ -258,7 +266,9 @@ async def test_window(make: Any, stage: Any) -> None:
     await stage.enter()
     assert process.batches == []
 
-    while not process.batches:
+    for _ in range(1000):
+        if process.batches:
+            break
         await asyncio.sleep(0.002)
     assert 0.045 < time.monotonic() - began < 2
 
@@ -275,7 +285,9 @@ async def test_wrong_number_of_answers(pool: Pool, stage: Any) -> None:
 
 
 async def test_lost_batches(pool: Pool, stage: Any) -> None:
-    """When a worker dies its running batch fails, the unbegun one is served by its successor, each once (F39)."""
+    """When a worker dies its running batch fails, the unbegun one is served by its
+    successor, each once (F39).
+    """
     running, waiting = request(b"a", b"b"), request(b"c", b"d")
     submit(pool, running, waiting)
     process = stage.processes[0]

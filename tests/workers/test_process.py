@@ -3,14 +3,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from pathlib import Path
-from typing import Any
+import signal
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.workers.process import WorkerSpec, describe_exit, launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -33,16 +36,24 @@ def spec(**fields: Any) -> WorkerSpec:
 
 
 def test_environment() -> None:
-    """Workers get the server's environment with thread counts, without what is hidden (reference 12.1, F68)."""
+    """Workers get the server's environment with thread counts, without what is hidden
+    (reference 12.1, F68).
+    """
     hidden = re.compile("SECRET.*|PASS")
     environment = spec(hidden_variables=hidden, extra_environment={"RANK": "0"}).environment(
         {"PATH": "/bin", "SECRET_KEY": "1", "PASS": "2", "PASSAGE": "3", "MKL_NUM_THREADS": "9"}
     )
 
     assert environment == {
-        "PATH": "/bin", "PASSAGE": "3", "MKL_NUM_THREADS": "9", "OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3",
-        "PYTHONUNBUFFERED": "1", "TS_DECODE_INPUT_REQUEST": "true", "RANK": "0",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "PASSAGE": "3",
+        "MKL_NUM_THREADS": "9",
+        "OMP_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "PYTHONUNBUFFERED": "1",
+        "TS_DECODE_INPUT_REQUEST": "true",
+        "RANK": "0",
+    }
 
 
 class Conversation:
@@ -56,7 +67,10 @@ class Conversation:
         load = Load("m", "1.0", str(model_dir), handler, 2)
         worker_spec = WorkerSpec(load=load, threads=1, frame_limit=1 << 20, **fields)
         self.process = await launch(
-            worker_spec, "W-1-m", lambda m, tail: self.messages.put_nowait((m, bytes(tail))), self.lost.set_result
+            worker_spec,
+            "W-1-m",
+            lambda m, tail: self.messages.put_nowait((m, bytes(tail))),
+            self.lost.set_result,
         )
         return self
 
@@ -114,18 +128,43 @@ async def test_kill(tmp_path: Path) -> None:
     assert not psutil.pid_exists(talk.process.pid)
 
 
-async def test_grandchild_that_holds_the_streams(tmp_path: Path) -> None:
-    """A grandchild that keeps the streams open does not keep the end of its parent from being noticed (F45)."""
-    (tmp_path / "h.py").write_text(
-        "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(5)'])\n"
-        "def handle(data, context):\n    return data\n"
-    )
+GRANDCHILD = """
+import subprocess, sys
+code = "import time; time.sleep(30)"
+child = subprocess.Popen([sys.executable, "-c", code], start_new_session={own_session})
+print(child.pid, flush=True)
+def handle(data, context):
+    return data
+"""
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+async def test_grandchild(tmp_path: Path, own_session: bool) -> None:
+    """What user code started ends with its worker; one that left the session is not waited for (F45)."""
+    (tmp_path / "h.py").write_text(GRANDCHILD.format(own_session=own_session))
     talk = await Conversation().start(tmp_path, "h.py")
     await talk.next()
     talk.process.kill()
     how = await asyncio.wait_for(talk.process.wait(), 4)
+    grandchild = int(talk.process.last_output())
 
     assert how.startswith("was killed by SIGKILL")
+    await talk.lost
+    if own_session:
+        assert is_running(grandchild)
+        os.kill(grandchild, signal.SIGKILL)
+    for _ in range(1000):
+        if not is_running(grandchild):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("the grandchild lives on")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def test_no_such_python(tmp_path: Path) -> None:

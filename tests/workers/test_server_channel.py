@@ -17,7 +17,9 @@ class Ends:
     def __init__(self, limit: int) -> None:
         self.messages: list[tuple[Any, bytes]] = []
         self.lost: list[str | None] = []
-        self.channel = Channel(lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit)
+        self.channel = Channel(
+            lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit
+        )
         self.ours, self.theirs = socket.socketpair()
 
     async def connect(self) -> Ends:

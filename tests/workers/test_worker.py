@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,8 +11,20 @@ from modelserver.batching.request import Batch, Parcel, Request
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.wire.messages import Ping, Pong, Result, Row, Stop
 from modelserver.workers import worker as worker_module
-from modelserver.workers.process import WorkerSpec
-from modelserver.workers.worker import MAX_IN_FLIGHT, Worker, WorkerState, WorkerTimes, backoff, count_oom_kills, quote
+from modelserver.workers.worker import (
+    MAX_IN_FLIGHT,
+    Worker,
+    WorkerState,
+    WorkerTimes,
+    backoff,
+    count_oom_kills,
+    quote,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.workers.process import WorkerSpec
 
 
 class Owner:
@@ -29,7 +41,9 @@ class Owner:
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         self.answered.append(batch)
 
-    def worker_lost(self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError) -> None:
+    def worker_lost(
+        self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
         self.lost.append((running, unbegun, error))
 
 
@@ -57,7 +71,9 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -
 
 
 async def test_load_and_serve(make: Any, stage: Any, owner: Owner) -> None:
-    """A worker is sent its model, then batches; it is idle when it has none, and has room for one in reserve."""
+    """A worker is sent its model, then batches; it is idle when it has none, and has room
+    for one in reserve.
+    """
     worker = make()
     process = await stage.enter()
     assert (worker.state, worker.pid) == (WorkerState.LOADING, 1000)
@@ -130,6 +146,24 @@ async def test_process_that_cannot_start(make: Any, stage: Any) -> None:
     assert worker.state is WorkerState.READY
 
 
+async def test_bug_in_supervision(
+    make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that nobody expected ends the worker as FAILED; nobody waits for it in vain."""
+
+    async def launch(*arguments: Any) -> Any:
+        raise OverflowError("integer out of range")
+
+    monkeypatch.setattr(worker_module, "launch", launch)
+    worker = make()
+    with pytest.raises(StartFailed, match="cannot be run: integer out of range"):
+        await worker.first_load
+    await stage.settle()
+
+    assert worker.state is WorkerState.FAILED
+    assert len(owner.lost) == 1
+
+
 async def test_third_try(make: Any, stage: Any) -> None:
     """Failures are followed by pauses from the row of reference 18.4, until one try succeeds (F41)."""
     worker = make()
@@ -155,7 +189,9 @@ async def test_given_up(make: Any, stage: Any) -> None:
 
 
 async def test_death_while_serving(make: Any, stage: Any, owner: Owner) -> None:
-    """When the process dies, what ran is lost and what was not begun may go elsewhere; another one takes over (F39)."""
+    """When the process dies, what ran is lost and what was not begun may go elsewhere;
+    another one takes over (F39).
+    """
     worker = make()
     process = await stage.enter()
     process.load()
@@ -191,7 +227,9 @@ async def test_killed_for_memory(
 
 
 async def test_response_timeout(make: Any, stage: Any, owner: Owner) -> None:
-    """Past the response timeout the clients hear first, then the process is killed and replaced without a pause."""
+    """Past the response timeout the clients hear first, then the process is killed and
+    replaced without a pause.
+    """
     worker = make(response=0.02)
     process = await stage.enter()
     process.load()
@@ -237,8 +275,6 @@ async def test_signs_of_life(make: Any, stage: Any) -> None:
     process = await stage.enter()
     process.load()
     for _ in range(10):
-        import asyncio
-
         await asyncio.sleep(0.008)
         process.say(Pong())
 
@@ -247,8 +283,6 @@ async def test_signs_of_life(make: Any, stage: Any) -> None:
 
 async def test_stop_lets_batches_finish(make: Any, stage: Any, owner: Owner) -> None:
     """A worker that is stopped finishes what it has and takes nothing more."""
-    import asyncio
-
     worker = make()
     process = await stage.enter()
     process.load()

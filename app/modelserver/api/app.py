@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
@@ -16,10 +16,18 @@ from modelserver.api.answers import JSON, error_body, pretty
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
 from modelserver.api.management import add_management
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
-from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound, ServiceUnavailable
-from modelserver.models.registry import Registry
-from modelserver.settings.settings import Settings
-from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.errors import (
+    InternalError,
+    MethodNotAllowed,
+    ModelServerError,
+    ResourceNotFound,
+    ServiceUnavailable,
+)
+
+if TYPE_CHECKING:
+    from modelserver.models.registry import Registry
+    from modelserver.settings.settings import Settings
+    from modelserver.telemetry.metrics import ServerMetrics
 
 Role = Literal["inference", "management", "metrics"]
 
@@ -55,7 +63,9 @@ def _add_inference(app: FastAPI, registry: Registry) -> None:
         """Reference 6.2."""
         healthy = registry.healthy
         return Response(
-            pretty({"status": "Healthy" if healthy else "Unhealthy"}), 200 if healthy else 500, media_type=JSON
+            pretty({"status": "Healthy" if healthy else "Unhealthy"}),
+            200 if healthy else 500,
+            media_type=JSON,
         )
 
     async def v1_models() -> JSONResponse:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from modelserver.models.version import ModelVersion
 from modelserver.telemetry.system import gpu_usage, worker_memory
-from modelserver.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from modelserver.models.version import ModelVersion
+    from modelserver.workers.worker import Worker
 
 # Name in the answer, name of the option.
 _BATCH_SETTINGS = (

@@ -1,18 +1,19 @@
-"""What every answer of the ASGI application has in common: id, headers, limits, errors as JSON, log and counters."""
+"""What every answer of the ASGI application has: id, headers, limits, errors as JSON, log and counters."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING, Any
 
 from modelserver.api.answers import JSON, NO_CACHE, error_body
 from modelserver.api.http_protocol import announced_length, too_large
 from modelserver.api.ids import accept_request_id, make_request_id
 from modelserver.errors import InternalError, ModelServerError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _log = logging.getLogger("modelserver.api")
 
@@ -45,7 +46,7 @@ class Edge:
             await self._app(scope, call.receive, call.send)
         except ModelServerError as error:
             await call.fail(error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
             _log.exception("Failure while answering %s %s", scope["method"], scope["path"])
             await call.fail(InternalError("The server failed to answer; its log says why."))
         finally:

@@ -1,29 +1,30 @@
 """One HTTP request on a hot route, and the way to answer it.
 
-Inference is most of what the server does, so its requests take a short way: no task, no ASGI messages, one write per
-answer. Everything else goes through the ASGI application.
+Inference is most of what the server does, so its requests take a short way: no task, no ASGI messages, one
+write per answer. Everything else goes through the ASGI application.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from modelserver.api.answers import JSON, NO_CACHE_BLOCK, error_body, status_line
-from modelserver.errors import ModelServerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from modelserver.api.http_protocol import HttpProtocol
+    from modelserver.errors import ModelServerError
 
 
 class Exchange:
     """A request whose body is complete when the endpoint sees it; answered by exactly one :meth:`reply`.
 
-    ``headers`` are (lower-case name, value); ``raw_headers`` keep the client's case. ``on_disconnect`` is called if the
-    client leaves before the answer.
+    ``headers`` are (lower-case name, value); ``raw_headers`` keep the client's case. ``on_disconnect`` is
+    called if the client leaves before the answer.
     """
 
     __slots__ = (
@@ -53,7 +54,7 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        self.headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
         self.raw_headers = raw_headers
         self.body = b""
         self.request_id = ""
@@ -61,7 +62,9 @@ class Exchange:
         self.answered = False
         self.on_disconnect: Callable[[], None] | None = None
 
-    def reply(self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
+    def reply(
+        self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
+    ) -> None:
         """Writes the whole answer. ``extra`` are further header lines, each with its line end.
 
         As in TorchServe, an answer of 400 and above closes the connection.

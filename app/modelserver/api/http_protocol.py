@@ -1,26 +1,24 @@
 """uvicorn's HTTP protocol, with a short way for hot routes and firm limits for all.
 
 * Requests on hot routes become an :class:`Exchange` and never an ASGI task.
-* A body over the limit is answered 413 before it is read whole; headers over theirs 431; what is no HTTP 400.
-* Who sends headers or a body too slowly, or holds an idle connection for too long, is cut off by one timer for all
-  connections (F15), instead of one per request.
+* A body over the limit is answered 413 before it is read whole; a head over its limit 431; what is no HTTP
+  at all 400.
+* Who sends a head or a body too slowly, or holds an idle connection for too long, is cut off by one timer for
+  all connections (F15), instead of one per request.
 * Header names keep the client's case for handlers that look them up by it (reference 7.3).
 
-It builds on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``; ``tests/api/test_http_protocol.py``
-holds uvicorn to them.
+It builds on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``;
+``tests/api/test_http_protocol.py`` holds uvicorn to them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httptools
-from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -28,6 +26,12 @@ from modelserver.api.answers import JSON, error_body, status_line
 from modelserver.api.exchange import Exchange
 from modelserver.api.ids import make_request_id
 from modelserver.errors import BadRequest, InternalError, ModelServerError, PayloadTooLarge
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from uvicorn.config import Config
 
 _log = logging.getLogger("modelserver.api")
 
@@ -102,7 +106,7 @@ class HttpProtocol(HttpToolsProtocol):
             # Not the client's fault: an endpoint of the short way raised what it should have answered.
             _log.exception("Failure while taking in a request")
             if not self._refused:
-                self._refuse(InternalError("The server failed to answer; its log says why."))
+                self._refuse(InternalError("The server failed to answer; its log says why."), self._exchange)
             return
         except httptools.HttpParserError:
             if not self._refused:
@@ -240,6 +244,11 @@ class HttpProtocol(HttpToolsProtocol):
             exchange.request_id = make_request_id()
             exchange.fail(error)
             return
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            # Good requests came before: theirs are the answers that are still owed, then the connection ends.
+            cycle.keep_alive = False
+            return
         status, body = error_body(error)
         self._listener.on_response(self._client(), "-", b"-", "1.1", status, 0.0)
         head = f"x-request-id: {make_request_id()}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
@@ -291,7 +300,7 @@ class _HeadersTooLarge(BadRequest):
         super().__init__(f"The request's headers are over the limit of {HEADER_LIMIT} bytes.")
 
 
-def announced_length(headers: list[tuple[bytes, bytes]]) -> int:
+def announced_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """The content length that the client announced, 0 without one."""
     for name, value in headers:
         if name == b"content-length":

@@ -22,7 +22,7 @@ from modelserver.errors import BadRequest, HandlerError, ModelServerError
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from modelserver.api.exchange import Exchange
     from modelserver.models.registry import ModelVersion, Registry
@@ -55,7 +55,7 @@ class _Facts:
 
     __slots__ = ("content_type", "deadline_ms", "encoding", "request_id")
 
-    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.content_type = ""
         self.encoding = b""
         self.request_id = ""
@@ -100,7 +100,7 @@ class InferenceApi:
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request, now if it is refused, otherwise when its batch comes back."""
-        facts = _Facts(exchange.headers)  # type: ignore[arg-type]
+        facts = _Facts(exchange.headers)
         exchange.request_id = facts.request_id
         route = self._route(exchange.path)
         assert route is not None  # noqa: S101 - `handles` said so
@@ -203,7 +203,8 @@ class _Reply:
 
     def _failed(self, request: Request, answer: Answer, content: bytes) -> None:
         error = HandlerError(content.decode("utf-8", "replace"), answer.status)
-        error.kserve_status = 500 if answer.status == 503 else None
+        # A handler that failed on a body that was not split: the worker could not know it came by V1.
+        error.kserve_status = 500 if answer.status == 503 and request.rows[0].kind == BODY else None
         error.type = answer.error_type  # type: ignore[misc]  # the worker names it
         self._exchange.fail(error, kserve=self._route.v1, extra=self._extra(request))
 

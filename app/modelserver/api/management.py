@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
-from starlette.requests import Request
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
 from modelserver.api.answers import JSON, pretty
 from modelserver.api.describe import describe
 from modelserver.api.parameters import Parameters
-from modelserver.errors import BadRequest, MethodNotAllowed, StartFailed
+from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.models.options import Registration
-from modelserver.models.registry import Registry, Scaling
-from modelserver.workers.worker import Worker
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from fastapi import FastAPI
+
+    from modelserver.models.registry import Registry, Scaling
+    from modelserver.workers.worker import Worker
 
 _log = logging.getLogger("modelserver.api")
 
@@ -53,7 +57,7 @@ def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None
 
 
 class ManagementApi:
-    """One method per route; parameters are read by hand, because TorchServe's clients count on its leniency."""
+    """One method per route; parameters are read by hand, as leniently as TorchServe's clients expect."""
 
     def __init__(self, registry: Registry, *, model_api: bool) -> None:
         self._registry = registry
@@ -90,7 +94,7 @@ class ManagementApi:
             limit = PAGE
         start = max(0, parameters.integer("next_page_token", 0) or 0)
         models = sorted(self._registry.defaults(), key=lambda model: model.name)
-        page = [{"modelName": m.name, "modelUrl": m.url} for m in islice(models, start, start + limit)]
+        page = [{"modelName": m.name, "modelUrl": m.url} for m in models[start : start + limit]]
         answer: dict[str, Any] = {"models": page}
         if start + limit <= len(models):
             answer = {"nextPageToken": str(start + limit), **answer}
@@ -98,10 +102,8 @@ class ManagementApi:
 
     async def describe(self, request: Request, name: str, version: str | None = None) -> Response:
         """GET /models/{name}[/{version}|/all]"""
-        if version == "all":
-            models = self._registry.versions(name)
-        else:
-            models = [self._registry.get(name, version)]
+        registry = self._registry
+        models = registry.versions(name) if version == "all" else [registry.get(name, version)]
         return Response(pretty([describe(model) for model in models]), media_type=JSON)
 
     async def scale(self, request: Request, name: str, version: str | None = None) -> Response:
@@ -172,7 +174,9 @@ def status(code: int, text: str) -> Response:
 def _log_failures(workers: list[Worker]) -> None:
     """Nobody waits for these: the log is where their failure is told."""
     for worker in workers:
-        worker.first_load.add_done_callback(
-            lambda future: isinstance(future.exception(), StartFailed)
-            and _log.error("A worker failed to start: %s", future.exception())
-        )
+        worker.first_load.add_done_callback(_log_failure)
+
+
+def _log_failure(load: asyncio.Future[None]) -> None:
+    if not load.cancelled() and (error := load.exception()) is not None:
+        _log.error("A worker failed to start: %s", error)

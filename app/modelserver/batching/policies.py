@@ -5,14 +5,18 @@ Three answers, in the order in which they wait less:
 * ``window``: when the oldest instance has waited ``max_delay`` (TorchServe's and KServe's documented rule,
   with the clock started at arrival). Requests that come within the window share a batch; a lone one pays all
   of it.
-* ``adaptive``: at once, unless holding pays. With one worker free, sending n instances now makes the next
-  arrival, expected after a gap g, wait for what is left of t(n) = a + b*n. Holding for it instead delays the
-  n waiting ones by g + b each. So a hold pays while
+* ``adaptive``: at once, unless the clients that were just answered are about to ask again. Clients in step would
+  otherwise split: one request is back first and goes alone, and all others wait for it, again and again. So until
+  as many instances came as the last batch answered, a batch is held, as long as that pays: sending n instances
+  now makes the next arrival, expected after a gap g, wait for what is left of t(n) = a + b*n; holding for it
+  delays the n waiting ones by g + b each:
 
-      n * (g + b) < t(n) - g        and a next arrival is still to be expected (no silence of several gaps)
+      n * (g + b) < t(n) - g
 
-  a and b are fitted to the batches seen, g is the recent mean gap between arrivals. With another worker free
-  the newcomer would not wait at all, so nothing is held. A lone sequential client sees g >= t(1): never held.
+  a and b are fitted to the batches seen; g is the usual gap within a burst (longer ones are pauses). The hold ends
+  when nothing came for a few gaps after the later of that batch's end and the last arrival, so that a wrong guess
+  costs little, and at the latest after ``max_delay``. With another worker free the newcomer would not wait at all,
+  and nothing is held. A lone sequential client never is: one answer, one request.
 * ``greedy``: at once.
 
 A policy is pure: it sees the time and what waits, keeps what it learned, owns no timer. All times in seconds.
@@ -20,6 +24,7 @@ A policy is pure: it sees the time and what waits, keeps what it learned, owns n
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,8 +52,8 @@ class Policy(Protocol):
         """``count`` instances came in."""
         ...
 
-    def finished(self, count: int, seconds: float) -> None:
-        """A batch of ``count`` instances took its worker ``seconds``."""
+    def finished(self, count: int, seconds: float, now: float) -> None:
+        """A batch of ``count`` instances came back, after it took its worker ``seconds``."""
         ...
 
 
@@ -63,7 +68,7 @@ class Greedy:
     def arrived(self, count: int, now: float) -> None:
         pass
 
-    def finished(self, count: int, seconds: float) -> None:
+    def finished(self, count: int, seconds: float, now: float) -> None:
         pass
 
 
@@ -81,7 +86,7 @@ class Window:
     def arrived(self, count: int, now: float) -> None:
         pass
 
-    def finished(self, count: int, seconds: float) -> None:
+    def finished(self, count: int, seconds: float, now: float) -> None:
         pass
 
 
@@ -90,46 +95,59 @@ class Adaptive:
 
     name = "adaptive"
 
-    # A gap this many times the mean says that the burst is over.
+    # A silence of this many usual gaps says that the burst is over ...
     PATIENCE = 3.0
+    # ... but not one shorter than this many seconds: clients need a moment to read an answer and ask again.
+    TURNAROUND = 0.002
+    # Gaps and holds are measured against the fixed cost of a batch, for that is what a hold can save.
+    LONGEST_GAP = 0.1
+    LONGEST_SILENCE = 0.2
 
     def __init__(self, max_delay: float) -> None:
         self.max_delay = max_delay
         self._gap = GapEstimate()
         self._cost = CostCurve()
+        self._returning = 0
+        self._answered = 0.0
 
     def arrived(self, count: int, now: float) -> None:
-        self._gap.add(count, now)
+        self._gap.add(count, now, longest=self.LONGEST_GAP * self._cost.line()[0])
+        self._returning = max(0, self._returning - count)
 
-    def finished(self, count: int, seconds: float) -> None:
+    def finished(self, count: int, seconds: float, now: float) -> None:
         self._cost.add(count, seconds)
+        self._returning = count
+        self._answered = now
 
     def due(self, waiting: Waiting, now: float) -> float:
-        gap = self._gap.mean
-        if waiting.idle_workers > 1 or gap is None or not self._cost.known:
+        if waiting.idle_workers > 1 or not self._returning:
             return now
-        n = waiting.count
         a, b = self._cost.line()
+        silence = min(max(self.PATIENCE * self._gap.mean, self.TURNAROUND), self.LONGEST_SILENCE * a)
+        n, gap = waiting.count, silence / self.PATIENCE
         if n * (gap + b) >= a + b * n - gap:
             return now
-        return min(waiting.newest + self.PATIENCE * gap, waiting.oldest + self.max_delay)
+        return min(max(waiting.newest, self._answered) + silence, waiting.oldest + self.max_delay)
 
 
 class GapEstimate:
-    """The mean time between arriving instances, recent ones counting most."""
+    """The mean time between the instances of a burst, recent ones counting most; 0 before any was seen."""
 
     WEIGHT = 0.1
 
     def __init__(self) -> None:
-        self.mean: float | None = None
-        self._last: float | None = None
+        self.mean = 0.0
+        self._last = -math.inf
 
-    def add(self, count: int, now: float) -> None:
-        """``count`` instances at once count as ``count`` equal gaps since the last arrival."""
-        if self._last is not None:
-            gap = max(0.0, now - self._last) / count
+    def add(self, count: int, now: float, longest: float) -> None:
+        """``count`` instances at once count as ``count`` equal gaps since the last arrival.
+
+        What is longer than ``longest`` is a pause and left out.
+        """
+        gap = max(0.0, now - self._last)
+        if gap <= longest:
             keep = (1.0 - self.WEIGHT) ** count
-            self.mean = gap if self.mean is None else keep * self.mean + (1.0 - keep) * gap
+            self.mean = keep * self.mean + (1.0 - keep) * gap / count
         self._last = now
 
 
@@ -141,10 +159,6 @@ class CostCurve:
     def __init__(self) -> None:
         self._w = self._n = self._t = self._nn = self._nt = 0.0
 
-    @property
-    def known(self) -> bool:
-        return self._w > 0.0
-
     def add(self, count: int, seconds: float) -> None:
         f = self.FORGET
         self._w = f * self._w + 1.0
@@ -154,15 +168,17 @@ class CostCurve:
         self._nt = f * self._nt + count * seconds
 
     def line(self) -> tuple[float, float]:
-        """(a, b), both at least 0.
+        """(a, b), both at least 0; zeros before any batch was seen.
 
-        While only one batch size was seen, its cost is taken as proportional, b = t/n: that never holds on a
-        guess, for a hold needs evidence of a fixed cost.
+        While all batches had one size, half of their cost is taken as fixed: a guess that is put right as soon as
+        a hold that it led to brings a batch of another size.
         """
+        if self._w == 0.0:
+            return 0.0, 0.0
         mean_n, mean_t = self._n / self._w, self._t / self._w
         spread = self._nn / self._w - mean_n * mean_n
         if spread < 1e-9:
-            return 0.0, mean_t / mean_n
+            return mean_t / 2, mean_t / 2 / mean_n
         b = (self._nt / self._w - mean_n * mean_t) / spread
         b = min(max(b, 0.0), mean_t / mean_n)
         return mean_t - b * mean_n, b

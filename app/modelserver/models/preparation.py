@@ -7,11 +7,10 @@ import itertools
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelserver import __version__
-from modelserver.errors import InternalError, InvalidModel
+from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.archive import ModelArchive, open_archive
 from modelserver.models.config import ModelConfig, parse_model_config
 from modelserver.models.options import ModelOptions, Registration, resolve_options
@@ -19,17 +18,25 @@ from modelserver.models.sources import locate
 from modelserver.models.urls import UrlPolicy
 from modelserver.models.version import ModelVersion
 from modelserver.settings.cpus import usable_cpus
-from modelserver.settings.settings import Settings
-from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.wire.messages import Load
 from modelserver.workers.devices import DeviceList, DeviceRing
 from modelserver.workers.pool import Pool, PoolLimits
 from modelserver.workers.process import WorkerSpec
 from modelserver.workers.worker import WorkerTimes
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from modelserver.settings.settings import Settings
+    from modelserver.telemetry.metrics import ServerMetrics
+
 _log = logging.getLogger("modelserver.models")
 
 _STORE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
+# A frame cannot hold more rows.
+MAX_BATCH_SIZE = 1 << 20
+
 # What a frame's head may need per answer, beside the answer itself.
 _HEAD_ROOM = 65536
 
@@ -81,7 +88,9 @@ class Preparation:
         """Composes the version; nothing is started yet.
 
         Raises:
-            InvalidModel: no handler anywhere, a runtime that is not Python, a configuration that cannot be read.
+            BadRequest: a batch size beyond all measure.
+            InvalidModel: no handler anywhere, a runtime that is not Python, a configuration that cannot be
+            read.
         """
         manifest = archive.manifest
         version = manifest.model_version
@@ -90,7 +99,9 @@ class Preparation:
             raise InvalidModel("The runtime LSP (TorchServe's C++ backend) is not available here.")
         handler = registration.handler or manifest.handler or self._settings.default_service_handler
         if not handler:
-            raise InvalidModel(f"The archive {archive.url} names no handler, and neither does the registration.")
+            raise InvalidModel(
+                f"The archive {archive.url} names no handler, and neither does the registration."
+            )
         archive.check_handler(handler)
         config = self._config(archive)
         options = resolve_options(
@@ -106,6 +117,8 @@ class Preparation:
         )
         for warning in options.warnings:
             _log.warning("%s %s: %s", name, version, warning)
+        if options.batch_size > MAX_BATCH_SIZE:
+            raise BadRequest(f"batch_size={options.batch_size}: at most {MAX_BATCH_SIZE} is possible")
         if options.parallel_level > max(1, self._devices.count):
             raise InternalError(
                 f"No enough gpu devices for model:{name} parallelLevel:{options.parallel_level}"

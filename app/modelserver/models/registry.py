@@ -1,13 +1,14 @@
-"""The registered models: which there are, which version is the default, and what may be done to them (reference 5)."""
+"""The registered models: which there are, which version is the default, what changes them (reference 5)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from modelserver.errors import (
+    BadRequest,
     Conflict,
     InvalidModel,
     InvalidModelVersion,
@@ -16,12 +17,19 @@ from modelserver.errors import (
     ModelVersionNotFound,
     StartFailed,
 )
-from modelserver.models.options import Registration
-from modelserver.models.preparation import Preparation
 from modelserver.models.version import ModelVersion
-from modelserver.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from modelserver.models.options import Registration
+    from modelserver.models.preparation import Preparation
+    from modelserver.workers.worker import Worker
 
 _log = logging.getLogger("modelserver.models")
+
+# Each is a process.
+MAX_WORKERS = 1024
 
 __all__ = ["ModelVersion", "Registry", "Scaling"]
 
@@ -115,11 +123,13 @@ class Registry:
             if not name and at_startup:
                 name = self._preparation.default_name(archive.url)
             if not name:
-                raise InvalidModel("Model name is not defined.")
+                raise InvalidModel("Model name is not defined.")  # noqa: TRY301 - the archive must go
+            check_name(name)
             version = archive.manifest.model_version
             self._reserve(name, version)
             try:
                 model = self._preparation.build(name, registration, archive, at_startup=at_startup)
+                check_workers(model.options.min_workers)
             finally:
                 self._reserved.discard((name, version))
         except BaseException:
@@ -150,7 +160,13 @@ class Registry:
             raise
 
     async def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> list[Worker]:
-        """Changes the number of workers; returns those that were started."""
+        """Changes the number of workers; returns those that were started.
+
+        Raises:
+            ModelNotFound, ModelVersionNotFound
+            BadRequest: more than MAX_WORKERS.
+        """
+        check_workers(min_workers)
         async with self._lock(name):
             return self.get(name, version).pool.scale(min_workers, max_workers)
 
@@ -232,3 +248,15 @@ class Registry:
         await asyncio.gather(*(model.pool.close(grace) for model in models))
         for model in models:
             await asyncio.to_thread(model.archive.close)
+
+
+def check_name(name: str) -> None:
+    """Raises :class:`InvalidModel` for a name that no path could ask for, so that nobody could remove it."""
+    if "/" in name or not name.isprintable():
+        raise InvalidModel(f"The model name {name!r} cannot be part of a path.")
+
+
+def check_workers(count: int) -> None:
+    """Raises :class:`BadRequest` for a number of processes that can only be a mistake."""
+    if count > MAX_WORKERS:
+        raise BadRequest(f"{count} workers were asked for, a model may have {MAX_WORKERS}.")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from modelserver.models.archive import ModelArchive
-from modelserver.models.options import ModelOptions
-from modelserver.telemetry.metrics import ModelMetrics
-from modelserver.workers.pool import Pool
+if TYPE_CHECKING:
+    from modelserver.models.archive import ModelArchive
+    from modelserver.models.options import ModelOptions
+    from modelserver.telemetry.metrics import ModelMetrics
+    from modelserver.workers.pool import Pool
 
 
 @dataclass(slots=True)

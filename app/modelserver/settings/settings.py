@@ -163,7 +163,10 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
     given = gather(flags, environ, config_file)
     values = {name: _value(KEYS[name], item, cwd) for name, item in given.items() if name in KEYS}
     settings = _compose(values)
-    check(settings)
+    try:
+        check(settings)
+    except ConfigError as error:
+        raise ConfigError(" ".join(str(error).splitlines())) from error
     return LoadedSettings(
         settings,
         {name: given[name].source if name in given else DEFAULT for name in KEYS},

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from modelserver.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
-from modelserver.wire.messages import ToServer, ToWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.wire.messages import ToServer, ToWorker
 
 
 class Channel(asyncio.Protocol):

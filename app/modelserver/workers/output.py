@@ -31,8 +31,9 @@ class OutputTail:
 class LineReader(asyncio.Protocol):
     """Reads one of a worker's streams.
 
-    A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in a second
-    the rest is counted instead of logged, so that user code that prints without end cannot keep the server busy (F44).
+    A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in
+    a second the rest is counted instead of logged, so that user code that prints without end cannot keep the
+    server busy (F44).
     """
 
     def __init__(self, source: str, level: int, tail: OutputTail) -> None:
@@ -44,7 +45,16 @@ class LineReader(asyncio.Protocol):
         self._second = 0
         self._logged = 0
         self._left_out = 0
+        self._transport: asyncio.BaseTransport | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def close(self) -> None:
+        """Reads no more."""
+        if self._transport is not None:
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         lines = (self._partial + data).split(b"\n")
@@ -57,7 +67,7 @@ class LineReader(asyncio.Protocol):
         self._logged += min(len(lines), allowed)
         self._left_out += max(0, len(lines) - allowed)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._partial:
             self._log(self._keep(self._partial))
         self._tell_left_out()

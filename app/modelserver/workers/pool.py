@@ -1,9 +1,9 @@
 """The workers of one model version, and the queue they pull from.
 
-The pool is the one place where the queue, the clock and the workers meet. A request comes in by :meth:`Pool.submit`
-and ends by exactly one of: its answers, an error, :meth:`Pool.cancel`. Whoever changes what could make a batch go
-(an arrival, a free worker, the passing of time) calls :meth:`Pool.pump`, which sends all that may go and arms one
-timer for what may go later.
+The pool is the one place where the queue, the clock and the workers meet. A request comes in by
+:meth:`Pool.submit` and ends by exactly one of: its answers, an error, :meth:`Pool.cancel`. Whoever changes
+what could make a batch go (an arrival, a free worker, the passing of time) calls :meth:`Pool.pump`, which
+sends all that may go and arms one timer for what may go later.
 """
 
 from __future__ import annotations
@@ -11,27 +11,36 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from modelserver.batching.policies import make_policy
 from modelserver.batching.queue import BatchQueue, QueueFull
-from modelserver.batching.request import Batch, Request
 from modelserver.errors import DeadlineExceeded, HandlerError, ModelServerError, ServiceUnavailable
-from modelserver.wire.messages import Answer, Measurement, Result
-from modelserver.workers.devices import DeviceList, DeviceRing
-from modelserver.workers.process import WorkerSpec
 from modelserver.workers.worker import Worker, WorkerState, WorkerTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.batching.request import Batch, Request
+    from modelserver.wire.messages import Answer, Result
+    from modelserver.workers.devices import DeviceList, DeviceRing
+    from modelserver.workers.process import WorkerSpec
 
 
 class PoolMetrics(Protocol):
     """What a pool counts; see :mod:`modelserver.telemetry.metrics`."""
 
-    def batch(
-        self, size: int, requests: int, capacity: int, reason: str, handler_s: float, phases: tuple[float, float, float]
+    def batch(  # noqa: PLR0917 - called for each batch
+        self,
+        size: int,
+        requests: int,
+        capacity: int,
+        reason: str,
+        handler_s: float,
+        phases: tuple[float, float, float],
     ) -> None: ...
     def queue_wait(self, seconds: float) -> None: ...
     def rejected(self, reason: str) -> None: ...
@@ -40,8 +49,14 @@ class PoolMetrics(Protocol):
     def split(self) -> None: ...
     def isolated(self, count: int) -> None: ...
     def worker_loaded(self, worker_name: str, seconds: float) -> None: ...
-    def model_metric(
-        self, name: str, value: float, unit: str, kind: str, dimensions: list[tuple[str, str]], request_id: str
+    def model_metric(  # noqa: PLR0917 - called for each measurement
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        kind: str,
+        dimensions: list[tuple[str, str]],
+        request_id: str,
     ) -> None: ...
     def worker_gone(self, worker_name: str) -> None: ...
 
@@ -146,7 +161,7 @@ class Pool:
             self._deadlines[request] = self._loop.call_later(left, self._expire, request)
         if queue.instances >= queue.batch_size:
             self.pump()
-        elif self._soon is None and self._timer is None:
+        elif self._soon is None:
             # At the end of this turn of the loop: what other sockets brought in it joins the batch.
             self._soon = self._loop.call_soon(self.pump)
 
@@ -187,10 +202,12 @@ class Pool:
                 self._timer = self._loop.call_later(max(0.0, due - now), self._on_timer)
 
     def _prefetch(self, now: float) -> None:
-        """Full batches may wait at a busy worker, which prepares them meanwhile; others can still grow here."""
+        """Full batches may wait at a busy worker, which prepares them; others can still grow here."""
         queue = self.queue
         while queue.has_full():
-            worker = min((w for w in self.workers if w.has_room), key=lambda w: len(w.in_flight), default=None)
+            worker = min(
+                (w for w in self.workers if w.has_room), key=lambda w: len(w.in_flight), default=None
+            )
             batch = queue.take(now, 0, only_full=True) if worker is not None else None
             if worker is None or batch is None:
                 return
@@ -221,18 +238,19 @@ class Pool:
         self._metrics.worker_loaded(worker.label, seconds)
         self.pump()
 
-    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:  # noqa: ARG002
+    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         now = self._clock()
         seconds = now - batch.sent_at
-        self.queue.policy.finished(batch.size, result.handler_time)
+        self.queue.policy.finished(batch.size, result.handler_time, now)
         self.last_handler_time = result.handler_time
         self.last_phases = result.phases
         self.last_overhead = seconds - result.handler_time
         answers = result.answers
         if len(answers) != batch.size:
             # A worker of ours always sends one each: this one cannot be trusted with another batch.
-            self._fail_batch(batch, HandlerError(f"{len(answers)} answers came for {batch.size} instances", 500))
-            worker.kill()
+            error = HandlerError(f"{len(answers)} answers came for {batch.size} instances", 500)
+            self._fail_batch(batch, error)
+            worker.kill(error.message)
             return
         # Free the worker's place first: what the answers below trigger may already fill it.
         self.pump()
@@ -268,7 +286,9 @@ class Pool:
             self._metrics.queue_wait((request.dispatched or now) - request.arrived)
             request.deliver(parcel.start, pieces)
 
-    def worker_lost(self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError) -> None:
+    def worker_lost(
+        self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
         for batch in reversed(unbegun):
             if worker.state is WorkerState.UNLOADING or not any(p.request.requeued for p in batch.parcels):
                 for parcel in batch.parcels:
@@ -330,7 +350,9 @@ class Pool:
     def _start(self) -> Worker:
         worker_id = self._next_id()
         load = msgspec.structs.replace(self._spec.load, gpu_id=self._devices.assign())
-        worker = Worker(worker_id, f"W-{worker_id}-{self._label}", replace(self._spec, load=load), self._times, self)
+        worker = Worker(
+            worker_id, f"W-{worker_id}-{self._label}", replace(self._spec, load=load), self._times, self
+        )
         self.workers.append(worker)
         worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
         return worker
@@ -350,7 +372,7 @@ class Pool:
         await asyncio.gather(*(asyncio.shield(worker.first_load) for worker in workers))
 
     async def drain(self, grace: float) -> bool:
-        """Takes no more requests in and serves what waits, at once; True if all was served within ``grace`` s."""
+        """Takes no more requests in and serves what waits; True if that was done within ``grace`` s."""
         self._closing = True
         self.queue.flushing = True
         self.pump()
@@ -419,6 +441,7 @@ _CLIENT_GONE = ConnectionError("The client is gone.")
 def no_worker_text(model: str) -> str:
     """What TorchServe says when a queue is full as well as when there is no worker (reference 6.5)."""
     return (
-        f'Model "{model}" has no worker to serve inference request. Please use scale workers API to add workers. '
-        "If this is a sequence inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
+        f'Model "{model}" has no worker to serve inference request. '
+        "Please use scale workers API to add workers. If this is a sequence inference, please check if it is "
+        "closed, or expired; or exceeds maxSequenceJobQueueSize"
     )

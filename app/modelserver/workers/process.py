@@ -1,21 +1,29 @@
-"""One worker process: started, spoken to, ended. The launcher seam: a process elsewhere would offer the same methods."""
+"""One worker process: started, spoken to, ended.
+
+This is the launcher seam: a process elsewhere would offer the same methods.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from modelserver.wire.messages import Load, ToServer, ToWorker
 from modelserver.workers.channel import Channel
 from modelserver.workers.output import LineReader, OutputTail
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Mapping, Sequence
+
+    from modelserver.wire.messages import Load, ToServer, ToWorker
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -45,14 +53,18 @@ class WorkerSpec:
             environment.setdefault(name, str(self.threads))
         environment["PYTHONUNBUFFERED"] = "1"
         environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
-        return environment | self.extra_environment
+        return {**environment, **self.extra_environment}
 
 
 class WorkerProcess:
     """A running worker process with its channel and captured output."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, channel: Channel, tail: OutputTail, streams: Sequence[LineReader]
+        self,
+        process: asyncio.subprocess.Process,
+        channel: Channel,
+        tail: OutputTail,
+        streams: Sequence[LineReader],
     ) -> None:
         self._process = process
         self._channel = channel
@@ -68,18 +80,24 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process without asking."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        except ProcessLookupError:
-            pass
         self._channel.close()
 
     async def wait(self) -> str:
         """Waits for the end of the process and of its output; returns how it ended, in words."""
         code = await self._process.wait()
-        # Grandchildren may hold the streams open for ever: what they print is not waited for.
+        self._end_descendants()
+        # Those that left its session may hold the streams open for ever: what they print is not waited for.
         await asyncio.wait([s.ended for s in self._streams], timeout=1.0)
+        for stream in self._streams:
+            stream.close()
         return describe_exit(code)
+
+    def _end_descendants(self) -> None:
+        """Ends what user code started and left behind in the worker's process group (F45)."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def last_output(self, lines: int = 20) -> str:
         return self._tail.last(lines)
@@ -105,8 +123,9 @@ async def launch(
 ) -> WorkerProcess:
     """Starts a worker process and sends it its model.
 
-    The process is spawned, never forked: the server has threads. Its end of the socket pair is its only way to talk;
-    standard output and error are captured, so that whatever user code prints cannot disturb the talk.
+    The process is spawned, never forked: the server has threads. Its end of the socket pair is its only way
+    to talk; standard output and error are captured, so that whatever user code prints cannot disturb the
+    talk.
     """
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -123,7 +142,8 @@ async def launch(
             "modelserver.worker",
             str(theirs.fileno()),
             str(os.getpid()),
-            # `-m` looks for modules in the current directory first: it must be one that nobody else can write to.
+            # `-m` looks for modules in the current directory first: it must be one that nobody else can write
+            # to.
             cwd="/",
             env=spec.environment(os.environ),
             stdin=subprocess.DEVNULL,
@@ -149,6 +169,8 @@ async def launch(
             reader,
         )
         streams.append(protocol)
-    _, channel = await loop.create_unix_connection(lambda: Channel(on_message, on_lost, spec.frame_limit), sock=ours)
+    _, channel = await loop.create_unix_connection(
+        lambda: Channel(on_message, on_lost, spec.frame_limit), sock=ours
+    )
     channel.send(spec.load)
     return WorkerProcess(process, channel, tail, streams)

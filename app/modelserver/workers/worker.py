@@ -1,31 +1,37 @@
 """One worker and its supervision: start, load, serve, die, start again.
 
-A worker outlives its processes: when one ends unasked, the next takes its place after a pause that grows (reference
-18.4), until ``max_retry_timeout`` seconds of failing are over or the cause is one that no new try can mend.
-Three clocks watch a process: loading (startup timeout), one batch (response timeout), and silence while idle.
+A worker outlives its processes: when one ends unasked, the next takes its place after a pause that grows
+(reference 18.4), until ``max_retry_timeout`` seconds of failing are over or the cause is one that no new try
+can mend. Three clocks watch a process: loading (startup timeout), one batch (response timeout), and silence
+while idle.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from modelserver.batching.request import Batch
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.wire.messages import Loaded, LoadFailed, Ping, Pong, Predict, Result, Stop, ToServer
 from modelserver.workers.process import WorkerProcess, WorkerSpec, launch
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.batching.request import Batch
+
 _log = logging.getLogger("modelserver.workers")
 
-# A worker may hold this many batches, and not more than it answers in this many seconds beside the one it runs. For
-# handlers of microseconds that saves most switches between processes; all others hold one, prepared, in reserve.
+# A worker may hold this many batches, and not more than it answers in this many seconds beside the one it
+# runs. For handlers of microseconds that saves most switches between processes; all others hold one,
+# prepared, in reserve.
 MAX_IN_FLIGHT = 16
 RESERVE = 0.001
 
@@ -59,7 +65,9 @@ class WorkerOwner(Protocol):
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None: ...
 
-    def worker_lost(self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError) -> None:
+    def worker_lost(
+        self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
         """A process ended. ``running`` was begun and is lost; ``unbegun`` batches may go elsewhere."""
         ...
 
@@ -98,6 +106,7 @@ class Worker:
         self._heard = 0.0
         self._watchdog: asyncio.TimerHandle | None = None
         self._verdict: ModelServerError | None = None
+        self._killed_because = ""
         self._stopping = False
         self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
 
@@ -125,8 +134,8 @@ class Worker:
         rows, bodies = batch.contents()
         if not self.in_flight:
             self._head_since = self._loop.time()
-        self.in_flight.append(batch)
         self._process.send(Predict(self._sequence, rows), bodies)
+        self.in_flight.append(batch)
         self._sequence += 1
 
     async def stop(self, grace: float = LEAVE_GRACE) -> None:
@@ -147,14 +156,25 @@ class Worker:
         if not self.first_load.done():
             self.first_load.set_exception(StartFailed("The worker was stopped before it had loaded."))
 
-    def kill(self) -> None:
-        """Ends the current process at once; supervision goes on."""
+    def kill(self, reason: str) -> None:
+        """Ends the current process at once, for a reason that describe shows; supervision goes on."""
+        self._killed_because = reason
         if self._process is not None:
             self._process.kill()
 
     # -- supervision
 
     async def _supervise(self) -> None:
+        try:
+            await self._run_processes()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait in vain
+            # Whoever waits for this worker must hear that nobody looks after it any more.
+            _log.exception("Worker %s is given up", self.label)
+            self.state = WorkerState.FAILED
+            self._load_failed(f"The worker cannot be run: {error}")
+            self._lose(WorkerDied())
+
+    async def _run_processes(self) -> None:
         pauses = backoff()
         while not self._stopping:
             self.state = WorkerState.LOADING
@@ -178,13 +198,15 @@ class Worker:
         """One process from start to end. Returns whether its failure is permanent."""
         self._loaded = self._loop.create_future()
         self._verdict = None
+        self._killed_because = ""
         oom_kills = count_oom_kills()
         started = self._loop.time()
         launching = self._loop.create_task(launch(self._spec, self.label, self._on_message, self._on_lost))
         try:
             self._process = process = await asyncio.shield(launching)
         except asyncio.CancelledError:
-            (await launching).kill()
+            with contextlib.suppress(OSError):
+                (await launching).kill()
             raise
         except OSError as error:
             self._load_failed(f"The worker process could not be started: {error}")
@@ -205,7 +227,7 @@ class Worker:
             self._lose(WorkerDied())
             return False
         if self._loaded.done() and isinstance(self._loaded.result(), Loaded):
-            self.failure = f"The worker {how}.{quote(process.last_output())}"
+            self.failure = self._killed_because or f"The worker {how}.{quote(process.last_output())}"
             _log.warning("Worker %s %s. Worker disconnected.", self.label, how)
         killed_for_memory = "SIGKILL" in how and count_oom_kills() > oom_kills
         self._lose(self._verdict or (OutOfMemory() if killed_for_memory else WorkerDied()))
@@ -213,11 +235,11 @@ class Worker:
 
     async def _wait_loaded(self, ended: asyncio.Task[str], started: float) -> bool:
         """Waits until the model is loaded, or is not; returns whether that is for ever."""
-        assert self._loaded is not None and self._process is not None  # noqa: S101 - set by _live
+        assert self._loaded is not None  # noqa: S101 - set by _live
+        assert self._process is not None  # noqa: S101 - set by _live
         process = self._process
-        await asyncio.wait(
-            {self._loaded, ended}, timeout=self._times.startup, return_when=asyncio.FIRST_COMPLETED
-        )
+        outcomes: set[asyncio.Future[Any]] = {self._loaded, ended}
+        await asyncio.wait(outcomes, timeout=self._times.startup, return_when=asyncio.FIRST_COMPLETED)
         if self._loaded.done():
             outcome = self._loaded.result()
             if isinstance(outcome, Loaded):
@@ -278,7 +300,7 @@ class Worker:
             assert isinstance(message, Pong)  # noqa: S101 - the last of the union
 
     def _learn(self, seconds: float) -> None:
-        """Follows what a batch costs, quickly upwards: a handler that became slow must not be fed in advance."""
+        """Follows what a batch costs, upwards at once: a handler that became slow is not fed in advance."""
         self._cost = max(seconds, 0.9 * self._cost + 0.1 * seconds)
         self.capacity = max(2, min(MAX_IN_FLIGHT, int(RESERVE / max(self._cost, 1e-6))))
 
@@ -327,14 +349,13 @@ class Worker:
         running, *unbegun = self.in_flight
         self.in_flight.clear()
         self.state = WorkerState.LOADING
-        self.failure = f"No answer within response_timeout={self._times.response:g} s."
         # The clients first: the end of the process may take a moment.
         self._owner.worker_lost(self, running, unbegun, self._verdict)
-        self.kill()
+        self.kill(f"No answer within response_timeout={self._times.response:g} s.")
 
     def _silent(self) -> None:
         _log.error("Worker %s was silent for %g s while idle", self.label, self._times.silence)
-        self.kill()
+        self.kill(f"No sign of life within silence_timeout={self._times.silence:g} s.")
 
 
 def backoff() -> Iterator[float]:

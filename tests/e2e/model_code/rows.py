@@ -1,4 +1,6 @@
-"""Doubles numbers and echoes the rest, one row after the other; waits first if a row says ``wait`` seconds."""
+"""Doubles numbers and echoes the rest, one row after the other; waits first if a row says
+``wait`` seconds.
+"""
 
 import time
 

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.errors import BadRequest, InternalError, InvalidModel, ModelNotFound
+from modelserver.models.options import Registration
+from modelserver.models.preparation import Preparation, Steps
+from modelserver.settings.keys import KEYS
+from modelserver.settings.settings import Settings
+from modelserver.settings.values import ModelToLoad
+from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.workers.devices import DeviceRing
+
+if TYPE_CHECKING:
+    from modelserver.models.version import ModelVersion
+
+SOURCES = dict.fromkeys(KEYS, "default")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A model store with one folder ``m``, whose manifest names everything."""
+    made = tmp_path / "store"
+    made.mkdir()
+    write(made / "m")
+    return made
+
+
+def write(folder: Path, config: str = "", **model: object) -> None:
+    """An archive in a folder."""
+    (folder / "MAR-INF").mkdir(parents=True)
+    described: dict[str, object] = {
+        "modelName": folder.name,
+        "modelVersion": "1.0",
+        "handler": "own.py",
+        **model,
+    }
+    if config:
+        described["configFile"] = "model-config.yaml"
+        (folder / "model-config.yaml").write_text(config)
+    manifest = {"model": {k: v for k, v in described.items() if v is not None and k != "runtime"}}
+    manifest["runtime"] = described.get("runtime", "python")  # type: ignore[assignment]
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    (folder / "own.py").write_text("def handle(data, context):\n    return data\n")
+
+
+@pytest.fixture
+async def prepare(store: Path, tmp_path: Path) -> Any:
+    """Composes a model version of the store under the given settings and parameters."""
+
+    async def compose(
+        url: str = "m", *, gpus: int = 0, parameters: Any = None, **settings: Any
+    ) -> ModelVersion:
+        workdir = tmp_path / "work"
+        workdir.mkdir(exist_ok=True)
+        preparation = Preparation(
+            Settings(model_store=store, **settings),
+            SOURCES,
+            workdir,
+            ServerMetrics(mode="prometheus"),
+            DeviceRing(gpus),
+        )
+        archive = await preparation.open(url)
+        return preparation.build(url, Registration(url=url, **(parameters or {})), archive, at_startup=False)
+
+    return compose
+
+
+async def test_worker_is_told(prepare: Any, store: Path) -> None:
+    """What a worker is started with comes from archive, parameters and settings."""
+    model = await prepare(
+        parameters={"batch_size": 4, "initial_workers": 2},
+        decode_input_request=False,
+        limit_max_image_pixels=False,
+        max_response_size=1000,
+        isolate_failures=False,
+        service_envelope="json",
+        blacklist_env_vars=re.compile("X.*"),
+    )
+    spec = model.pool._spec
+
+    assert (spec.load.model_name, spec.load.model_version, spec.load.handler) == ("m", "1.0", "own.py")
+    assert Path(spec.load.model_dir).joinpath("own.py").is_file()
+    assert (spec.load.batch_size, spec.load.envelope) == (4, "json")
+    assert (spec.load.decode_input_request, spec.load.limit_max_image_pixels) == (False, False)
+    assert (spec.load.max_response_size, spec.load.isolate) == (1000, False)
+    assert spec.frame_limit > 4 * 1000
+    assert spec.hidden_variables is not None
+    assert spec.python == sys.executable
+    assert spec.threads >= 1
+
+
+async def test_threads(prepare: Any) -> None:
+    """The usable cores are shared out among a model's workers, one at least (design 6)."""
+    one = await prepare(parameters={"initial_workers": 1})
+    many = await prepare(parameters={"initial_workers": 1000})
+
+    assert one.pool._spec.threads >= many.pool._spec.threads == 1
+
+
+async def test_handler_of_the_registration(prepare: Any, store: Path) -> None:
+    """A handler given at registration beats the manifest's."""
+    model = await prepare(parameters={"handler": "other:run"})
+
+    assert model.pool._spec.load.handler == "other:run"
+
+
+async def test_no_handler(prepare: Any, store: Path) -> None:
+    """Without a handler anywhere a registration is refused; ``default_service_handler`` is one."""
+    write(store / "bare", handler=None)
+    with pytest.raises(InvalidModel, match="names no handler"):
+        await prepare("bare")
+
+    assert (await prepare("bare", default_service_handler="d.py:f")).pool._spec.load.handler == "d.py:f"
+
+
+@pytest.mark.parametrize("handler", ["os:system", "../own.py:handle"])
+async def test_dangerous_handler(prepare: Any, handler: str) -> None:
+    """A handler never names a path outside its archive, nor a module of Python itself (F59)."""
+    with pytest.raises(BadRequest):
+        await prepare(parameters={"handler": handler})
+
+
+@pytest.mark.parametrize("where", ["manifest", "registration"])
+async def test_cpp_runtime(prepare: Any, store: Path, where: str) -> None:
+    """TorchServe's C++ runtime is refused (reference 21)."""
+    write(store / "cpp", runtime="LSP")
+    with pytest.raises(InvalidModel, match="LSP"):
+        await (prepare("cpp") if where == "manifest" else prepare(parameters={"runtime": "LSP"}))
+
+
+async def test_model_config(prepare: Any, store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The archive's model-config.yaml has its say; what is not understood is logged."""
+    write(store / "tuned", "batchSize: 7\nresponseTimeout: 9\nminWorkers: two\n")
+    with caplog.at_level(logging.WARNING):
+        model = await prepare("tuned")
+
+    assert (model.options.batch_size, model.pool.limits.batch_size) == (7, 7)
+    assert model.pool._times.response == 9
+    assert "minWorkers" in caplog.text
+
+
+async def test_limits(prepare: Any) -> None:
+    """The pool gets policy, delay in seconds and bounds."""
+    model = await prepare(
+        parameters={"batch_size": 2, "max_batch_delay": 250}, job_queue_size=5, job_queue_bytes=99
+    )
+    limits = model.pool.limits
+
+    assert (limits.policy, limits.max_delay, limits.max_requests, limits.max_bytes) == ("window", 0.25, 5, 99)
+
+
+async def test_batch_beyond_measure(prepare: Any) -> None:
+    """A batch size that no frame can hold is refused."""
+    with pytest.raises(BadRequest, match="batch_size=99999999999"):
+        await prepare(parameters={"batch_size": 99999999999})
+
+
+async def test_too_many_parallel_devices(prepare: Any, store: Path) -> None:
+    """A model that needs more GPUs than there are is refused in TorchServe's words."""
+    write(store / "wide", "parallelType: pp\nparallelLevel: 4\n")
+    with pytest.raises(InternalError, match=r"^No enough gpu devices for model:wide parallelLevel:4$"):
+        await prepare("wide")
+
+
+async def test_devices(prepare: Any, store: Path) -> None:
+    """A model takes its turn among all GPUs, those it names, or none (reference 18.3)."""
+    write(store / "named", "deviceIds: [1, 0]\n")
+    write(store / "cpu", "deviceType: cpu\n")
+
+    shared = (await prepare("m", gpus=2)).pool._devices
+    assert [shared.assign() for _ in range(3)] == [1, 0, 1]
+    named = (await prepare("named", gpus=2)).pool._devices
+    assert [named.assign() for _ in range(3)] == [1, 0, 1]
+    assert (await prepare("cpu", gpus=2)).pool._devices.assign() is None
+
+
+async def test_not_found(prepare: Any) -> None:
+    """What is not in the store is told in TorchServe's words."""
+    with pytest.raises(ModelNotFound, match=r"^Model not found at: none$"):
+        await prepare("none")
+
+
+def initial(store: Path, tmp_path: Path, *items: ModelToLoad) -> list[Registration]:
+    settings = Settings(model_store=store, load_models=items)
+    return Preparation(settings, {}, tmp_path, ServerMetrics(mode="prometheus"), DeviceRing(0)).initial()
+
+
+def test_named_at_start(store: Path, tmp_path: Path) -> None:
+    """What the settings name is loaded, under the names they give."""
+    found = initial(store, tmp_path, ModelToLoad("a.mar", "own"), ModelToLoad("b.mar"))
+
+    assert [(item.model_name, item.url) for item in found] == [("own", "a.mar"), (None, "b.mar")]
+
+
+def test_all_at_start(store: Path, tmp_path: Path) -> None:
+    """``all`` are the folders and archives of the store, without what is hidden or
+    something else (reference 2.3).
+    """
+    for name in ("b.mar", "c.model", "d.tar.gz", "notes.txt", ".hidden.mar"):
+        (store / name).touch()
+
+    assert [item.url for item in initial(store, tmp_path, ModelToLoad("All"))] == [
+        "b.mar",
+        "c.model",
+        "d.tar.gz",
+        "m",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("resnet-18.mar", "resnet_18"),
+        ("a/b/my.model", "my"),
+        ("folder/", "folder"),
+        ("_x.mar", "x"),
+        ("a.b.mar", "a_b"),
+        ("x.tar.gz", "x_tar_gz"),
+    ],
+)
+def test_default_name(url: str, name: str) -> None:
+    """A name is made of the file's where the manifest has none (reference 2.3)."""
+    assert Preparation.default_name(url) == name
+
+
+def test_steps_of_a_known_size() -> None:
+    """A download is told at every tenth of it."""
+    told: list[str] = []
+    steps = Steps("http://x/a/b.mar?token=secret", told.append)
+    for received in range(0, 101, 5):
+        steps(received, 100)
+
+    assert told == [f"Downloading b.mar: {percent} %" for percent in range(10, 101, 10)]
+
+
+def test_steps_of_an_unknown_size() -> None:
+    """Without a size it is told at every 64 MiB."""
+    told: list[str] = []
+    steps = Steps("http://x/b.mar", told.append)
+    for mebibytes in (1, 63, 64, 65, 130):
+        steps(mebibytes << 20, None)
+
+    assert told == ["Downloading b.mar: 64 MiB", "Downloading b.mar: 130 MiB"]

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from modelserver.errors import (
+    BadRequest,
+    Conflict,
+    InvalidModel,
+    InvalidModelVersion,
+    ModelNotFound,
+    ModelVersionNotFound,
+    StartFailed,
+)
+from modelserver.models.options import ModelOptions, Registration
+from modelserver.models.registry import Registry
+
+
+class Archive:
+    """An archive of a name and a version, written as url ``name-version.mar``."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.removed = False
+        self.closed = False
+        name, _, version = url.removesuffix(".mar").partition("-")
+        self.manifest = SimpleNamespace(model_name=name, model_version=version or "1.0")
+
+    def remove(self) -> None:
+        self.removed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Pool:
+    """A pool whose workers load, or fail, when the test says so."""
+
+    def __init__(self) -> None:
+        self.workers: list[object] = []
+        self.min_workers = 0
+        self.healthy = True
+        self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.drained = self.closed = False
+
+    def scale(self, fewest: int, most: int) -> list[object]:
+        self.min_workers = fewest
+        started = [object() for _ in range(fewest - len(self.workers))]
+        self.workers = [*self.workers, *started][: most or fewest]
+        return started
+
+    async def wait_loaded(self, workers: list[object]) -> None:
+        await asyncio.shield(self.loaded)
+
+    def statistics(self) -> Any:
+        return SimpleNamespace(ready=len(self.workers) if self.loaded.done() else 0)
+
+    async def drain(self, grace: float) -> bool:
+        self.drained = True
+        return True
+
+    async def close(self, grace: float) -> None:
+        self.closed = True
+
+
+class Preparation:
+    """Prepares archives that need no files."""
+
+    def __init__(self) -> None:
+        self.archives: list[Archive] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.refusal: Exception | None = None
+        self.startup: list[Registration] = []
+        self.dismantled: list[str] = []
+
+    async def open(self, url: str, on_progress: Any = None) -> Archive:
+        if url == "absent":
+            raise ModelNotFound("Model not found at: absent")
+        archive = Archive(url)
+        self.archives.append(archive)
+        await self.gate.wait()
+        return archive
+
+    def build(self, name: str, registration: Registration, archive: Archive, *, at_startup: bool) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        workers = registration.initial_workers or 0
+        return SimpleNamespace(
+            name=name,
+            version=archive.manifest.model_version,
+            archive=archive,
+            pool=Pool(),
+            loaded_at_startup=False,
+            options=ModelOptions(min_workers=workers, max_workers=workers),
+        )
+
+    async def dismantle(self, model: Any) -> None:
+        self.dismantled.append(f"{model.name}-{model.version}")
+        await model.pool.close(0)
+        model.archive.remove()
+
+    def initial(self) -> list[Registration]:
+        return self.startup
+
+    @staticmethod
+    def default_name(url: str) -> str:
+        return "named_by_default"
+
+
+@pytest.fixture
+async def preparation() -> Preparation:
+    return Preparation()
+
+
+@pytest.fixture
+async def registry(preparation: Preparation) -> Registry:
+    return Registry(cast("Any", preparation))
+
+
+async def register(registry: Registry, url: str, workers: int = 0, **parameters: Any) -> Any:
+    return await registry.register(Registration(url=url, initial_workers=workers, **parameters))
+
+
+async def test_versions(registry: Registry) -> None:
+    """The first version is the default; others are found by their number."""
+    first = await register(registry, "m-1.0.mar")
+    second = await register(registry, "m-2.0.mar")
+
+    assert registry.get("m") is registry.get("m", "1.0") is first
+    assert registry.get("m", "2.0") is second
+    assert registry.versions("m") == [first, second]
+    assert list(registry.defaults()) == [first]
+    assert registry.names() == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("none", None), ModelNotFound, "Model not found: none"),
+        (("m", "9"), ModelVersionNotFound, "Model version: 9 does not exist for model: m"),
+    ],
+)
+async def test_unknown(registry: Registry, arguments: Any, error: type[Exception], message: str) -> None:
+    """What is not registered is told in TorchServe's words."""
+    await register(registry, "m.mar")
+    with pytest.raises(error) as caught:
+        registry.get(*arguments)
+
+    assert str(caught.value) == message
+    with pytest.raises(ModelNotFound):
+        registry.versions("none")
+
+
+async def test_given_name(registry: Registry) -> None:
+    """A name given at registration beats the manifest's."""
+    await register(registry, "m.mar", model_name="other")
+
+    assert registry.names() == ["other"]
+
+
+async def test_no_name(registry: Registry, preparation: Preparation) -> None:
+    """Without any name a registration is refused; at start one is made of the file's (reference 2.3)."""
+    with pytest.raises(InvalidModel, match="Model name is not defined"):
+        await register(registry, "-1.0.mar")
+    await registry.register(Registration(url="-1.0.mar"), at_startup=True)
+
+    assert registry.names() == ["named_by_default"]
+    assert preparation.archives[0].removed
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\nb", "\x00", "/"])
+async def test_name_that_no_path_can_ask_for(registry: Registry, preparation: Preparation, name: str) -> None:
+    """A name that could never be asked for is refused, and nothing is left of it (F12)."""
+    with pytest.raises(InvalidModel, match="cannot be part of a path"):
+        await register(registry, "m.mar", model_name=name)
+
+    assert preparation.archives[0].removed
+    assert registry.names() == []
+
+
+async def test_too_many_workers(registry: Registry, preparation: Preparation) -> None:
+    """More workers than anybody could mean are refused, at registration and when a model is scaled."""
+    with pytest.raises(BadRequest, match="a model may have 1024"):
+        await register(registry, "m.mar", workers=1025)
+    assert registry.names() == []
+    model = await register(registry, "m.mar")
+    with pytest.raises(BadRequest, match="99999999999999999999 workers were asked for"):
+        await registry.scale("m", None, 99999999999999999999, 99999999999999999999)
+
+    assert model.pool.workers == []
+
+
+async def test_conflict(registry: Registry, preparation: Preparation) -> None:
+    """The same version twice is refused, and what was unpacked for it removed (F53)."""
+    await register(registry, "m.mar")
+    with pytest.raises(Conflict, match=r"^Model version 1\.0 is already registered for model m$"):
+        await register(registry, "m.mar")
+
+    assert [archive.removed for archive in preparation.archives] == [False, True]
+
+
+async def test_simultaneous_conflict(registry: Registry, preparation: Preparation) -> None:
+    """Of two simultaneous registrations of one version one wins (F51)."""
+    preparation.gate.clear()
+    both = [asyncio.create_task(register(registry, "m.mar")) for _ in range(2)]
+    await asyncio.sleep(0)
+    preparation.gate.set()
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+
+    assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 1
+    assert len(registry.versions()) == 1
+
+
+async def test_refused_build(registry: Registry, preparation: Preparation) -> None:
+    """A registration that fails while it is composed leaves nothing, and its name is free again."""
+    preparation.refusal = BadRequest("no")
+    with pytest.raises(BadRequest):
+        await register(registry, "m.mar")
+    assert preparation.archives[0].removed
+    preparation.refusal = None
+    await register(registry, "m.mar")
+
+    assert registry.names() == ["m"]
+
+
+async def test_wait_loaded(registry: Registry) -> None:
+    """A registration is complete when its workers are loaded."""
+    model = await register(registry, "m.mar", workers=2)
+    waiting = asyncio.create_task(registry.wait_loaded(model))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    model.pool.loaded.set_result(None)
+
+    assert (await waiting).complete
+
+
+async def test_failure_is_rolled_back(registry: Registry, preparation: Preparation) -> None:
+    """A synchronous registration whose workers fail is taken back before it is told (design, section 9)."""
+    await register(registry, "m-1.0.mar")
+    model = await register(registry, "m-2.0.mar", workers=1)
+    model.pool.loaded.set_exception(StartFailed("No module named x", 507))
+    with pytest.raises(StartFailed) as caught:
+        await registry.wait_loaded(model)
+
+    assert caught.value.message == "Failed to start workers for model m version: 2.0. No module named x"
+    assert caught.value.status == 507
+    assert preparation.dismantled == ["m-2.0"]
+    assert [version.version for version in registry.versions("m")] == ["1.0"]
+
+
+async def test_failure_of_a_scaling(registry: Registry, preparation: Preparation) -> None:
+    """A scaling whose workers fail leaves the model registered; a version that was not named is null."""
+    model = await register(registry, "m.mar")
+    started = await registry.scale("m", None, 1, 1)
+    model.pool.loaded.set_exception(StartFailed("why"))
+    with pytest.raises(StartFailed, match=r"^Failed to start workers for model m version: null\. why$"):
+        await registry.wait_scaled(model, started, None)
+
+    assert preparation.dismantled == []
+    assert registry.get("m") is model
+
+
+async def test_set_default(registry: Registry) -> None:
+    """The default moves to a version that exists."""
+    await register(registry, "m-1.0.mar")
+    second = await register(registry, "m-2.0.mar")
+    await registry.set_default("m", "2.0")
+
+    assert registry.get("m") is second
+    with pytest.raises(ModelVersionNotFound, match=r"^Model version 9 does not exist for model m$"):
+        await registry.set_default("m", "9")
+    with pytest.raises(ModelNotFound):
+        await registry.set_default("none", "1.0")
+
+
+async def test_unregister(registry: Registry, preparation: Preparation) -> None:
+    """Other versions go before the default one; with the last the name is gone."""
+    await register(registry, "m-1.0.mar")
+    await register(registry, "m-2.0.mar")
+    with pytest.raises(InvalidModelVersion, match=r"^Cannot remove default version for model m$"):
+        await registry.unregister("m", None)
+    await registry.unregister("m", "2.0")
+    await registry.unregister("m", "1.0")
+
+    assert preparation.dismantled == ["m-2.0", "m-1.0"]
+    assert registry.names() == []
+    with pytest.raises(ModelNotFound):
+        await registry.unregister("m", None)
+
+
+async def test_changes_of_one_model_take_turns(registry: Registry, preparation: Preparation) -> None:
+    """While a model is being removed a scaling of it waits, and then finds it gone; others go on (F51)."""
+    model = await register(registry, "m.mar")
+    await register(registry, "other.mar")
+    gate = asyncio.Event()
+
+    async def close(grace: float) -> None:
+        await gate.wait()
+
+    model.pool.close = close
+    removing = asyncio.create_task(registry.unregister("m", None))
+    await asyncio.sleep(0)
+    scaling = asyncio.create_task(registry.scale("m", None, 1, 1))
+    await registry.scale("other", None, 2, 2)
+    assert not scaling.done()
+    gate.set()
+    await removing
+
+    with pytest.raises(ModelNotFound):
+        await scaling
+
+
+async def test_random_changes(registry: Registry) -> None:
+    """Twenty clients that register, scale and remove one model at once end in a state that
+    is one of theirs (F51).
+    """
+
+    async def client(number: int) -> None:
+        for turn in range(10):
+            with_errors = (Conflict, ModelNotFound, InvalidModelVersion, ModelVersionNotFound)
+            try:
+                match (number + turn) % 3:
+                    case 0:
+                        await register(registry, "m.mar")
+                    case 1:
+                        await registry.scale("m", None, turn, turn)
+                    case 2:
+                        await registry.unregister("m", None)
+            except with_errors:
+                pass
+
+    await asyncio.wait_for(asyncio.gather(*map(client, range(20))), 10)
+
+    assert registry.names() in ([], ["m"])
+    assert len(registry.versions()) == len(registry.names())
+
+
+async def test_health(registry: Registry) -> None:
+    """The health is that of the default versions (reference 6.2)."""
+    first = await register(registry, "m-1.0.mar")
+    second = await register(registry, "m-2.0.mar")
+    assert registry.healthy
+    second.pool.healthy = False
+    assert registry.healthy
+    first.pool.healthy = False
+    assert not registry.healthy
+
+
+async def test_load_initial(
+    registry: Registry, preparation: Preparation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be loaded at start is logged and left out; progress is told (F55)."""
+    preparation.startup = [Registration(url="absent"), Registration(url="m.mar")]
+    told: list[str] = []
+    await registry.load_initial(told.append)
+
+    assert registry.get("m").loaded_at_startup
+    assert told == ["Loading absent", "Loading m.mar"]
+    assert "Failed to load model: absent: Model not found at: absent" in caplog.text
+
+
+async def test_end(registry: Registry, preparation: Preparation) -> None:
+    """At the end all pools are drained and closed, and what was unpacked is cleaned up."""
+    model = await register(registry, "m.mar")
+    await registry.drain(1)
+    await registry.close(1)
+
+    assert (model.pool.drained, model.pool.closed, model.archive.closed) == (True, True, True)
+    assert registry.names() == []

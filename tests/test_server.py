@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.listeners import bind, roles_by_address
+from modelserver.server import Server, raise_descriptor_limit, work_directory
+from modelserver.settings.address import Address
+from modelserver.settings.settings import LoadedSettings, Settings, load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def free_address() -> Address:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return Address("http", "127.0.0.1", probe.getsockname()[1])
+
+
+@pytest.fixture
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_work_directory(temp: Path) -> None:
+    """The work directory is for its owner only, says whose it is, and is gone afterwards (F68)."""
+    with work_directory() as made:
+        (made / "model").mkdir()
+        assert made.parent == temp
+        assert f"modelserver-{os.getpid()}-" in made.name
+        assert made.stat().st_mode & 0o777 == 0o700
+
+    assert list(temp.iterdir()) == []
+
+
+def test_left_overs(temp: Path) -> None:
+    """What servers that are gone left is swept away; what belongs to a living one, or to
+    nobody known, stays (F48).
+    """
+    gone = temp / f"modelserver-{ended_process()}-abc"
+    living = temp / f"modelserver-{os.getppid()}-abc"
+    strange = temp / "modelserver-x-abc"
+    for path in (gone, living, strange):
+        (path / "model").mkdir(parents=True)
+    with work_directory():
+        assert not gone.exists()
+        assert living.exists()
+        assert strange.exists()
+
+
+def test_descriptor_limit() -> None:
+    """The soft limit of open files is raised to the hard one (F38)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > min(1024, hard - 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_roles() -> None:
+    """Each address has its role; equal ones share a listener, which then plays metrics too (reference 1)."""
+    inference, management, metrics = (free_address() for _ in range(3))
+    settings = Settings(inference_address=inference, management_address=management, metrics_address=metrics)
+    assert roles_by_address(settings) == {
+        inference: {"inference"},
+        management: {"management"},
+        metrics: {"metrics"},
+    }
+
+    shared = Settings(inference_address=inference, management_address=inference, metrics_address=metrics)
+    assert roles_by_address(shared) == {
+        inference: {"inference", "management", "metrics"},
+        metrics: {"metrics"},
+    }
+
+    without = Settings(
+        inference_address=inference,
+        management_address=inference,
+        metrics_address=metrics,
+        enable_metrics_api=False,
+    )
+    assert roles_by_address(without) == {inference: {"inference", "management"}}
+
+
+def test_bind_taken() -> None:
+    """An address that is taken stops the start with the names of setting, address and reason."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = Address("http", "127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(ConfigError) as caught:
+            bind(address, "metrics_address")
+
+    assert str(caught.value) == f"Cannot listen on metrics_address={address}: Address already in use"
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_bind_elsewhere(host: str) -> None:
+    """An address of another machine, or of none, is refused likewise."""
+    with pytest.raises(ConfigError, match="Cannot listen on inference_address=http://"):
+        bind(Address("http", host, 8080), "inference_address")
+
+
+def test_bind_unix(tmp_path: Path) -> None:
+    """A socket file is for its owner; one that nobody listens on is replaced, a living one
+    and other files are not.
+    """
+    path = tmp_path / "s"
+    address = Address("unix", path=str(path))
+    first = bind(address, "inference_address")
+    assert path.stat().st_mode & 0o777 == 0o600
+    first.listen()
+    with pytest.raises(ConfigError, match="Address already in use"):
+        bind(address, "inference_address")
+    first.close()
+    bind(address, "inference_address").close()
+
+    with pytest.raises(ConfigError):
+        bind(Address("unix", path=str(tmp_path / "absent" / "s")), "inference_address")
+
+
+def settings_of(tmp_path: Path, **changes: object) -> LoadedSettings:
+    """Settings as they come from a file with free addresses."""
+    (tmp_path / "store").mkdir(exist_ok=True)
+    values = {f"{name}_address": free_address() for name in ("inference", "management", "metrics")}
+    lines = {**values, "model_store": tmp_path / "store", **changes}
+    config = tmp_path / "config.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    return load_settings({"ts_config": str(config)}, {}, tmp_path)
+
+
+async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server binds, serves until it is told to stop, and leaves nothing behind."""
+    # The collector is that of the tests, too.
+    monkeypatch.setattr("modelserver.server.freeze_garbage", lambda: None)
+    loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")
+    started = asyncio.Event()
+    server = Server(loaded, stamped_log=False, on_started=started.set, on_progress=lambda _: None)
+    running = asyncio.create_task(server.run())
+    await asyncio.wait_for(started.wait(), 20)
+    by_socket = httpx.AsyncHTTPTransport(uds=str(temp / "socket"))
+    async with httpx.AsyncClient(transport=by_socket, timeout=10) as client:
+        assert (await client.get("http://local/ping")).status_code == 200
+    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+        assert "MemoryUsed{" in (await client.get(f"{loaded.settings.metrics_address}/metrics")).text
+    server._on_signal()
+    await asyncio.wait_for(running, 20)
+
+    left = os.listdir(temp)
+    assert not [name for name in left if name.startswith("modelserver-")]
+    assert "socket" not in left
+    bind(loaded.settings.management_address, "management_address").close()
+
+
+async def test_taken_port_leaves_nothing(temp: Path) -> None:
+    """When one of its addresses cannot be had, a server leaves neither sockets nor directories (F56)."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        taken_address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        loaded = settings_of(temp, inference_address=f"unix:{temp}/socket", metrics_address=taken_address)
+        server = Server(loaded, stamped_log=False, on_started=lambda: None, on_progress=lambda _: None)
+        with pytest.raises(ConfigError, match="metrics_address"):
+            await server.run()
+
+    left = os.listdir(temp)
+    assert not [name for name in left if name.startswith("modelserver-")]
+    assert "socket" not in left
+    bind(loaded.settings.management_address, "management_address").close()
+
+
+async def test_second_signal(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second signal ends the process at once, with status 1 (F49)."""
+    ended: list[int] = []
+    monkeypatch.setattr("modelserver.server.os", SimpleNamespace(_exit=ended.append))
+    server = Server(
+        settings_of(temp), stamped_log=False, on_started=lambda: None, on_progress=cast("Any", print)
+    )
+    server._on_signal()
+    assert ended == []
+    server._on_signal()
+
+    assert ended == [1]
