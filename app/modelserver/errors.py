@@ -33,8 +33,9 @@ from typing import ClassVar
 class ModelServerError(Exception):
     """An error that a client is told about.
 
-    ``status`` is the HTTP status, ``type`` the exception name TorchServe gives it. ``kserve_status`` is the status on
-    V1 and V2 routes where that differs (design, section 9), and ``kserve_message`` what KServe says there.
+    ``status`` is the HTTP status, ``type`` the exception name TorchServe gives it. ``kserve_status`` is the
+    status on V1 and V2 routes where that differs (design, section 9), and ``kserve_message`` what KServe says
+    there.
     """
 
     status: int = 500
@@ -108,7 +109,9 @@ class ResourceNotFound(ModelServerError):
     status = 404
     type = "ResourceNotFoundException"
 
-    def __init__(self, message: str = "Requested resource is not found, please refer to API document.") -> None:
+    def __init__(
+        self, message: str = "Requested resource is not found, please refer to API document."
+    ) -> None:
         super().__init__(message)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class PredictionException(Exception):  # noqa: N818 - TorchServe's name
+class PredictionException(Exception):
     """Answers the whole batch with ``message`` and the HTTP status ``error_code`` (reference 13.1)."""
 
     def __init__(self, message: str, error_code: int = 500) -> None:

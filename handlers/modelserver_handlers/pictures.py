@@ -12,7 +12,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 
-class BadPicture(ValueError):  # noqa: N818 - it describes the picture
+class BadPicture(ValueError):
     """This input is no picture that can be used; the message says why, in words for the client."""
 
 

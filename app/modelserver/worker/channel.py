@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from modelserver.wire.frames import FrameReader, encode, to_worker_decoder
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _MAX_PIECES = 512
-# Seconds since the last read or write after which an answer is not held back for others.
-_HOLD = 0.001
 
 
 class ServerChannel:
@@ -25,38 +22,15 @@ class ServerChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
-        self._held: list[bytes] = []
-        self._since = 0.0
 
     def messages(self) -> Iterator[tuple[ToWorker, memoryview]]:
         """Each message with the bytes behind it (valid until the next); ends when the server closes."""
         while data := self._connection.recv(_CHUNK):
-            self._since = time.perf_counter()
             yield from self._reader.feed(data)
-            self.flush()
-
-    def send_soon(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
-        """Writes a frame together with those of other messages that came in the same read.
-
-        Tiny batches come several at a time; a system call for each answer would cost more than the answer.
-        What took longer than that goes at once: the next batch may take as long.
-        """
-        self._held += encode(message, bodies)
-        if time.perf_counter() - self._since > _HOLD or len(self._held) > _MAX_PIECES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes what is held back."""
-        if self._held:
-            pieces, self._held = self._held, []
-            self._write(pieces)
-            self._since = time.perf_counter()
 
     def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
-        """Writes one frame, whole, at once."""
-        self._write(encode(message, bodies))
-
-    def _write(self, pieces: list[bytes]) -> None:
+        """Writes one frame, whole."""
+        pieces = encode(message, bodies)
         if len(pieces) == 1:
             self._connection.sendall(pieces[0])
             return

@@ -73,12 +73,11 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
         if isinstance(message, Predict):
             work = service.receive(message.sequence, message.rows, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
-            channel.send_soon(*work.result(seconds))
+            channel.send(*work.result(seconds))
         elif isinstance(message, Ping):
-            channel.send_soon(Pong())
+            channel.send(Pong())
         elif isinstance(message, Stop):
-            break
-    channel.flush()
+            return
 
 
 def load_service(load: Load) -> tuple[LoadedHandler, Service]:
