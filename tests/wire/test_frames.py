@@ -97,7 +97,7 @@ LOADS = st.builds(
 TO_WORKER = st.one_of(predicts(), alone(LOADS), alone(st.builds(Stop)), alone(st.builds(Ping)))
 TO_SERVER = st.one_of(
     results(),
-    alone(st.builds(Loaded, st.booleans(), st.booleans(), SECONDS)),
+    alone(st.builds(Loaded, st.booleans(), SECONDS)),
     alone(st.builds(LoadFailed, TEXT, st.integers(100, 599), st.booleans())),
     alone(st.builds(Pong)),
 )

@@ -6,17 +6,18 @@ Three answers, in the order in which they wait less:
   with the clock started at arrival). Requests that come within the window share a batch; a lone one pays all
   of it.
 * ``adaptive``: at once, unless the clients that were just answered are about to ask again. Clients in step
-  would otherwise split: one request is back first and goes alone, and all others wait for it, again and again.
-  So until as many instances came as the last batch answered, a batch is held, as long as that pays: sending n
-  instances now makes the next arrival, expected after a gap g, wait for what is left of t(n) = a + b*n; holding
-  for it delays the n waiting ones by g + b each:
+  would otherwise split: one request is back first and goes alone, and all others wait for it, again and
+  again. So until as many instances came as the last batch answered, a batch is held, as long as that pays:
+  sending n instances now makes the next arrival, expected after a gap g, wait for what is left of
+  t(n) = a + b*n; holding for it delays the n waiting ones by g + b each:
 
       n * (g + b) < t(n) - g
 
-  a and b are fitted to the batches seen; g is the usual gap within a burst (longer ones are pauses). The hold
-  ends when nothing came for a few gaps after the later of that batch's end and the last arrival, so that a wrong
-  guess costs little, and at the latest after ``max_delay``. With another worker free the newcomer would not wait
-  at all, and nothing is held. A lone sequential client never is: one answer, one request.
+  a and b are fitted to the batches seen; g is the usual gap within a burst (longer ones are pauses). The
+  hold ends when nothing came for a few gaps after the later of that batch's end and the last arrival, so
+  that a wrong guess costs little, and at the latest after ``max_delay``. With another worker free the
+  newcomer would not wait at all, and nothing is held. A lone sequential client never is: one answer, one
+  request.
 * ``greedy``: at once.
 
 A policy is pure: it sees the time and what waits, keeps what it learned, owns no timer. All times in seconds.
@@ -170,8 +171,8 @@ class CostCurve:
     def line(self) -> tuple[float, float]:
         """(a, b), both at least 0; zeros before any batch was seen.
 
-        While all batches had one size, half of their cost is taken as fixed: a guess that is put right as soon
-        as a hold that it led to brings a batch of another size.
+        While all batches had one size, half of their cost is taken as fixed: a guess that is put right as
+        soon as a hold that it led to brings a batch of another size.
         """
         if self._w == 0.0:
             return 0.0, 0.0

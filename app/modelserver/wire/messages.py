@@ -87,12 +87,11 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
-    """Worker to server: the handler is initialised. ``prefetch``: it prepares a batch while another one runs.
+    """Worker to server: the handler is initialised, which took ``seconds``.
 
     ``splits`` says that the handler takes instances (a built-in one), so that V1 bodies are always split.
     """
 
-    prefetch: bool = False
     splits: bool = False
     seconds: float = 0.0
 

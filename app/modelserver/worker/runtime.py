@@ -59,9 +59,8 @@ def main() -> None:
             LoadFailed(explain_failure(error, Path(load.model_dir)), status, isinstance(error, _PERMANENT))
         )
         os._exit(1)
-    prefetch = can_prefetch(handler)
-    channel.send(Loaded(prefetch, handler.built_in, time.perf_counter() - started))
-    if prefetch:
+    channel.send(Loaded(handler.built_in, time.perf_counter() - started))
+    if can_prefetch(handler):
         Pipeline(handler.instance, service, channel).serve(messages)
     else:
         serve(messages, service, channel)

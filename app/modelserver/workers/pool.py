@@ -240,11 +240,10 @@ class Pool:
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         now = self._clock()
-        seconds = now - batch.sent_at
         self.queue.policy.finished(batch.size, result.handler_time, now)
         self.last_handler_time = result.handler_time
         self.last_phases = result.phases
-        self.last_overhead = seconds - result.handler_time
+        self.last_overhead = now - batch.sent_at - result.handler_time
         answers = result.answers
         if len(answers) != batch.size:
             # A worker of ours always sends one each: this one cannot be trusted with another batch.
@@ -256,7 +255,12 @@ class Pool:
         self.pump()
         self._deliver(batch, result, tail, now)
         self._metrics.batch(
-            batch.size, len(batch.parcels), self.limits.batch_size, batch.reason, seconds, result.phases
+            batch.size,
+            len(batch.parcels),
+            self.limits.batch_size,
+            batch.reason,
+            result.handler_time,
+            result.phases,
         )
         if result.calls > 1:
             self._metrics.isolated(sum(answer.failed for answer in answers))
