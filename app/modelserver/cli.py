@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STOP_TIMEOUT = 60.0
+ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
 
 # Flags that steer what only TorchServe has.
 _WITHOUT_MEANING = {
@@ -83,9 +84,7 @@ def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     pid = read_pid(path)
     if pid is not None and pid != os.getpid():
         if is_server(pid):
-            return readiness.failed(
-                "modelserver is already running, please use modelserver --stop to stop modelserver."
-            )
+            return readiness.failed(ALREADY_RUNNING)
         say("Removing orphan pid file.")
         with contextlib.suppress(OSError):
             path.unlink()
@@ -152,9 +151,11 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             loaded, stamped_log=logs.stamped, on_started=readiness.started, on_progress=readiness.progress
         ).run()
 
-    write_pid(path)
     try:
+        write_pid(path)
         uvloop.run(run())
+    except FileExistsError:
+        return readiness.failed(ALREADY_RUNNING)
     except ConfigError as error:
         return readiness.failed(str(error))
     finally:

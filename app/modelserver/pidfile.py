@@ -39,10 +39,20 @@ def is_server(pid: int) -> bool:
 
 
 def write_pid(path: Path) -> None:
-    """Puts this process's number there, in one step."""
+    """Puts this process's number there, in one step.
+
+    Raises:
+        FileExistsError: the file names a server that lives, started at the same time.
+    """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text(str(os.getpid()), "ascii")
-    temporary.replace(path)
+    try:
+        present = read_pid(path)
+        if present is None or not is_server(present):
+            path.unlink(missing_ok=True)
+        os.link(temporary, path)
+    finally:
+        temporary.unlink()
 
 
 def remove_own(path: Path) -> None:

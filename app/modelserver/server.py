@@ -19,6 +19,7 @@ from modelserver import __version__
 from modelserver.api.app import Role, Services
 from modelserver.api.inference import InferenceApi
 from modelserver.daemon import STARTED_LINE
+from modelserver.errors import ConfigError
 from modelserver.listeners import Listeners, bind, roles_by_address
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
@@ -105,26 +106,35 @@ class Server:
         metrics.on_render(lambda: show_pools(registry))
         log_configuration(settings)
         stopping = loop.create_task(self._stop.wait())
+        watching: asyncio.Task[None] | None = None
         loading = loop.create_task(registry.load_initial(self._on_progress))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         try:
             if loading.done() and not stopping.done():
                 loading.result()
-                await listeners.open(sockets)
-                monitor = (
-                    None
-                    if settings.disable_system_metrics
-                    else SystemMonitor(number_of_gpu=settings.number_of_gpu)
-                )
-                watch_system(loop, monitor, metrics, settings.metric_time_interval)
+                await self._open(listeners, registry, sockets)
+                if not settings.disable_system_metrics:
+                    monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu)
+                    watching = loop.create_task(watch_system(monitor, metrics, settings.metric_time_interval))
                 freeze_garbage()
                 self._on_started()
                 _log.info(STARTED_LINE)
                 await stopping
-            loading.cancel()
+            for task in (loading, watching):
+                if task is not None:
+                    task.cancel()
             await self._shut_down(listeners, registry)
         finally:
             access.close()
+
+    @staticmethod
+    async def _open(listeners: Listeners, registry: Registry, sockets: dict[Address, socket.socket]) -> None:
+        try:
+            await listeners.open(sockets)
+        except OSError as error:
+            # Another server bound the address at the same time, and was the first to listen.
+            await registry.close(grace=0.0)
+            raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
 
     async def _shut_down(self, listeners: Listeners, registry: Registry) -> None:
         """No new connections, answers for what waits, then no more workers."""
@@ -132,8 +142,9 @@ class Server:
         _log.info("Stopping: what waits is served, at most for %g s", grace)
         listeners.refuse()
         await registry.drain(grace)
-        await listeners.close(min(grace, 5.0))
+        # What the grace did not suffice for is refused: its clients are still there to be told.
         await registry.close(grace=2.0)
+        await listeners.close(5.0)
         _log.info("modelserver stopped.")
 
     def _on_signal(self) -> None:
@@ -208,14 +219,14 @@ def show_pools(registry: Registry) -> None:
         )
 
 
-def watch_system(
-    loop: asyncio.AbstractEventLoop, monitor: SystemMonitor | None, metrics: ServerMetrics, every: float
-) -> None:
-    """Reads the host's state now and every ``every`` seconds."""
-    if monitor is None:
-        return
-    metrics.system(monitor.read())
-    loop.call_later(every, watch_system, loop, monitor, metrics, every)
+async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:
+    """Reads the host's state now and every ``every`` seconds, in a thread: a driver or a disk may hang."""
+    while True:
+        try:
+            metrics.system(await asyncio.to_thread(monitor.read))
+        except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
+            _log.exception("The state of the system could not be read")
+        await asyncio.sleep(every)
 
 
 def log_configuration(settings: Settings) -> None:

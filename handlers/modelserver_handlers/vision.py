@@ -49,7 +49,13 @@ class VisionHandler(BaseHandler):
                 self._reject(idx, str(prepared))
             else:
                 tensors.append(prepared)
-        return torch.stack(tensors).to(self.device) if tensors else torch.empty(0)
+        return self._stack(tensors).to(self.device) if tensors else torch.empty(0)
+
+    def _stack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """One tensor, made by a single thread: this may run beside inference, which needs the cores more."""
+        if self._decoders is None:
+            return torch.stack(tensors)
+        return self._decoders.submit(torch.stack, tensors).result()
 
     def get_insights(self, tensor_data: torch.Tensor, _inputs: Any, target: Any = 0) -> list[Any]:
         """Integrated gradients of each row as lists; PredictionException (400) for an unknown class."""
@@ -70,7 +76,7 @@ class VisionHandler(BaseHandler):
         return self.image_processing(open_picture(encoded, mode))
 
     def _each(self, function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
-        if self._decoders is None or len(rows) < 2:
+        if self._decoders is None:
             return [function(row) for row in rows]
         return list(self._decoders.map(function, rows))
 

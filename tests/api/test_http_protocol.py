@@ -25,6 +25,7 @@ class Transport(asyncio.Transport):
         self.written = b""
         self.closed = False
         self.ended = False
+        self.aborted = False
         self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -33,6 +34,9 @@ class Transport(asyncio.Transport):
 
     def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
     def is_closing(self) -> bool:
         return self.closed
@@ -457,6 +461,30 @@ async def test_idle_connection(wire: Wire) -> None:
 
     wire.listener.check(time.monotonic() + 21)
     assert wire.transport.closed
+
+
+async def test_client_that_does_not_read(wire: Wire) -> None:
+    """Requests of a client that takes no answers wait until it does: what is owed to it cannot pile up."""
+    wire.protocol.pause_writing()
+    one = head("Content-Length: 1") + b"a"
+    wire.send(one + one + one)
+    assert wire.hot.exchanges == []
+    assert not wire.transport.reading
+
+    wire.protocol.resume_writing()
+    assert len(wire.hot.exchanges) == 3
+    assert wire.transport.reading
+
+
+async def test_client_that_never_reads(wire: Wire) -> None:
+    """It is cut off once the limit is over, without waiting for it to take what it was sent."""
+    wire.protocol.pause_writing()
+    wire.send(head("Content-Length: 1") + b"a")
+    wire.protocol.check(time.monotonic() + 19.0)
+    assert not wire.transport.aborted
+    wire.protocol.check(time.monotonic() + 21.0)
+
+    assert wire.transport.aborted
 
 
 async def test_shutdown(wire: Wire) -> None:

@@ -251,6 +251,26 @@ def test_header_injection(shared_server):
     assert not {"x-bad", "x-worse"} & set(answer.headers)
 
 
+def test_header_injection_by_content_type(shared_server):
+    """Nor does one in a content type."""
+    order = {"do": "status", "code": 200, "phrase": "", "headers": {"Content-Type": "text/plain\r\nX-Bad: 1"}}
+    answer = shared_server.predict("obey", order)
+
+    assert answer.status_code == 200
+    assert "x-bad" not in answer.headers
+
+
+@pytest.mark.parametrize(("given", "sent"), [(204, 204), (304, 304), (100, 500), (199, 500)])
+def test_statuses_that_have_no_body(shared_server, given, sent):
+    """A status without a body gets none, one that ends no request becomes 500, the next answer is intact."""
+    answer = shared_server.predict("obey", {"do": "status", "code": given})
+    following = shared_server.predict("obey", {"do": "nothing"})
+
+    assert answer.status_code == sent
+    assert sent == 500 or answer.content == b""
+    assert following.json()["size"] == 1
+
+
 @pytest.mark.parametrize(
     ("value", "body"),
     [

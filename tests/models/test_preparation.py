@@ -97,14 +97,6 @@ async def test_worker_is_told(prepare: Any, store: Path) -> None:
     assert spec.threads >= 1
 
 
-async def test_threads(prepare: Any) -> None:
-    """The usable cores are shared out among a model's workers, one at least (design 6)."""
-    one = await prepare(parameters={"initial_workers": 1})
-    many = await prepare(parameters={"initial_workers": 1000})
-
-    assert one.pool._spec.threads >= many.pool._spec.threads == 1
-
-
 async def test_handler_of_the_registration(prepare: Any, store: Path) -> None:
     """A handler given at registration beats the manifest's."""
     model = await prepare(parameters={"handler": "other:run"})

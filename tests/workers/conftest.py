@@ -92,12 +92,14 @@ class Stage:
         self.processes: list[PlayedProcess] = []
         self.error: OSError | None = None
         self.sleeps: list[float] = []
+        self.specs: list[WorkerSpec] = []
 
     async def launch(self, spec: WorkerSpec, label: str, on_message: Any, on_lost: Any) -> PlayedProcess:
         if self.error is not None:
             raise self.error
         process = PlayedProcess(1000 + len(self.processes), on_message, on_lost)
         process.send(spec.load)
+        self.specs.append(spec)
         self.processes.append(process)
         return process
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.batching.request import Request
-from modelserver.errors import DeadlineExceeded, HandlerError, ServiceUnavailable, StartFailed, WorkerDied
+from modelserver.errors import (
+    DeadlineExceeded,
+    HandlerError,
+    InternalError,
+    ServiceUnavailable,
+    StartFailed,
+    WorkerDied,
+)
+from modelserver.wire.frames import ProtocolError
 from modelserver.wire.messages import Measurement, Row
 from modelserver.workers.devices import DeviceRing
 from modelserver.workers.pool import Pool, PoolLimits
@@ -186,6 +194,60 @@ async def test_hopeless(make: Any, stage: Any) -> None:
     assert not made.healthy
     with pytest.raises(ServiceUnavailable):
         made.submit(request(b"b"))
+
+
+async def test_hopeless_after_serving(pool: Pool, stage: Any) -> None:
+    """A worker that served, died and cannot be loaded again leaves nobody waiting for it."""
+    first = await stage.enter()
+    first.exit()
+    second = await stage.enter(2)
+    waiting = request(b"a")
+    pool.submit(waiting)
+    second.fail_to_load("the file is gone", permanent=True)
+    await stage.settle()
+
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert pool.queue.requests == 0
+
+
+async def test_named_version_in_the_refusal(make: Any) -> None:
+    """A client that named a version reads it in the text, with TorchServe's odd quote (reference 6.5)."""
+    with pytest.raises(ServiceUnavailable, match=r'^Model "m" Version 1\.0" has no worker to serve'):
+        make(0).submit(request(b"a"), "1.0")
+
+
+async def test_batch_that_cannot_be_sent(pool: Pool, stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that fits no frame fails its own requests; the worker goes on."""
+    process = await stage.enter()
+
+    def refuse(message: Any, bodies: Any = ()) -> None:
+        raise ProtocolError("too long")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "send", refuse)
+        lost = request(b"a")
+        pool.submit(lost)
+        await stage.settle()
+    assert isinstance(lost.error, InternalError)
+    assert "too long" in str(lost.error)
+
+    good = request(b"b")
+    pool.submit(good)
+    await stage.settle()
+    process.answer()
+    assert good.error is None
+    assert good.done
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(1, 8), (2, 4), (3, 2), (100, 1)])
+async def test_threads(make: Any, stage: Any, spec: WorkerSpec, workers: int, threads: int) -> None:
+    """The cores are shared out among a model's workers, whenever they are started; one each at least."""
+    pool = make(0)
+    pool._spec = replace(spec, threads=8)
+    pool.scale(workers, workers)
+    await stage.enter(workers)
+
+    assert {started.threads for started in stage.specs} == {threads}
 
 
 async def test_deadline_in_the_queue(make: Any, stage: Any, counts: Counts) -> None:
@@ -401,6 +463,37 @@ async def test_drain(pool: Pool, stage: Any) -> None:
 
     assert await draining is True
     assert contents(waiting) == [b"c"]
+
+
+async def test_drain_waits_for_retired_workers(pool: Pool, stage: Any) -> None:
+    """What a worker runs that was scaled away is waited for like everything else."""
+    process = await stage.enter()
+    running = request(b"a")
+    pool.submit(running)
+    await stage.settle()
+    pool.scale(0, 0)
+    await stage.settle()
+    draining = asyncio.get_running_loop().create_task(pool.drain(5.0))
+    await stage.settle()
+    assert not draining.done()
+
+    process.answer()
+    assert await draining
+    assert running.error is None
+
+
+async def test_close_does_not_wait_longer_for_retired_workers(pool: Pool, stage: Any) -> None:
+    """The grace of the close holds for workers that were scaled away before, too."""
+    process = await stage.enter()
+    running = request(b"a")
+    pool.submit(running)
+    await stage.settle()
+    pool.scale(0, 0)
+    await stage.settle()
+    await asyncio.wait_for(pool.close(0.01), 2.0)
+
+    assert process.killed
+    assert isinstance(running.error, WorkerDied)
 
 
 async def test_drain_sends_open_windows(make: Any, stage: Any) -> None:

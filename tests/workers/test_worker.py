@@ -9,7 +9,7 @@ import pytest
 
 from modelserver.batching.request import Batch, Parcel, Request
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
-from modelserver.wire.messages import Ping, Pong, Result, Row, Stop
+from modelserver.wire.messages import Answer, Ping, Pong, Result, Row, Stop
 from modelserver.workers import worker as worker_module
 from modelserver.workers.worker import (
     MAX_IN_FLIGHT,
@@ -321,6 +321,53 @@ async def test_stop_before_it_loaded(make: Any, stage: Any) -> None:
 
     with pytest.raises(StartFailed, match="stopped before it had loaded"):
         await worker.first_load
+
+
+async def test_stop_while_loading_waits_for_nothing(make: Any, stage: Any) -> None:
+    """A load in progress does not hold up who stops the worker, however long the grace."""
+    worker = make()
+    process = await stage.enter()
+    process.send = lambda message, bodies=(): None  # it reads nothing while it loads
+    await asyncio.wait_for(worker.stop(60.0), 2.0)
+
+    assert process.killed
+
+
+async def test_no_retry_where_none_is_wanted(make: Any, stage: Any) -> None:
+    """``maxRetryTimeoutInSec: 0`` means that the first failure is the last."""
+    worker = make(max_retry=0.0)
+    (await stage.enter()).fail_to_load("no memory today")
+    await stage.settle()
+
+    assert worker.state is WorkerState.FAILED
+    assert stage.sleeps == []
+
+
+async def test_answer_to_another_batch(make: Any, stage: Any, owner: Owner) -> None:
+    """A process that answers what it was not asked is replaced; nobody gets that answer."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    running = batch()
+    worker.send(running)
+    process.say(Result(running.sequence + 7, [Answer(0)], 0.01))
+    await stage.settle()
+
+    assert process.killed
+    assert owner.answered == []
+    assert owner.lost[0][0] is running
+    assert "nobody waits for" in worker.failure
+
+
+async def test_killed_worker_takes_nothing(make: Any, stage: Any) -> None:
+    """From the moment it is killed a worker is no longer offered batches."""
+    worker = make()
+    (await stage.enter()).load()
+    assert worker.idle
+    worker.kill("for the test")
+
+    assert not worker.idle
+    assert not worker.has_room
 
 
 async def test_reserve_follows_the_cost(make: Any, stage: Any) -> None:

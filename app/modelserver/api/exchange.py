@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from modelserver.api.answers import JSON, NO_CACHE_BLOCK, error_body, status_line
+from modelserver.api.answers import JSON, NO_CACHE_BLOCK, clean, error_body, status_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,10 +84,12 @@ class Exchange:
             extra,
         ]
         if content_type:
-            parts.append(b"content-type: %b\r\n" % content_type.encode("latin-1", "replace"))
-        parts.append(b"content-length: %d\r\n" % len(body))
+            parts.append(b"content-type: %b\r\n" % clean(content_type).encode("latin-1", "replace"))
+        if status != 204:
+            parts.append(b"content-length: %d\r\n" % len(body))
         parts.append(b"connection: keep-alive\r\n\r\n" if keep else b"connection: close\r\n\r\n")
-        if self.method != "HEAD":
+        # These have no body, whatever the handler returned: a client would take it for the next answer.
+        if status not in (204, 304) and self.method != "HEAD":
             parts.append(body)
         self.protocol.finish(self, status, b"".join(parts), keep=keep)
 

@@ -87,6 +87,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._waiting_since = time.monotonic()
         self._receiving = False
         self._seen = 0
+        self._held = False
 
     # -- from the transport
 
@@ -183,6 +184,10 @@ class HttpProtocol(HttpToolsProtocol):
         if announced > self._listener.max_body:
             self._refuse(too_large(self._listener.max_body), Exchange(self, cycle, self._raw_headers))
             return
+        if self.flow.write_paused:
+            self.pipeline.append((cycle, app))
+            self._hold()
+            return
         if hot is None or not hot.handles(scope["method"], scope["path"]):
             super()._start_asgi_task(cycle, app)
             return
@@ -232,6 +237,23 @@ class HttpProtocol(HttpToolsProtocol):
         self._waiting_since = time.monotonic()
         if self.transport.is_closing():
             return
+        if self.flow.write_paused:
+            self._hold()
+        else:
+            self._next()
+
+    def _hold(self) -> None:
+        """The client does not read: it gets no further answers before it took those it has."""
+        self._held = True
+        self.flow.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._held:
+            self._held = False
+            self._next()
+
+    def _next(self) -> None:
         self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -274,13 +296,18 @@ class HttpProtocol(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """Closes the connection if the client owes us something for too long."""
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
+        if cycle is not None and not cycle.response_complete and not self.flow.write_paused:
             received = len(cycle.body)
-            if not cycle.more_body or received - self._seen >= MIN_PROGRESS:
+            if self.pipeline or not cycle.more_body or received - self._seen >= MIN_PROGRESS:
                 self._waiting_since = now
             self._seen = received
         limit = self._listener.receive_timeout if self._receiving else self._listener.keep_alive
-        if now - self._waiting_since > limit:
+        if now - self._waiting_since <= limit:
+            return
+        if self.transport.is_closing() or self.flow.write_paused:
+            # Closing in order would wait for a client that does not read.
+            self.transport.abort()
+        else:
             self.transport.close()
 
     def _client(self) -> str:

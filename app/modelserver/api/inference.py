@@ -18,7 +18,7 @@ from modelserver.api.answers import JSON, header_block
 from modelserver.api.content import inflate
 from modelserver.api.ids import accept_request_id, make_request_id
 from modelserver.batching.request import Request
-from modelserver.errors import BadRequest, HandlerError, ModelServerError
+from modelserver.errors import BadRequest, HandlerError, ModelServerError, PayloadTooLarge
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _encode_headers = msgspec.msgpack.Encoder().encode
 
 _ROUTES_KEPT = 1024
+
+# Of one V1 request: its instances, and the bytes of headers and parameters repeated for each of them.
+MAX_INSTANCES = 10_000
+MAX_REPEATED = 64 << 20
 
 # First segments that never name a model in the legacy form `/{model}/predict`.
 _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
@@ -137,6 +141,7 @@ class InferenceApi:
             rows, bodies, key = [row], [exchange.body], (route.explain, b"")
         else:
             bodies = split.instances
+            check_size(len(bodies), len(split.extra) + len(bytes(headers)))
             rows = [
                 Row(facts.request_id, len(b), INSTANCE, JSON, headers, None, "", route.explain, split.extra)
                 for b in bodies
@@ -145,7 +150,7 @@ class InferenceApi:
         request = Request(facts.request_id, rows, bodies, now, key=key, deadline=_deadline(now, model, facts))
         reply = _Reply(exchange, model, route, time.monotonic)
         request.on_done = reply.split if split is not None else reply.whole
-        model.pool.submit(request)
+        model.pool.submit(request, route.version)
         if not request.done:
             exchange.on_disconnect = lambda: model.pool.cancel(request)
 
@@ -212,15 +217,34 @@ class _Reply:
         error = request.error
         if not isinstance(error, ModelServerError):
             error = HandlerError(str(error), 500)
-        self._exchange.fail(error, kserve=self._route.v1)
+        extra = _batch_headers(request) if request.batch_id else b""
+        self._exchange.fail(error, kserve=self._route.v1, extra=extra)
 
     def _extra(self, request: Request) -> bytes:
         dispatched = request.dispatched or request.arrived
         queue = dispatched - request.arrived
         self._model.metrics.answered(self._clock() - request.arrived, queue, self._route.version is not None)
-        return (
-            b"x-batch-id: %b\r\nx-batch-size: %d\r\nserver-timing: queue;dur=%.3f, inference;dur=%.3f\r\n"
-        ) % (request.batch_id.encode(), request.batch_size, queue * 1e3, request.handler_time * 1e3)
+        timing = (queue * 1e3, request.handler_time * 1e3)
+        return _batch_headers(request) + b"server-timing: queue;dur=%.3f, inference;dur=%.3f\r\n" % timing
+
+
+def _batch_headers(request: Request) -> bytes:
+    return b"x-batch-id: %b\r\nx-batch-size: %d\r\n" % (request.batch_id.encode(), request.batch_size)
+
+
+def check_size(instances: int, repeated: int) -> None:
+    """Refuses what is small as a body and large as work; ``repeated`` bytes travel with each instance.
+
+    Raises:
+        PayloadTooLarge: names the limit.
+    """
+    if instances > MAX_INSTANCES:
+        raise PayloadTooLarge(f"The request has {instances} instances, {MAX_INSTANCES} are allowed.")
+    if instances * repeated > MAX_REPEATED:
+        raise PayloadTooLarge(
+            f"The {repeated} bytes of headers and parameters are needed for each of {instances} instances, "
+            f"which makes more than the {MAX_REPEATED} bytes that are allowed; send fewer instances at once."
+        )
 
 
 def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:

@@ -113,7 +113,7 @@ class Batch:
     ``reason`` says why it went: ``size``, ``delay``, ``idle`` or ``flush``.
     """
 
-    __slots__ = ("id", "parcels", "reason", "sent_at", "size")
+    __slots__ = ("id", "parcels", "reason", "sent_at", "sequence", "size")
 
     def __init__(self, parcels: list[Parcel], size: int, reason: str) -> None:
         self.id = make_uuid()
@@ -121,6 +121,7 @@ class Batch:
         self.size = size
         self.reason = reason
         self.sent_at = 0.0
+        self.sequence = -1
 
     def contents(self) -> tuple[list[Row], list[bytes]]:
         """The rows and their bytes, in the order of the batch."""

@@ -164,7 +164,7 @@ class Preparation:
         )
         return WorkerSpec(
             load=load,
-            threads=max(1, self._cpus // max(1, options.min_workers)),
+            threads=self._cpus,
             frame_limit=options.batch_size * (settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM,
             hidden_variables=settings.blacklist_env_vars,
             python=settings.python or sys.executable,

@@ -244,8 +244,8 @@ class Registry:
     async def close(self, grace: float) -> None:
         """Ends all workers and removes what was unpacked."""
         models = self.versions()
-        self._models.clear()
         await asyncio.gather(*(model.pool.close(grace) for model in models))
+        self._models.clear()
         for model in models:
             await asyncio.to_thread(model.archive.close)
 

@@ -27,9 +27,14 @@ if TYPE_CHECKING:
 
 
 def can_prefetch(handler: LoadedHandler) -> bool:
-    """Whether the handler's own class says so; what a parent class promised does not bind its children."""
+    """Whether the handler's own class says so; what a parent class promised does not bind its children.
+
+    Not on a CPU: there both halves compete for the same cores, and numeric libraries, whose threads wait for
+    each other, lose more by that than the overlap gains.
+    """
     cls = type(handler.instance)
-    return bool(cls.__dict__.get("pipelined", False)) and hasattr(cls, "prepare") and hasattr(cls, "complete")
+    promised = cls.__dict__.get("pipelined", False) and hasattr(cls, "prepare") and hasattr(cls, "complete")
+    return bool(promised) and str(getattr(handler.instance, "device", None)) != "cpu"
 
 
 @dataclass(slots=True)

@@ -44,6 +44,9 @@ def main() -> None:
     die_with(server_pid)
     # Ctrl-C in a terminal is the server's to handle: it lets batches finish first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # So is SIGTERM, which a service manager may send to all processes at once. Not ignored but handled, or
+    # programs that a handler starts would inherit the deafness.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     channel = ServerChannel(socket.socket(fileno=descriptor))
     messages = channel.messages()

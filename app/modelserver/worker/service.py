@@ -252,12 +252,12 @@ def failure(message: object, status: object, error_type: str = "") -> Encoded:
 
 
 def http_status(value: Any) -> int:
-    """A handler's status if it has a place in a status line, otherwise 500."""
+    """A handler's status if a final answer can have it, otherwise 500."""
     try:
         status = int(value)
     except (TypeError, ValueError, OverflowError):
         return 500
-    return status if 100 <= status <= 999 else 500
+    return status if 200 <= status <= 999 else 500
 
 
 def _message(error: Exception) -> str:

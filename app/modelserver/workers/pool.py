@@ -18,7 +18,14 @@ import msgspec
 
 from modelserver.batching.policies import make_policy
 from modelserver.batching.queue import BatchQueue, QueueFull
-from modelserver.errors import DeadlineExceeded, HandlerError, ModelServerError, ServiceUnavailable
+from modelserver.errors import (
+    DeadlineExceeded,
+    HandlerError,
+    InternalError,
+    ModelServerError,
+    ServiceUnavailable,
+)
+from modelserver.wire.frames import ProtocolError
 from modelserver.workers.worker import Worker, WorkerState, WorkerTimes
 
 if TYPE_CHECKING:
@@ -135,25 +142,25 @@ class Pool:
         self.last_overhead = 0.0
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[Worker, asyncio.Task[None]] = {}
 
     # -- requests
 
-    def submit(self, request: Request) -> None:
-        """Takes a request in; its ``on_done`` tells its end.
+    def submit(self, request: Request, asked_version: str | None = None) -> None:
+        """Takes a request in; its ``on_done`` tells its end. ``asked_version``: what the client named.
 
         Raises:
             ServiceUnavailable: no worker could ever take it, or the queue is full.
         """
         if self._closing or not self._has_hope():
             self._metrics.rejected("no_worker")
-            raise ServiceUnavailable(no_worker_text(self.name))
+            raise ServiceUnavailable(no_worker_text(self.name, asked_version))
         queue = self.queue
         try:
             queue.put(request)
         except QueueFull as full:
             self._metrics.rejected(full.reason)
-            raise ServiceUnavailable(no_worker_text(self.name)) from full
+            raise ServiceUnavailable(no_worker_text(self.name, asked_version)) from full
         if request.waiting > 1:
             self._metrics.split()
         if request.deadline is not None:
@@ -192,8 +199,7 @@ class Pool:
             batch = queue.take(now, len(idle))
             if batch is None:
                 break
-            batch.sent_at = now
-            idle.pop(0).send(batch)
+            self._send(idle.pop(0), batch, now)
         if not idle:
             self._prefetch(now)
         elif queue.requests:
@@ -211,8 +217,18 @@ class Pool:
             batch = queue.take(now, 0, only_full=True) if worker is not None else None
             if worker is None or batch is None:
                 return
-            batch.sent_at = now
+            self._send(worker, batch, now)
+
+    def _send(self, worker: Worker, batch: Batch, now: float) -> None:
+        batch.sent_at = now
+        for parcel in batch.parcels:
+            if not parcel.request.batch_id:
+                parcel.request.batch_id = batch.id
+                parcel.request.batch_size = batch.size
+        try:
             worker.send(batch)
+        except ProtocolError as error:
+            self._fail_batch(batch, InternalError(f"The batch cannot be sent to a worker: {error}"))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -281,9 +297,6 @@ class Pool:
                 position = end
             index += parcel.count
             request = parcel.request
-            if not request.batch_id:
-                request.batch_id = batch.id
-                request.batch_size = batch.size
             request.handler_time += result.handler_time
             if request.deadline is not None and request.missing == parcel.count:
                 self._forget_deadline(request)
@@ -354,18 +367,22 @@ class Pool:
     def _start(self) -> Worker:
         worker_id = self._next_id()
         load = msgspec.structs.replace(self._spec.load, gpu_id=self._devices.assign())
-        worker = Worker(
-            worker_id, f"W-{worker_id}-{self._label}", replace(self._spec, load=load), self._times, self
-        )
+        threads = max(1, self._spec.threads // max(1, self.min_workers))
+        spec = replace(self._spec, load=load, threads=threads)
+        worker = Worker(worker_id, f"W-{worker_id}-{self._label}", spec, self._times, self)
         self.workers.append(worker)
         worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
         return worker
 
     def _retire(self, worker: Worker) -> None:
         task = self._loop.create_task(worker.stop(self._times.response))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving[worker] = task
+        task.add_done_callback(lambda _: self._gone(worker))
         self._metrics.worker_gone(worker.label)
+
+    def _gone(self, worker: Worker) -> None:
+        self._leaving.pop(worker, None)
+        self._check_quiet()
 
     async def wait_loaded(self, workers: list[Worker]) -> None:
         """Waits for the first load of each.
@@ -391,14 +408,16 @@ class Pool:
         self._closing = True
         for request in self.queue.drain():
             self._end(request, ServiceUnavailable(no_worker_text(self.name)))
-        workers, self.workers = self.workers, []
-        await asyncio.gather(*(worker.stop(grace) for worker in workers), *self._leaving)
+        workers, self.workers = [*self.workers, *self._leaving], []
+        await asyncio.gather(*(worker.stop(grace) for worker in workers))
         for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()
 
     def _is_quiet(self) -> bool:
-        return not self.queue.requests and not any(worker.in_flight for worker in self.workers)
+        return not self.queue.requests and not any(
+            worker.in_flight for worker in (*self.workers, *self._leaving)
+        )
 
     def _check_quiet(self) -> None:
         if self._quiet is not None and not self._quiet.done() and self._is_quiet():
@@ -442,10 +461,11 @@ class Pool:
 _CLIENT_GONE = ConnectionError("The client is gone.")
 
 
-def no_worker_text(model: str) -> str:
-    """What TorchServe says when a queue is full as well as when there is no worker (reference 6.5)."""
+def no_worker_text(model: str, version: str | None = None) -> str:
+    """What TorchServe says when a queue is full and when there is no worker (reference 6.5, verbatim)."""
+    named = "" if version is None else f' Version {version}"'
     return (
-        f'Model "{model}" has no worker to serve inference request. '
+        f'Model "{model}"{named} has no worker to serve inference request. '
         "Please use scale workers API to add workers. If this is a sequence inference, please check if it is "
         "closed, or expired; or exceeds maxSequenceJobQueueSize"
     )

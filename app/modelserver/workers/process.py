@@ -32,7 +32,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 class WorkerSpec:
     """What every worker of one model version is started with.
 
-    ``threads`` are the cores one worker may use; ``frame_limit`` is in bytes.
+    ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes.
     """
 
     load: Load
@@ -92,6 +92,8 @@ class WorkerProcess:
         await asyncio.wait([s.ended for s in self._streams], timeout=1.0)
         for stream in self._streams:
             stream.close()
+        # A descendant may have inherited the worker's end: nothing it says counts.
+        self._channel.close()
         return describe_exit(code)
 
     def _end_descendants(self) -> None:

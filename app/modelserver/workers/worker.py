@@ -135,12 +135,16 @@ class Worker:
         if not self.in_flight:
             self._head_since = self._loop.time()
         self._process.send(Predict(self._sequence, rows), bodies)
+        batch.sequence = self._sequence
         self.in_flight.append(batch)
         self._sequence += 1
 
     async def stop(self, grace: float = LEAVE_GRACE) -> None:
         """Lets the batches in flight finish, at most ``grace`` seconds, and ends the process. Idempotent."""
         self._stopping = True
+        if self.state is WorkerState.LOADING:
+            # It reads no message before it has loaded, and holds nothing that could be lost.
+            grace = 0.0
         if self.state is not WorkerState.FAILED:
             self.state = WorkerState.UNLOADING
         if self._process is None:
@@ -159,6 +163,9 @@ class Worker:
     def kill(self, reason: str) -> None:
         """Ends the current process at once, for a reason that describe shows; supervision goes on."""
         self._killed_because = reason
+        if self.state is WorkerState.READY:
+            # What would be sent from now on would be lost.
+            self.state = WorkerState.LOADING
         if self._process is not None:
             self._process.kill()
 
@@ -185,9 +192,11 @@ class Worker:
             if self.failing_since is None:
                 pauses = backoff()
                 self.failing_since = self._loop.time()
-            if permanent or self._loop.time() - self.failing_since > self._times.max_retry:
+            if permanent or self._loop.time() - self.failing_since >= self._times.max_retry:
                 self.state = WorkerState.FAILED
                 _log.error("Worker %s is given up: %s", self.label, self.failure)
+                # Nothing is in flight: this lets the owner see that there is one worker less to hope for.
+                self._lose(WorkerDied())
                 return
             pause = 0.0 if isinstance(self._verdict, ResponseTimeout) else next(pauses)
             self.state = WorkerState.LOADING
@@ -278,6 +287,10 @@ class Worker:
         self._heard = self._loop.time()
         if isinstance(message, Result):
             if not self.in_flight:
+                return
+            if self.in_flight[0].sequence != message.sequence:
+                # What answers another batch than the one it runs cannot be trusted with a further one.
+                self.kill(f"An answer to batch {message.sequence} came that nobody waits for.")
                 return
             batch = self.in_flight.popleft()
             self._head_since = self._heard
