@@ -50,3 +50,14 @@ def test_bad_instances(digits):
     assert answer.status_code == 400
     assert answer.json()["error"]
     assert digits.inference.post("/v1/models/mnist:predict", json={"data": "x"}).status_code == 400
+
+
+@pytest.mark.slow
+def test_network_of_torchvision_without_an_archive(digits):
+    """``torchvision://`` builds a network by name; what it depends on is in the query of the URL."""
+    digits.registered("torchvision://resnet18?weights=random&seed=3", batch_size=2)
+    answer = digits.predict("resnet18", PICTURE.read_bytes())
+
+    assert answer.status_code == 200
+    assert len(answer.json()) == 5
+    assert digits.describe("resnet18")["modelUrl"] == "torchvision://resnet18?weights=random&seed=3"

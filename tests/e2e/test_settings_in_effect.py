@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -291,6 +294,46 @@ def test_allowed_urls(start_server, model_store, tmp_path):
     refused = server.register(f"file://{model_store}/tell.mar")
 
     assert server.register(f"file://{model_store}/echo.mar").status_code == 200
+    assert refused.status_code == 404
+    assert "does not match any allowed URL(s)" in refused.json()["message"]
+
+
+@pytest.fixture
+def archive_url(model_store):
+    """The model store by HTTP, on the loopback."""
+    handler = partial(QuietHandler, directory=str(model_store))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        thread = threading.Thread(target=site.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{site.server_port}"
+        site.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_registration_by_http(start_server, archive_url, tmp_path):
+    """An archive is fetched from an allowed address into the store, served, and removed with its model."""
+    store = tmp_path / "store"
+    store.mkdir()
+    server = start_server(allowed_urls=f"{archive_url}/.*", model_store=store)
+    server.registered(f"{archive_url}/echo.mar")
+    assert server.predict("echo", b"x").status_code == 200
+    assert (store / "echo.mar").is_file()
+
+    missing = server.register(f"{archive_url}/nothing.mar")
+    assert (missing.status_code, missing.json()["type"]) == (400, "DownloadArchiveException")
+    server.unregister("echo")
+    assert list(store.iterdir()) == []
+
+
+def test_loopback_is_no_public_address(start_server, archive_url):
+    """Without an ``allowed_urls`` of the operator's, private addresses are not asked for archives (F62)."""
+    refused = start_server().register(f"{archive_url}/absent.mar")
+
     assert refused.status_code == 404
     assert "does not match any allowed URL(s)" in refused.json()["message"]
 

@@ -305,14 +305,13 @@ def _model_operations(prefix: str, parameters: list[Document]) -> Document:
 
 
 def _describe(operation_id: str, parameters: list[Document]) -> Document:
-    customized = _query("customized", "boolean", "Ask the handler for its own metadata too.", default=False)
     descriptions = {"type": "array", "items": _ref("ModelDescription")}
     responses = {
         "200": _json_response("The version, or each version for `all`.", descriptions),
         **_errors(404, 500, 503),
     }
     summary = "Describe a model: settings, queue, workers."
-    return _operation("Management", operation_id, summary, [*parameters, customized], responses)
+    return _operation("Management", operation_id, summary, parameters, responses)
 
 
 def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) -> Document:
@@ -476,10 +475,6 @@ def _model_description() -> Document:
             "workers": {"type": "array", "items": _worker()},
             "jobQueueStatus": queue,
             "batching": _effective_batching(),
-            "customizedMetadata": {
-                "type": "object",
-                "description": "The handler's own, with customized=true.",
-            },
         }
     )
 

@@ -211,13 +211,19 @@ class Pool:
         """Full batches may wait at a busy worker, which prepares them; others can still grow here."""
         queue = self.queue
         while queue.has_full():
-            worker = min(
-                (w for w in self.workers if w.has_room), key=lambda w: len(w.in_flight), default=None
-            )
+            worker = self._least_loaded()
             batch = queue.take(now, 0, only_full=True) if worker is not None else None
             if worker is None or batch is None:
                 return
             self._send(worker, batch, now)
+
+    def _least_loaded(self) -> Worker | None:
+        """The worker with room that holds the fewest batches."""
+        found: Worker | None = None
+        for worker in self.workers:
+            if worker.has_room and (found is None or len(worker.in_flight) < len(found.in_flight)):
+                found = worker
+        return found
 
     def _send(self, worker: Worker, batch: Batch, now: float) -> None:
         batch.sent_at = now
