@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 
 LINE_LIMIT = 8192
 LINES_KEPT = 200
+_CHUNK = 1 << 16
 LINES_A_SECOND = 2000
 
 _log = logging.getLogger("modelserver.model")
@@ -28,7 +30,7 @@ class OutputTail:
         return "\n".join(lines[-count:])
 
 
-class LineReader(asyncio.Protocol):
+class LineReader:
     """Reads one of a worker's streams.
 
     A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in
@@ -45,16 +47,38 @@ class LineReader(asyncio.Protocol):
         self._second = 0
         self._logged = 0
         self._left_out = 0
-        self._transport: asyncio.BaseTransport | None = None
+        self._descriptor: int | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+    def attach(self, descriptor: int) -> None:
+        """Reads the pipe from now on, and owns it.
+
+        Not by a pipe transport: uvloop's closes the descriptor twice, the second time perhaps somebody else's.
+        """
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._loop.add_reader(descriptor, self._read)
 
     def close(self) -> None:
         """Reads no more."""
-        if self._transport is not None:
-            self._transport.close()
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+            self._ended()
+
+    def _read(self) -> None:
+        assert self._descriptor is not None  # noqa: S101 - nothing is read once it is closed
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.data_received(data)
+        else:
+            self.close()
 
     def data_received(self, data: bytes) -> None:
         lines = (self._partial + data).split(b"\n")
@@ -67,7 +91,7 @@ class LineReader(asyncio.Protocol):
         self._logged += min(len(lines), allowed)
         self._left_out += max(0, len(lines) - allowed)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def _ended(self) -> None:
         if self._partial:
             self._log(self._keep(self._partial))
         self._tell_left_out()

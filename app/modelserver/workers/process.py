@@ -165,12 +165,9 @@ async def launch(
             os.close(pipe[1])
     streams = []
     for pipe, level, name in ((out, logging.INFO, "stdout"), (err, logging.WARNING, "stderr")):
-        reader = os.fdopen(pipe[0], "rb", buffering=0)
-        _, protocol = await loop.connect_read_pipe(
-            lambda level=level, name=name: LineReader(f"{label}-{name}", level, tail),  # type: ignore[misc]
-            reader,
-        )
-        streams.append(protocol)
+        reader = LineReader(f"{label}-{name}", level, tail)
+        reader.attach(pipe[0])
+        streams.append(reader)
     _, channel = await loop.create_unix_connection(
         lambda: Channel(on_message, on_lost, spec.frame_limit), sock=ours
     )
