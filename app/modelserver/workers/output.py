@@ -53,7 +53,7 @@ class LineReader:
     def attach(self, descriptor: int) -> None:
         """Reads the pipe from now on, and owns it.
 
-        Not by a pipe transport: uvloop's closes the descriptor twice, the second time perhaps somebody else's.
+        Not by a pipe transport: uvloop's closes the descriptor twice, then perhaps somebody else's.
         """
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
