@@ -209,7 +209,6 @@ class Worker:
         self._verdict = None
         self._killed_because = ""
         oom_kills = count_oom_kills()
-        started = self._loop.time()
         launching = self._loop.create_task(launch(self._spec, self.label, self._on_message, self._on_lost))
         try:
             self._process = process = await asyncio.shield(launching)
@@ -223,7 +222,7 @@ class Worker:
         self.pid = process.pid
         ended = self._loop.create_task(process.wait())
         try:
-            permanent = await self._wait_loaded(ended, started)
+            permanent = await self._wait_loaded(ended)
             how = await ended
         except asyncio.CancelledError:
             process.kill()
@@ -242,7 +241,7 @@ class Worker:
         self._lose(self._verdict or (OutOfMemory() if killed_for_memory else WorkerDied()))
         return permanent
 
-    async def _wait_loaded(self, ended: asyncio.Task[str], started: float) -> bool:
+    async def _wait_loaded(self, ended: asyncio.Task[str]) -> bool:
         """Waits until the model is loaded, or is not; returns whether that is for ever."""
         assert self._loaded is not None  # noqa: S101 - set by _live
         assert self._process is not None  # noqa: S101 - set by _live
