@@ -95,10 +95,10 @@ class Server:
         access.start(loop)
 
         def on_response(  # noqa: PLR0917 - called for each answer
-            client: str, method: str, target: bytes, version: str, status: int, seconds: float
+            client: str, method: str, target: str, version: str, status: int, seconds: float
         ) -> None:
             metrics.response(status)
-            access.log(client, method, target.decode("latin-1"), version, status, seconds)
+            access.log(client, method, target, version, status, seconds)
 
         services = Services(registry, metrics, settings)
         hot = InferenceApi(registry, settings.max_request_size)

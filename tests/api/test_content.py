@@ -4,13 +4,15 @@ import gzip
 import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.api.content import UnsupportedEncoding, inflate
+from modelserver.api.content import UnsupportedEncoding, form_field, inflate
 from modelserver.errors import BadRequest, PayloadTooLarge
+from modelserver.worker.forms import parse_multipart, parse_urlencoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,3 +89,64 @@ def test_unknown_encoding_is_unsupported(encoding: bytes) -> None:
 
     assert caught.value.status == 415
     assert "\n" not in caught.value.message
+
+
+MULTIPART = "multipart/form-data; boundary=b"
+URLENCODED = "application/x-www-form-urlencoded; charset=utf-8"
+NAMES = st.sampled_from(["m", "other", "name=m", ""])
+
+
+@given(st.lists(st.tuples(NAMES, st.text()), max_size=4))
+def test_field_of_an_urlencoded_form_is_the_workers(fields: list[tuple[str, str]]) -> None:
+    """What is found in a form is what its handler will be given, and nothing is where that has nothing."""
+    body = urlencode(fields).encode()
+    given = parse_urlencoded(body).get("m")
+
+    assert form_field(body, URLENCODED, "m") == (None if given is None else given[0].decode())
+
+
+@given(
+    st.lists(
+        st.tuples(NAMES, st.binary().filter(lambda text: b"--b" not in text), st.booleans()),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_field_of_a_multipart_form_is_the_workers(parts: list[tuple[str, bytes, bool]]) -> None:
+    """Whatever stands around the field: files, other headers, empty and repeated parts."""
+    head = {False: "Content-Disposition: form-data", True: "X-A: m\r\ncontent-DISPOSITION:form-data"}
+    body = b"".join(
+        f'--b\r\n{head[other]}; name="{name}"; filename="m"\r\n\r\n'.encode() + content + b"\r\n"
+        for name, content, other in parts
+    )
+    given = parse_multipart(body + b"--b--\r\n", MULTIPART).get("m")
+    expected = None if given is None else given[0].decode("utf-8", "replace")
+
+    assert form_field(body + b"--b--\r\n", MULTIPART, "m") == expected
+
+
+@given(st.binary(), st.sampled_from([MULTIPART, URLENCODED, "multipart/form-data", "", ";", "text/plain"]))
+def test_any_body_has_a_field_or_none(body: bytes, content_type: str) -> None:
+    """A body that is no form, or a damaged one, raises nothing (F7, F70)."""
+    assert form_field(body, content_type, "surely not there") is None
+
+
+@pytest.mark.parametrize(
+    "content_type", ["", "application/json", "text/plain", "multipart/mixed; boundary=b"]
+)
+def test_other_bodies_have_no_fields(content_type: str) -> None:
+    """Only the two content types of forms are looked into."""
+    assert form_field(b"m=1", content_type, "m") is None
+
+
+def test_endless_forms_are_not_searched_to_their_end() -> None:
+    """Of more parts than a worker takes, and of endless part headers or options, none is found (F7)."""
+    part = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\nv\r\n'
+    many = part % b"x" * 1000 + part % b"m" + b"--b--\r\n"
+    long = (part % b"m").replace(b"--b\r\n", b"--b\r\nX: " + b";" * 10_000 + b"\r\n")
+    options = (part % b"m").replace(b"form-data", b"form-data; a" * 20)
+
+    assert form_field(many, MULTIPART, "m") is None
+    assert form_field(options + b"--b--\r\n", MULTIPART, "m") is None
+    assert form_field(long + b"--b--\r\n", MULTIPART, "m") is None
+    assert form_field(part % b"m" + b"--b--\r\n", MULTIPART, "m") == "v"

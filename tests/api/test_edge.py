@@ -96,7 +96,7 @@ async def test_log_line() -> None:
     call = await Call(path="/models/").run(answer)
 
     client, method, target, version, status, seconds = call.told[0]
-    assert (client, method, target, version, status) == ("10.0.0.1:99", "POST", b"/models/?q=1", "1.1", 200)
+    assert (client, method, target, version, status) == ("10.0.0.1:99", "POST", "/models/?q=1", "1.1", 200)
     assert 0 <= seconds < 5
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.api")
 
 # Arguments: client, method, target, HTTP version, status, seconds.
-OnResponse = Callable[[str, str, bytes, str, int, float], None]
+OnResponse = Callable[[str, str, str, str, int, float], None]
 
 
 class Edge:
@@ -56,7 +56,7 @@ class Edge:
             self._on_response(
                 f"{client[0]}:{client[1]}" if client else "unix",
                 scope["method"],
-                target,
+                target.decode("latin-1"),
                 scope["http_version"],
                 call.status,
                 time.perf_counter() - started,

@@ -1,66 +1,150 @@
 """One HTTP request on a hot route, and the way to answer it.
 
 Inference is most of what the server does, so its requests take a short way: no task, no ASGI messages, one
-write per answer. Everything else goes through the ASGI application.
+look at each header, one write per answer. Everything else goes through the ASGI application.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
+
+import httptools
 
 from modelserver.api.answers import JSON, NO_CACHE_BLOCK, clean, error_body, status_line
+from modelserver.api.ids import accept_request_id, make_request_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+    from collections.abc import Callable
 
     from modelserver.api.http_protocol import HttpProtocol
     from modelserver.errors import ModelServerError
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the first line of a request names: ``path`` is decoded, ``text`` as it was sent.
+
+    ``route`` is the endpoint's own.
+    """
+
+    path: str
+    query: bytes
+    text: str
+    route: Any = None
+
+
+def read_target(url: bytes) -> Target | None:
+    """The parts of a URL as it stands in the first line, or None if it is none."""
+    try:
+        parsed = httptools.parse_url(url)
+        path = parsed.path.decode("ascii")
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
+        return None
+    query = parsed.query or b""
+    text = f"{path}?{query.decode('latin-1')}" if query else path
+    return Target(unquote(path) if "%" in path else path, query, text)
+
+
+class _NoEvent:
+    """Stands where uvicorn would wake a task that reads the body."""
+
+    def set(self) -> None:
+        pass
+
+
 class Exchange:
     """A request whose body is complete when the endpoint sees it; answered by exactly one :meth:`reply`.
 
-    ``headers`` are (lower-case name, value); ``raw_headers`` keep the client's case. ``on_disconnect`` is
-    called if the client leaves before the answer.
+    ``headers`` are (name, value) as the client wrote them; what the server itself reads of them is in
+    ``announced`` (content length, 0 without one), ``content_type``, ``encoding``, ``deadline_ms`` (0: none)
+    and ``request_id`` (the client's or a new one). ``on_disconnect`` is called if the client leaves before
+    the answer.
+
+    While it is the connection's current request it stands in for uvicorn's ``RequestResponseCycle``.
     """
 
     __slots__ = (
+        "announced",
         "answered",
         "body",
-        "cycle",
+        "content_type",
+        "deadline_ms",
+        "disconnected",
+        "encoding",
+        "expects_continue",
         "headers",
+        "http_version",
+        "keep_alive",
         "method",
+        "more_body",
         "on_disconnect",
-        "path",
+        "pieces",
         "protocol",
-        "query",
-        "raw_headers",
+        "received",
         "request_id",
+        "response_complete",
         "started",
+        "target",
     )
 
-    def __init__(
+    message_event: ClassVar[_NoEvent] = _NoEvent()
+
+    def __init__(  # noqa: PLR0917 - called for each request
         self,
         protocol: HttpProtocol,
-        cycle: RequestResponseCycle,
-        raw_headers: list[tuple[bytes, bytes]],
+        target: Target,
+        method: bytes,
+        http_version: str,
+        headers: list[tuple[bytes, bytes]],
+        keep_alive: bool,
     ) -> None:
-        scope = cycle.scope
         self.protocol = protocol
-        self.cycle = cycle
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.query: bytes = scope["query_string"]
-        self.headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
-        self.raw_headers = raw_headers
-        self.body = b""
-        self.request_id = ""
-        self.started = time.perf_counter()
+        self.target = target
+        self.method = method
+        self.http_version = http_version
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.more_body = True
+        self.response_complete = False
+        self.disconnected = False
         self.answered = False
         self.on_disconnect: Callable[[], None] | None = None
+        self.body = b""
+        self.pieces: list[bytes] = []
+        self.received = 0
+        self.announced = 0
+        self.content_type = ""
+        self.encoding = b""
+        self.deadline_ms = 0
+        self.expects_continue = False
+        self.request_id = ""
+        for name, value in headers:
+            read = _READERS.get(name)
+            if read is None:
+                # Few clients spell a name in a way of their own.
+                read = _READERS.get(name.lower())
+            if read is not None:
+                read(self, value)
+        if not self.request_id:
+            self.request_id = make_request_id()
+        self.started = time.monotonic()
+
+    def receive(self, piece: bytes) -> int:
+        """Takes in a piece of the body; returns the bytes received so far."""
+        self.pieces.append(piece)
+        self.received += len(piece)
+        return self.received
+
+    def complete(self) -> None:
+        """The body is whole."""
+        self.more_body = False
+        pieces = self.pieces
+        self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self.pieces = []
 
     def reply(
         self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
@@ -73,8 +157,7 @@ class Exchange:
             return
         self.answered = True
         self.on_disconnect = None
-        cycle = self.cycle
-        keep = cycle.keep_alive and status < 400
+        keep = self.keep_alive and status < 400
         parts = [
             status_line(status, phrase),
             b"x-request-id: ",
@@ -84,12 +167,12 @@ class Exchange:
             extra,
         ]
         if content_type:
-            parts.append(b"content-type: %b\r\n" % clean(content_type).encode("latin-1", "replace"))
+            parts.append(_type_line(content_type))
         if status != 204:
             parts.append(b"content-length: %d\r\n" % len(body))
         parts.append(b"connection: keep-alive\r\n\r\n" if keep else b"connection: close\r\n\r\n")
         # These have no body, whatever the handler returned: a client would take it for the next answer.
-        if status not in (204, 304) and self.method != "HEAD":
+        if status not in (204, 304) and self.method != b"HEAD":
             parts.append(body)
         self.protocol.finish(self, status, b"".join(parts), keep=keep)
 
@@ -99,3 +182,47 @@ class Exchange:
         for name, value in error.headers:
             extra += name + b": " + value + b"\r\n"
         self.reply(status, body, JSON, extra)
+
+
+@lru_cache(256)
+def _type_line(content_type: str) -> bytes:
+    return b"content-type: %b\r\n" % clean(content_type).encode("latin-1", "replace")
+
+
+def _read_length(exchange: Exchange, value: bytes) -> None:
+    exchange.announced = int(value) if value.isdigit() else 0
+
+
+def _read_type(exchange: Exchange, value: bytes) -> None:
+    exchange.content_type = value.decode("latin-1")
+
+
+def _read_id(exchange: Exchange, value: bytes) -> None:
+    exchange.request_id = accept_request_id(value)
+
+
+def _read_encoding(exchange: Exchange, value: bytes) -> None:
+    exchange.encoding = value
+
+
+def _read_deadline(exchange: Exchange, value: bytes) -> None:
+    if value.isdigit():
+        exchange.deadline_ms = int(value[:12])
+
+
+def _read_expectation(exchange: Exchange, value: bytes) -> None:
+    exchange.expects_continue = value.lower() == b"100-continue"
+
+
+_READERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
+    b"content-length": _read_length,
+    b"content-type": _read_type,
+    b"content-encoding": _read_encoding,
+    b"expect": _read_expectation,
+    b"x-request-id": _read_id,
+    # The client's own deadline in milliseconds: ours, and the one that Envoy sets for services behind it.
+    b"x-request-timeout-ms": _read_deadline,
+    b"x-envoy-expected-rq-timeout-ms": _read_deadline,
+}
+# As most clients write them.
+_READERS |= {name.title(): reader for name, reader in _READERS.items()}

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from modelserver.api.answers import JSON, error_body, status_line
-from modelserver.api.exchange import Exchange
+from modelserver.api.exchange import Exchange, Target
 from modelserver.api.ids import make_request_id
 from modelserver.errors import BadRequest, InternalError, ModelServerError, PayloadTooLarge
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.api")
 
 HEADER_LIMIT = 65536
+# What asks for no prediction, whatever the path.
+_NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
 # Bytes of a body that must come between two checks for the client to count as sending.
 MIN_PROGRESS = 4096
 
@@ -43,8 +45,8 @@ MIN_PROGRESS = 4096
 class HotRoutes(Protocol):
     """The endpoint of the short way."""
 
-    def handles(self, method: str, path: str) -> bool:
-        """Whether requests for this path take the short way."""
+    def find(self, url: bytes) -> Target | None:
+        """What a URL asks for if requests for it take the short way."""
         ...
 
     def serve(self, exchange: Exchange) -> None:
@@ -58,7 +60,7 @@ class Listener:
 
     hot: HotRoutes | None
     max_body: int
-    on_response: Callable[[str, str, bytes, str, int, float], None]
+    on_response: Callable[[str, str, str, str, int, float], None]
     receive_timeout: float = 60.0
     keep_alive: float = 75.0
     state: ServerState = field(default_factory=ServerState)
@@ -77,25 +79,35 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, listener.state, {})
         self._listener = listener
         self._raw_headers: list[tuple[bytes, bytes]] = []
-        # What came of a head that is not complete, and what a complete one has.
+        # Bytes of the pieces that came within a head, of the piece that it began in, and of the last piece.
         self._header_bytes = 0
-        self._head_size = 0
-        self._in_headers = True
+        self._first_piece = 0
+        self._last_piece = 0
+        self._in_head = True
         self._refused = False
+        # The exchange whose request is coming in, and the one whose turn it is.
+        self._incoming: Exchange | None = None
         self._exchange: Exchange | None = None
         # Since when the client owes us the rest of a request (or, between requests, a new one).
         self._waiting_since = time.monotonic()
         self._receiving = False
         self._seen = 0
         self._held = False
+        self._peer = "unix"
 
     # -- from the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        if self.client:
+            self._peer = f"{self.client[0]}:{self.client[1]}"
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        if self._in_headers:
-            self._header_bytes += len(data)
+        self._last_piece = len(data)
+        if self._in_head:
+            self._header_bytes += self._last_piece
         if not self._receiving:
             self._receiving = True
             self._waiting_since = time.monotonic()
@@ -113,7 +125,7 @@ class HttpProtocol(HttpToolsProtocol):
             if not self._refused:
                 self._refuse(BadRequest("Invalid HTTP message."))
             return
-        if self._in_headers and self._header_bytes > HEADER_LIMIT and not self._refused:
+        if self._in_head and self._header_bytes > HEADER_LIMIT and not self._refused:
             self._refuse(_HeadersTooLarge())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -125,31 +137,54 @@ class HttpProtocol(HttpToolsProtocol):
     # -- from the parser
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        # What uvicorn does here is done when a request turns out to take the long way.
+        self.url = b""
         self._raw_headers = []
-        self._head_size = 0
-        self._in_headers = True
-
-    def on_url(self, url: bytes) -> None:
-        self._head_size += len(url)
-        super().on_url(url)
+        self._first_piece = self._last_piece
+        self._in_head = True
+        self._incoming = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_size += len(name) + len(value) + 4
         self._raw_headers.append((name, value))
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
+        self._in_head = False
+        most = self._first_piece + self._header_bytes
         self._header_bytes = 0
         if self._refused:
             return
-        if self._head_size > HEADER_LIMIT:
+        if most > HEADER_LIMIT and self._head_size() > HEADER_LIMIT:
             self._refuse(_HeadersTooLarge())
             return
-        if self.parser.get_method() == b"CONNECT":
+        parser, hot = self.parser, self._listener.hot
+        method = parser.get_method()
+        target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
+        if target is None:
+            self._take_long_way(method)
+            return
+        version = parser.get_http_version()
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        before = self.cycle
+        self._incoming = exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive)
+        self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn asks of a cycle
+        if before is None or before.response_complete:
+            self._begin(exchange)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self._raw_headers)
+
+    def _take_long_way(self, method: bytes) -> None:
+        if method == b"CONNECT":
             self._refuse(BadRequest("Invalid HTTP message."))
             return
+        url = self.url
+        super().on_message_begin()
+        super().on_url(url)
+        for name, value in self._raw_headers:
+            super().on_header(name, value)
         try:
             super().on_headers_complete()
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
@@ -158,51 +193,61 @@ class HttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
-        exchange = self._exchange
-        if exchange is None or exchange.cycle is not self.cycle:
+        exchange = self._incoming
+        if exchange is None:
             super().on_body(body)
-            return
-        collected = self.cycle.body
-        collected += body
-        if len(collected) > self._listener.max_body:
+        elif exchange.receive(body) > self._listener.max_body and exchange is self._exchange:
             self._refuse(too_large(self._listener.max_body), exchange)
 
     def on_message_complete(self) -> None:
         self._receiving = False
         if self._refused:
             return
-        super().on_message_complete()
-        exchange = self._exchange
-        if exchange is not None and exchange.cycle is self.cycle:
+        exchange = self._incoming
+        if exchange is None:
+            super().on_message_complete()
+            return
+        exchange.complete()
+        if exchange is self._exchange:
             self._serve(exchange)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Called by uvicorn when it is a request's turn: its headers are there, its body may not be."""
-        scope = cycle.scope
-        hot = self._listener.hot
-        announced = announced_length(scope["headers"])
-        if announced > self._listener.max_body:
-            self._refuse(too_large(self._listener.max_body), Exchange(self, cycle, self._raw_headers))
-            return
-        if self.flow.write_paused:
+        """Called when it is a request's turn: its headers are there, its body may not be."""
+        if isinstance(cycle, Exchange):
+            self._begin(cycle)
+        elif announced_length(cycle.scope["headers"]) > self._listener.max_body:
+            self._refuse(too_large(self._listener.max_body), self._as_exchange(cycle))
+        elif self.flow.write_paused:
             self.pipeline.append((cycle, app))
             self._hold()
-            return
-        if hot is None or not hot.handles(scope["method"], scope["path"]):
+        else:
             super()._start_asgi_task(cycle, app)
+
+    def _as_exchange(self, cycle: RequestResponseCycle) -> Exchange:
+        scope = cycle.scope
+        query = scope["query_string"]
+        text = scope["raw_path"] + (b"?" + query if query else b"")
+        target = Target(scope["path"], query, text.decode("latin-1"))
+        method, version = scope["method"].encode(), scope["http_version"]
+        return Exchange(self, target, method, version, list(scope["headers"]), keep_alive=False)
+
+    def _begin(self, exchange: Exchange) -> None:
+        """It is this exchange's turn."""
+        if exchange.announced > self._listener.max_body:
+            self._refuse(too_large(self._listener.max_body), exchange)
             return
-        self._exchange = exchange = Exchange(self, cycle, self._raw_headers)
-        if cycle.waiting_for_100_continue:
-            cycle.waiting_for_100_continue = False
+        if self.flow.write_paused:
+            self.pipeline.append((exchange, self.app))  # type: ignore[arg-type]  # see above
+            self._hold()
+            return
+        self._exchange = exchange
+        if exchange.expects_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not cycle.more_body:
+        if not exchange.more_body:
             # A pipelined request whose body came while the one before it was being answered.
             self._serve(exchange)
 
     def _serve(self, exchange: Exchange) -> None:
-        cycle = exchange.cycle
-        exchange.body = bytes(cycle.body)
-        cycle.body = bytearray()
         if len(exchange.body) > self._listener.max_body:
             # A pipelined body: nobody looked at its size while it came.
             self._refuse(too_large(self._listener.max_body), exchange)
@@ -214,32 +259,36 @@ class HttpProtocol(HttpToolsProtocol):
 
     def finish(self, exchange: Exchange, status: int, answer: bytes, *, keep: bool) -> None:
         """Writes an exchange's answer and makes way for the next request."""
-        cycle = exchange.cycle
+        now = time.monotonic()
         self._listener.on_response(
-            self._client(), exchange.method, self._target(exchange), cycle.scope["http_version"], status,
-            time.perf_counter() - exchange.started,
+            self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
+            now - exchange.started,
         )  # fmt: skip
         if self._exchange is exchange:
             self._exchange = None
-        if cycle.disconnected or self.transport.is_closing():
+        transport = self.transport
+        if exchange.disconnected or transport.is_closing():
             return
-        cycle.response_started = cycle.response_complete = True
-        self.transport.write(answer)
+        exchange.response_complete = True
+        transport.write(answer)
         if not keep:
-            cycle.keep_alive = False
+            exchange.keep_alive = False
             self._close_gently()
             return
-        cycle.on_response()
+        self._answered(now)
 
     def on_response_complete(self) -> None:
         """uvicorn's own, without a timer per answer."""
+        self._answered(time.monotonic())
+
+    def _answered(self, now: float) -> None:
         self.server_state.total_requests += 1
-        self._waiting_since = time.monotonic()
-        if self.transport.is_closing():
-            return
-        if self.flow.write_paused:
-            self._hold()
-        else:
+        self._waiting_since = now
+        flow = self.flow
+        if flow.write_paused:
+            if not self.transport.is_closing():
+                self._hold()
+        elif (self.pipeline or flow.read_paused) and not self.transport.is_closing():
             self._next()
 
     def _hold(self) -> None:
@@ -263,7 +312,6 @@ class HttpProtocol(HttpToolsProtocol):
         """Answers a request that is not going to be read to its end, and closes."""
         self._refused = True
         if exchange is not None:
-            exchange.request_id = make_request_id()
             exchange.fail(error)
             return
         cycle = self.cycle
@@ -272,7 +320,7 @@ class HttpProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
             return
         status, body = error_body(error)
-        self._listener.on_response(self._client(), "-", b"-", "1.1", status, 0.0)
+        self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0)
         head = f"x-request-id: {make_request_id()}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(status_line(status) + head.encode() + b"connection: close\r\n\r\n" + body)
         self._close_gently()
@@ -297,7 +345,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Closes the connection if the client owes us something for too long."""
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not self.flow.write_paused:
-            received = len(cycle.body)
+            received = cycle.received if isinstance(cycle, Exchange) else len(cycle.body)
             if self.pipeline or not cycle.more_body or received - self._seen >= MIN_PROGRESS:
                 self._waiting_since = now
             self._seen = received
@@ -309,15 +357,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.transport.close()
-
-    def _client(self) -> str:
-        client = self.client
-        return f"{client[0]}:{client[1]}" if client else "unix"
-
-    def _target(self, exchange: Exchange) -> bytes:
-        scope = exchange.cycle.scope
-        raw: bytes = scope["raw_path"]
-        return raw + b"?" + exchange.query if exchange.query else raw
 
 
 class _HeadersTooLarge(BadRequest):

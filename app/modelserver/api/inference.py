@@ -7,7 +7,7 @@ Bodies are passed on as bytes; the worker decodes them and encodes the answers.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -15,21 +15,23 @@ import msgspec
 
 from modelserver.api import v1
 from modelserver.api.answers import JSON, header_block
-from modelserver.api.content import inflate
-from modelserver.api.ids import accept_request_id, make_request_id
+from modelserver.api.content import form_field, inflate
+from modelserver.api.exchange import Target, read_target
 from modelserver.batching.request import Request
 from modelserver.errors import BadRequest, HandlerError, ModelServerError, PayloadTooLarge
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from modelserver.api.exchange import Exchange
     from modelserver.models.registry import ModelVersion, Registry
 
 _encode_headers = msgspec.msgpack.Encoder().encode
 
-_ROUTES_KEPT = 1024
+# URLs whose meaning is remembered, and the bytes that one may have for that.
+_TARGETS_KEPT = 1024
+_LONGEST_KEPT = 512
 
 # Of one V1 request: its instances, and the bytes of headers and parameters repeated for each of them.
 MAX_INSTANCES = 10_000
@@ -37,9 +39,6 @@ MAX_REPEATED = 64 << 20
 
 # First segments that never name a model in the legacy form `/{model}/predict`.
 _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
-
-# The client's own deadline in milliseconds: ours, and the one that Envoy sets for the services behind it.
-_DEADLINE_HEADERS = (b"x-request-timeout-ms", b"x-envoy-expected-rq-timeout-ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +53,6 @@ class Route:
     query: bool = False
 
 
-class _Facts:
-    """What the headers of a request say to us."""
-
-    __slots__ = ("content_type", "deadline_ms", "encoding", "request_id")
-
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self.content_type = ""
-        self.encoding = b""
-        self.request_id = ""
-        self.deadline_ms = 0
-        for name, value in headers:
-            if name == b"content-type":
-                self.content_type = value.decode("latin-1")
-            elif name == b"x-request-id":
-                self.request_id = accept_request_id(value)
-            elif name == b"content-encoding":
-                self.encoding = value
-            elif name in _DEADLINE_HEADERS and value.isdigit():
-                self.deadline_ms = int(value[:12])
-        if not self.request_id:
-            self.request_id = make_request_id()
-
-
 class InferenceApi:
     """Serves the hot routes of the inference port.
 
@@ -88,38 +64,41 @@ class InferenceApi:
     def __init__(self, registry: Registry, max_body: int) -> None:
         self._registry = registry
         self._max_body = max_body
-        self._routes: dict[str, Route] = {}
+        self._targets: dict[bytes, Target] = {}
 
-    def handles(self, method: str, path: str) -> bool:
-        """Whether the path is one of inference; OPTIONS asks for its description instead."""
-        return method != "OPTIONS" and self._route(path) is not None
+    def find(self, url: bytes) -> Target | None:
+        """What the URL asks for if its path is one of inference."""
+        target = self._targets.get(url)
+        return target or self._read(url)
 
-    def _route(self, path: str) -> Route | None:
-        route = self._routes.get(path)
-        if route is None and (route := parse_route(path)) is not None:
-            if len(self._routes) >= _ROUTES_KEPT:
-                self._routes.clear()
-            self._routes[path] = route
-        return route
+    def _read(self, url: bytes) -> Target | None:
+        target = read_target(url)
+        route = None if target is None else parse_route(target.path)
+        if target is None or route is None:
+            return None
+        target = replace(target, route=route)
+        if len(url) <= _LONGEST_KEPT:
+            if len(self._targets) >= _TARGETS_KEPT:
+                self._targets.clear()
+            self._targets[url] = target
+        return target
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request, now if it is refused, otherwise when its batch comes back."""
-        facts = _Facts(exchange.headers)
-        exchange.request_id = facts.request_id
-        route = self._route(exchange.path)
-        assert route is not None  # noqa: S101 - `handles` said so
+        route: Route = exchange.target.route
         try:
-            model = self._registry.get(route.model or self._unnamed(exchange.query), route.version)
+            if exchange.encoding:
+                exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
+            model = self._registry.get(route.model or self._unnamed(exchange), route.version)
             model.metrics.request(route.version is not None)
-            if facts.encoding:
-                exchange.body = inflate(exchange.body, facts.encoding, self._max_body)
-            self._submit(exchange, route, model, facts)
+            self._submit(exchange, route, model)
         except ModelServerError as error:
             exchange.fail(error, kserve=route.v1)
 
-    def _unnamed(self, query: bytes) -> str:
-        """The model of ``/invocations``: the parameter, or the only model that was loaded at start."""
-        named = dict(parse_qsl(query.decode("latin-1"))).get("model_name")
+    def _unnamed(self, exchange: Exchange) -> str:
+        """The model of ``/invocations``: the query's, the form's, or the only one loaded at start."""
+        named = dict(parse_qsl(exchange.target.query.decode("latin-1"))).get("model_name")
+        named = named or form_field(exchange.body, exchange.content_type, "model_name")
         if named:
             return named
         at_startup = [model.name for model in self._registry.versions() if model.loaded_at_startup]
@@ -127,15 +106,16 @@ class InferenceApi:
             raise BadRequest("Parameter model_name is required.")
         return at_startup[0]
 
-    def _submit(self, exchange: Exchange, route: Route, model: ModelVersion, facts: _Facts) -> None:
+    def _submit(self, exchange: Exchange, route: Route, model: ModelVersion) -> None:
         split = _split(exchange.body, model) if route.v1 else None
         now = time.monotonic()
-        headers = msgspec.Raw(_encode_headers(exchange.raw_headers))
+        headers = msgspec.Raw(_encode_headers(exchange.headers))
         if split is None:
-            text = exchange.query.decode("latin-1")
-            query = parse_qsl(text, keep_blank_values=True) if route.query else None
+            query = None
+            if route.query:
+                query = parse_qsl(exchange.target.query.decode("latin-1"), keep_blank_values=True)
             row = Row(
-                facts.request_id, len(exchange.body), BODY, facts.content_type, headers, query,
+                exchange.request_id, len(exchange.body), BODY, exchange.content_type, headers, query,
                 route.url_path, route.explain,
             )  # fmt: skip
             rows, bodies, key = [row], [exchange.body], (route.explain, b"")
@@ -143,11 +123,15 @@ class InferenceApi:
             bodies = split.instances
             check_size(len(bodies), len(split.extra) + len(bytes(headers)))
             rows = [
-                Row(facts.request_id, len(b), INSTANCE, JSON, headers, None, "", route.explain, split.extra)
+                Row(
+                    exchange.request_id, len(b), INSTANCE, JSON, headers, None, "", route.explain, split.extra
+                )
                 for b in bodies
             ]
             key = (route.explain, split.extra)
-        request = Request(facts.request_id, rows, bodies, now, key=key, deadline=_deadline(now, model, facts))
+        request = Request(
+            exchange.request_id, rows, bodies, now, key=key, deadline=_deadline(now, model, exchange)
+        )
         reply = _Reply(exchange, model, route, time.monotonic)
         request.on_done = reply.split if split is not None else reply.whole
         model.pool.submit(request, route.version)
@@ -259,10 +243,10 @@ def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:
         return None
 
 
-def _deadline(now: float, model: ModelVersion, facts: _Facts) -> float | None:
+def _deadline(now: float, model: ModelVersion, exchange: Exchange) -> float | None:
     seconds = model.options.request_timeout
-    if facts.deadline_ms:
-        own = facts.deadline_ms / 1000.0
+    if exchange.deadline_ms:
+        own = exchange.deadline_ms / 1000.0
         seconds = own if seconds is None else min(own, seconds)
     return None if seconds is None else now + seconds
 

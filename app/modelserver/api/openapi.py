@@ -181,7 +181,11 @@ def _predict(operation_id: str, summary: str, parameters: list[Document]) -> Doc
 
 
 def _invocations() -> Document:
-    parameter = _query("model_name", "string", "The model; not needed when exactly one was loaded at start.")
+    parameter = _query(
+        "model_name",
+        "string",
+        "The model; a field of a form may name it too. Not needed when exactly one was loaded at start.",
+    )
     summary = "Predict, as SageMaker asks; query parameters reach the handler."
     return _predict("invocations", summary, [parameter])
 
