@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
-_random = random.Random()  # noqa: S311 - ids tell things apart, they guard nothing
-_NOT_RANDOM = (0xF000 << 64) | (0xC000 << 48)
-_VERSION_4 = (0x4000 << 64) | (0x8000 << 48)
+# Every request needs an id, and :mod:`uuid` would take a tenth of its time. So the first four groups are
+# drawn once, and the last one runs through all its 2**48 values in steps that make neighbours look unlike.
+_BITS = 48
+_MASK = (1 << _BITS) - 1
+_STEP = 0x9E37_79B9_7F4B  # odd: every value comes once before any comes again
+
+
+def _draw_groups() -> str:
+    drawn = random.SystemRandom().getrandbits(80)
+    version_4 = (drawn & ~(0xF << 28) & ~(0xC << 12)) | (0x4 << 28) | (0x8 << 12)
+    text = f"{version_4:020x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:]}-"
+
+
+_groups = _draw_groups()
+_numbers = itertools.count(random.SystemRandom().getrandbits(_BITS))
 
 
 def make_uuid() -> str:
-    """A version 4 UUID in its usual form; every request needs one and :mod:`uuid` is four times slower."""
-    text = f"{(_random.getrandbits(128) & ~_NOT_RANDOM) | _VERSION_4:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    """An id in the form of a version 4 UUID: another one at each call, and in each process."""
+    return f"{_groups}{next(_numbers) * _STEP & _MASK:012x}"

@@ -201,19 +201,21 @@ class _Reply:
         error = request.error
         if not isinstance(error, ModelServerError):
             error = HandlerError(str(error), 500)
-        extra = _batch_headers(request) if request.batch_id else b""
+        extra = _batch_headers(request).encode() if request.batch_id else b""
         self._exchange.fail(error, kserve=self._route.v1, extra=extra)
 
     def _extra(self, request: Request) -> bytes:
-        dispatched = request.dispatched or request.arrived
-        queue = dispatched - request.arrived
-        self._model.metrics.answered(self._clock() - request.arrived, queue, self._route.version is not None)
-        timing = (queue * 1e3, request.handler_time * 1e3)
-        return _batch_headers(request) + b"server-timing: queue;dur=%.3f, inference;dur=%.3f\r\n" % timing
+        arrived = request.arrived
+        queue = (request.dispatched or arrived) - arrived
+        self._model.metrics.answered(self._clock() - arrived, queue, self._route.version is not None)
+        return (
+            f"{_batch_headers(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
+            f"inference;dur={request.handler_time * 1e3:.3f}\r\n"
+        ).encode()
 
 
-def _batch_headers(request: Request) -> bytes:
-    return b"x-batch-id: %b\r\nx-batch-size: %d\r\n" % (request.batch_id.encode(), request.batch_size)
+def _batch_headers(request: Request) -> str:
+    return f"x-batch-id: {request.batch_id}\r\nx-batch-size: {request.batch_size}\r\n"
 
 
 def check_size(instances: int, repeated: int) -> None:

@@ -5,19 +5,31 @@ Three answers, in the order in which they wait less:
 * ``window``: when the oldest instance has waited ``max_delay`` (TorchServe's and KServe's documented rule,
   with the clock started at arrival). Requests that come within the window share a batch; a lone one pays all
   of it.
-* ``adaptive``: at once, unless the clients that were just answered are about to ask again. Clients in step
-  would otherwise split: one request is back first and goes alone, and all others wait for it, again and
-  again. So until as many instances came as the last batch answered, a batch is held, as long as that pays:
-  sending n instances now makes the next arrival, expected after a gap g, wait for what is left of
-  t(n) = a + b*n; holding for it delays the n waiting ones by g + b each:
+* ``adaptive``: at once, unless a hold pays. It learns what a batch costs, t(n) = a + b*n, and g, the time from
+  one arrival to the next, and holds for two reasons:
+
+  *For those who come back.* Clients in step would otherwise split: one request is back first and goes alone,
+  and all others wait for it, again and again. So until as many instances came as the last batch answered, a
+  batch is held, as long as that pays: sending n instances now makes the next arrival, expected after the gap
+  g within a burst, wait for what is left of t(n); holding for it delays the n waiting ones by g + b each:
 
       n * (g + b) < t(n) - g
 
-  a and b are fitted to the batches seen; g is the usual gap within a burst (longer ones are pauses). The
-  hold ends when nothing came for a few gaps after the later of that batch's end and the last arrival, so
-  that a wrong guess costs little, and at the latest after ``max_delay``. With another worker free the
-  newcomer would not wait at all, and nothing is held. A lone sequential client never is: one answer, one
-  request.
+  This hold ends when nothing came for a few gaps after the later of that batch's end and the last arrival,
+  and it is made only while most clients were indeed seen to come back at once.
+
+  *For the workers' turns.* k workers that begin together end together, and all that come meanwhile wait for
+  the end. They do best one after another, each taking what came in its turn of t(n)/k:
+
+      n* = t(n*) / (k * g), so n* = a / (k*g - b)
+
+  The last idle worker is kept for a batch of n*, or until one turn, n* * g, is over since the oldest came or
+  nothing came for a few gaps; and only while the wait, n * (g + b), costs less than twice the a that sharing
+  a batch saves (twice: a second of a worker delays everybody who comes meanwhile).
+
+  Every hold ends at the latest after ``max_delay``. With another worker free the newcomer would not wait at
+  all, and nothing is held. A lone sequential client never is: one answer, one request, and the gaps between
+  its requests are longer than a.
 * ``greedy``: at once.
 
 A policy is pure: it sees the time and what waits, keeps what it learned, owns no timer. All times in seconds.
@@ -26,6 +38,7 @@ A policy is pure: it sees the time and what waits, keeps what it learned, owns n
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,32 +116,156 @@ class Adaptive:
     # Gaps and holds are measured against the fixed cost of a batch, for that is what a hold can save.
     LONGEST_GAP = 0.1
     LONGEST_SILENCE = 0.2
+    # A second of a worker is worth this many of a request's waiting.
+    WORTH = 2.0
+    # Turns are a little longer than the mean: arrivals scatter.
+    SLACK = 1.25
 
     def __init__(self, max_delay: float) -> None:
         self.max_delay = max_delay
-        self._gap = GapEstimate()
+        self._burst = GapEstimate()
+        self._arrivals = ArrivalEstimate()
         self._cost = CostCurve()
-        self._returning = 0
-        self._answered = 0.0
+        self._workers = WorkerEstimate()
+        self._return = ReturnEstimate()
 
     def arrived(self, count: int, now: float) -> None:
-        self._gap.add(count, now, longest=self.LONGEST_GAP * self._cost.line()[0])
-        self._returning = max(0, self._returning - count)
+        a, _ = self._cost.line()
+        self._burst.add(count, now, longest=self.LONGEST_GAP * a)
+        self._arrivals.add(count, now, pause=2 * a)
+        self._return.arrived(count, now)
 
     def finished(self, count: int, seconds: float, now: float) -> None:
         self._cost.add(count, seconds)
-        self._returning = count
-        self._answered = now
+        self._workers.add(now - seconds, now)
+        self._return.answered(count, now, self._silence(self._cost.line()[0]), self._arrivals.gap)
 
     def due(self, waiting: Waiting, now: float) -> float:
-        if waiting.idle_workers > 1 or not self._returning:
+        if waiting.idle_workers > 1:
             return now
         a, b = self._cost.line()
-        silence = min(max(self.PATIENCE * self._gap.mean, self.TURNAROUND), self.LONGEST_SILENCE * a)
+        end = self._all_back(waiting, a, b) if self._return.usual else self._turn_over(waiting, a, b)
+        return now if end <= now else min(end, waiting.oldest + self.max_delay)
+
+    def _silence(self, a: float) -> float:
+        """Seconds without an arrival after which nobody comes back any more."""
+        return min(max(self.PATIENCE * self._burst.mean, self.TURNAROUND), self.LONGEST_SILENCE * a)
+
+    def _all_back(self, waiting: Waiting, a: float, b: float) -> float:
+        """The end of a hold for the clients that were answered last; the distant past for none."""
+        if not self._return.missing:
+            return -math.inf
+        silence = self._silence(a)
         n, gap = waiting.count, silence / self.PATIENCE
         if n * (gap + b) >= a + b * n - gap:
-            return now
-        return min(max(waiting.newest, self._answered) + silence, waiting.oldest + self.max_delay)
+            return -math.inf
+        return max(waiting.newest, self._return.since) + silence
+
+    def _turn_over(self, waiting: Waiting, a: float, b: float) -> float:
+        """The end of a hold for the worker's turn; the distant past for none."""
+        n, gap = waiting.count, self._arrivals.gap
+        # What comes less often than a fixed cost is over has nothing to share.
+        if self._arrivals.newest >= a or n * (gap + b) >= self.WORTH * a:
+            return -math.inf
+        room = self._workers.count * gap - b
+        target = a / room if room > 0.0 else math.inf
+        if n >= target:
+            return -math.inf
+        return min(waiting.oldest + self.SLACK * target * gap, waiting.newest + self.PATIENCE * gap)
+
+
+class ArrivalEstimate:
+    """The mean time between instances, and the time from the last arrival but one to the last.
+
+    ``gap`` is infinite before two came, ``newest`` too.
+    """
+
+    WEIGHT = 0.05
+
+    def __init__(self) -> None:
+        self.gap = self.newest = math.inf
+        self._last = -math.inf
+
+    def add(self, count: int, now: float, pause: float) -> None:
+        """``count`` instances at once count as ``count`` equal gaps; a gap beyond ``pause`` counts as one."""
+        self.newest = max(0.0, now - self._last)
+        self._last = now
+        if pause <= 0.0:
+            return
+        each = min(self.newest, pause) / count
+        keep = 0.0 if self.gap == math.inf else (1.0 - self.WEIGHT) ** count
+        self.gap = each if keep == 0.0 else keep * self.gap + (1.0 - keep) * each
+
+
+class WorkerEstimate:
+    """How many workers compute at once when all do, from the times at which batches began and ended."""
+
+    FORGET = 0.02
+    REMEMBERED = 64
+
+    def __init__(self) -> None:
+        self._most = 1.0
+        self._batches: deque[tuple[float, float]] = deque(maxlen=self.REMEMBERED)
+
+    @property
+    def count(self) -> int:
+        """At least 1; one that was taken away is forgotten after some fifty batches."""
+        return round(self._most)
+
+    def add(self, began: float, ended: float) -> None:
+        """A batch of any worker; batches come in the order of their ends."""
+        beside = 1
+        for other_began, other_ended in reversed(self._batches):
+            if other_ended <= began:
+                break
+            beside += other_began <= began
+        self._batches.append((began, ended))
+        self._most = max(float(beside), self._most + self.FORGET * (beside - self._most))
+
+
+class ReturnEstimate:
+    """Whether clients ask again as soon as they are answered.
+
+    ``missing`` instances were answered last and have not come back, counting since ``since``. ``share`` is the
+    part that comes back within the silence given, beyond those who would have come anyhow: 1 for clients in
+    step, about 0 for arrivals that know nothing of answers. It begins as 1.
+    """
+
+    WEIGHT = 0.2
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.since = 0.0
+        self.share = 1.0
+        self._answered = 0
+        self._back = 0
+        self._silence = 0.0
+        self._anyhow = 0.0
+        self._came = False
+
+    @property
+    def usual(self) -> bool:
+        """Whether most do."""
+        return self.share >= 0.5
+
+    def arrived(self, count: int, now: float) -> None:
+        """``count`` instances came."""
+        self.missing = max(0, self.missing - count)
+        self._came = True
+        if now <= self.since + self._silence:
+            self._back += count
+
+    def answered(self, count: int, now: float, silence: float, gap: float) -> None:
+        """``count`` instances went back; others come every ``gap`` seconds."""
+        if self._came and self._answered:
+            seen = (self._back - self._anyhow) / self._answered
+            self.share += self.WEIGHT * (min(max(seen, -1.0), 1.0) - self.share)
+        self.missing = self._answered = count
+        self.since = now
+        self._back = 0
+        self._came = False
+        self._silence = silence
+        self._anyhow = silence / gap if gap > 0.0 else 0.0
 
 
 class GapEstimate:

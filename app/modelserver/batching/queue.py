@@ -60,6 +60,8 @@ class BatchQueue:
         self.nbytes = 0
         self.flushing = False
         self._lanes: dict[object, Lane] = {}
+        # The lane that was emptied last, to be used again: under light load there is a new one per request.
+        self._spare: Lane | None = None
         self._places = itertools.count()
 
     def __len__(self) -> int:
@@ -85,7 +87,9 @@ class BatchQueue:
             lane.parcels.extend(Parcel(request, start, min(size, total - start)) for start in cuts)
             request.waiting = len(cuts)
         lane.instances += total
-        self._count(1, total, request.nbytes)
+        self.requests += 1
+        self.instances += total
+        self.nbytes += request.nbytes
         self.policy.arrived(total, request.arrived)
 
     def put_back(self, batch: Batch) -> None:
@@ -184,9 +188,12 @@ class BatchQueue:
                 request.dispatched = now
         size = self.batch_size - room
         lane.instances -= size
-        self._count(-ended, -size, -freed)
+        self.requests -= ended
+        self.instances -= size
+        self.nbytes -= freed
         if not parcels:
             del self._lanes[lane.key]
+            self._spare = lane
         return Batch(taken, size, reason)
 
     def _reason(self, lane: Lane) -> str:
@@ -199,7 +206,9 @@ class BatchQueue:
     def _lane(self, key: object) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(key)
+            lane, self._spare = self._spare or Lane(key), None
+            lane.key = key
+            self._lanes[key] = lane
         return lane
 
     def _count(self, requests: int, instances: int, nbytes: int) -> None:

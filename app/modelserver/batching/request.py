@@ -125,6 +125,9 @@ class Batch:
 
     def contents(self) -> tuple[list[Row], list[bytes]]:
         """The rows and their bytes, in the order of the batch."""
+        if len(self.parcels) == 1 and self.size == len(self.parcels[0].request.rows):
+            request = self.parcels[0].request
+            return list(request.rows), list(request.bodies)
         rows: list[Row] = []
         bodies: list[bytes] = []
         for parcel in self.parcels:

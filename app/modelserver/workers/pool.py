@@ -194,7 +194,8 @@ class Pool:
         queue, now = self.queue, self._clock()
         if not queue.requests:
             return
-        idle = [worker for worker in self.workers if worker.idle]
+        ready = WorkerState.READY
+        idle = [worker for worker in self.workers if not worker.in_flight and worker.state is ready]
         while idle:
             batch = queue.take(now, len(idle))
             if batch is None:
@@ -293,7 +294,7 @@ class Pool:
             self._check_quiet()
 
     def _deliver(self, batch: Batch, result: Result, tail: memoryview, now: float) -> None:
-        answers = result.answers
+        answers, handler_time, waited = result.answers, result.handler_time, self._metrics.queue_wait
         position = index = 0
         for parcel in batch.parcels:
             pieces: list[tuple[Answer, bytes]] = []
@@ -303,10 +304,10 @@ class Pool:
                 position = end
             index += parcel.count
             request = parcel.request
-            request.handler_time += result.handler_time
+            request.handler_time += handler_time
             if request.deadline is not None and request.missing == parcel.count:
                 self._forget_deadline(request)
-            self._metrics.queue_wait((request.dispatched or now) - request.arrived)
+            waited((request.dispatched or now) - request.arrived)
             request.deliver(parcel.start, pieces)
 
     def worker_lost(
