@@ -1,0 +1,310 @@
+"""What does the server itself compute for a request, without sockets, kernel and workers?
+
+The bytes of requests go into the protocol, those of a worker's answers into the channel, all in one
+process: parse, queue, batch, frame, deliver, answer, count, log. Beside it, uvicorn with the echo
+application. Processor time of one process hardly depends on what else the machine does, so that this also
+guards against regressions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import gc
+import itertools
+import pstats
+import sys
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if __package__ in {None, ""}:
+    from pathlib import Path
+
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import uvloop
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from benchmarks import echo, options, report
+from modelserver.api.http_protocol import HttpProtocol, Listener
+from modelserver.api.inference import InferenceApi
+from modelserver.models.options import ModelOptions
+from modelserver.models.version import ModelVersion
+from modelserver.telemetry.access import AccessLog
+from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.wire.frames import encode
+from modelserver.wire.messages import Answer, Load, Predict, Result
+from modelserver.workers.channel import Channel
+from modelserver.workers.devices import DeviceRing
+from modelserver.workers.pool import Pool, PoolLimits
+from modelserver.workers.process import WorkerSpec
+from modelserver.workers.worker import MAX_IN_FLIGHT, Worker, WorkerState, WorkerTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BODY = b"x" * 64
+REQUEST = (
+    b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+)
+_FOREVER = WorkerTimes(startup=1e6, response=1e6, silence=1e6, max_retry=1e6)
+
+
+class Subject(Protocol):
+    """Serves ``width`` requests, one on each of its connections, in one turn."""
+
+    width: int
+
+    async def turn(self) -> float:
+        """Returns the processor seconds of it that are not the subject's own."""
+        ...
+
+    @property
+    def answered(self) -> int:
+        """Answers so far."""
+        ...
+
+
+class Transport(asyncio.Transport):
+    """Counts what is written, and keeps the last of it."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5000), "sockname": ("127.0.0.1", 8080)})
+        self.writes = 0
+        self.last: Any = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes += 1
+        self.last = data
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class Echo:
+    """uvicorn as it is, with the application that :mod:`benchmarks.frontend` compares with."""
+
+    def __init__(self, width: int = 32) -> None:
+        self.width = width
+        state, config = ServerState(), _config(echo.app)
+        self._connections = [HttpToolsProtocol(config, state, {}) for _ in range(width)]
+        self._transports = [Transport() for _ in range(width)]
+        for connection, transport in zip(self._connections, self._transports, strict=True):
+            connection.connection_made(transport)
+
+    async def turn(self) -> None:
+        for connection in self._connections:
+            connection.data_received(REQUEST)
+        await asyncio.sleep(0)
+        return 0.0
+
+    @property
+    def answered(self) -> int:
+        # The head and the body of an answer are two writes.
+        return sum(transport.writes for transport in self._transports) // 2
+
+
+class _StandIn(Worker):
+    """A worker that is always ready and whose process somebody else plays."""
+
+    def play(self, process: Any) -> None:
+        self._process = process
+        self.state = WorkerState.READY
+        self.capacity = MAX_IN_FLIGHT
+
+    def _learn(self, seconds: float) -> None:
+        """Its capacity stays."""
+
+    async def _supervise(self) -> None:
+        pass
+
+
+class _Process:
+    """Takes batches as frames; answers them all when it is asked to."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[int, int]] = []
+
+    def send(self, message: Predict, bodies: Sequence[bytes] = ()) -> None:
+        encode(message, bodies)
+        self._batches.append((message.sequence, len(message.rows)))
+
+    def answer(self) -> bytes:
+        batches, self._batches = self._batches, []
+        return b"".join(_result(sequence, count) for sequence, count in batches)
+
+
+def _result(sequence: int, count: int) -> bytes:
+    answers = [Answer(len(echo.ANSWER), 200, "application/json")] * count
+    return b"".join(encode(Result(sequence, answers, 1e-5), [echo.ANSWER] * count))
+
+
+class Server:
+    """The hot way of the server, with batches of ``batch_size``."""
+
+    def __init__(self, batch_size: int, width: int = 32) -> None:
+        self.width = width
+        metrics = ServerMetrics()
+        self._access = AccessLog()
+        self._access.start(asyncio.get_running_loop())
+        model_metrics = metrics.model("noop", "1.0")
+        spec = WorkerSpec(Load("noop", "1.0", "/", "noop", batch_size), 1, 1 << 30)
+        limits = PoolLimits(batch_size, "greedy", 0.0, 1000, 1 << 30)
+        self._pool = pool = Pool(
+            "noop", "noop_1.0", spec, _FOREVER, limits, next_id=itertools.count(9000).__next__,
+            devices=DeviceRing(0), metrics=model_metrics,
+        )  # fmt: skip
+        worker = _StandIn(9000, "W-9000-noop_1.0", spec, _FOREVER, pool)
+        self._process = _Process()
+        worker.play(self._process)
+        pool.workers.append(worker)
+        options_ = ModelOptions(batch_size=batch_size)
+        version = ModelVersion("noop", "1.0", "noop.mar", None, options_, "python", pool, model_metrics)
+        hot = InferenceApi(cast("Any", _OneModel(version)), 1 << 20)
+
+        def on_response(*said: Any) -> None:
+            metrics.response(said[4])
+            self._access.log(*said)
+
+        config, listener = _config(echo.app), Listener(hot, 1 << 20, on_response)
+        self._connections = [HttpProtocol(config, listener) for _ in range(width)]
+        self._transports = [Transport() for _ in range(width)]
+        for connection, transport in zip(self._connections, self._transports, strict=True):
+            connection.connection_made(transport)
+        self._channel = _channel(worker)
+
+    async def turn(self) -> float:
+        for connection in self._connections:
+            connection.data_received(REQUEST)
+        self._pool.pump()
+        playing = 0.0
+        while True:
+            started = time.process_time()
+            answers = self._process.answer()
+            playing += time.process_time() - started
+            if not answers:
+                return playing
+            self._channel.data_received(answers)
+
+    @property
+    def answered(self) -> int:
+        return sum(transport.writes for transport in self._transports)
+
+
+class _OneModel:
+    """As much of a registry as the hot way asks for."""
+
+    def __init__(self, version: ModelVersion) -> None:
+        self._version = version
+
+    def get(self, name: str, version: str | None = None) -> ModelVersion:
+        return self._version
+
+
+def _channel(worker: Worker) -> Any:
+    channel = Channel(worker._on_message, lambda _: None, 1 << 30)
+    channel.connection_made(Transport())
+    return channel
+
+
+def _config(app: Any) -> Config:
+    config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
+    config.load()
+    return config
+
+
+async def cost(subject: Subject, requests: int) -> float:
+    """Processor seconds of one request, after as many to warm up.
+
+    Raises RuntimeError if any went unanswered.
+    """
+    turns = max(1, requests // subject.width)
+    for _ in range(turns):
+        await subject.turn()
+    before = subject.answered
+    started = time.process_time()
+    others = 0.0
+    for _ in range(turns):
+        others += await subject.turn()
+    seconds = time.process_time() - started - others
+    if subject.answered - before != turns * subject.width:
+        raise RuntimeError(f"{turns * subject.width} requests got {subject.answered - before} answers")
+    return seconds / (turns * subject.width)
+
+
+SUBJECTS = {
+    "uvicorn, echo": Echo,
+    "batch 1": lambda: Server(1),
+    "batch 32": lambda: Server(32),
+}
+
+
+async def measure(requests: int, reps: int) -> dict[str, list[float]]:
+    """Seconds per request of each subject, one figure per repetition, interleaved."""
+    subjects = {name: make() for name, make in SUBJECTS.items()}
+    gc.collect()
+    gc.freeze()
+    seconds: dict[str, list[float]] = {name: [] for name in subjects}
+    for _ in range(reps):
+        for name, subject in subjects.items():
+            seconds[name].append(await cost(subject, requests))
+    return seconds
+
+
+def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Each subject's cost to the echo's: the median of the ratios within each repetition."""
+    first = seconds["uvicorn, echo"]
+    return {
+        name: median(own / base for own, base in zip(values, first, strict=True))
+        for name, values in seconds.items()
+    }
+
+
+def _profile(requests: int) -> None:
+    async def run() -> None:
+        subject = Server(1)
+        await cost(subject, requests)
+        profile = cProfile.Profile()
+        profile.enable()
+        for _ in range(requests // subject.width):
+            await subject.turn()
+        profile.disable()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+
+    uvloop.run(run())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program."""
+    parser = options.common_parser("python -m benchmarks.hot_path", __doc__, duration=0.0)
+    parser.add_argument("--requests", type=int, default=20_000, help="of one measurement (default: 20000)")
+    parser.add_argument("--profile", action="store_true", help="where the time of batches of one goes")
+    given = parser.parse_args(arguments)
+    if given.dry_run:
+        print(f"{', '.join(SUBJECTS)}: {given.requests} requests each, {given.reps} times")
+        return 0
+    if given.profile:
+        _profile(given.requests)
+        return 0
+    seconds = uvloop.run(measure(given.requests, given.reps))
+    to_echo = ratios(seconds)
+    rows = [[name, f"{median(values) * 1e6:.1f}", f"{to_echo[name]:.2f}"] for name, values in seconds.items()]
+    print(report.table(["subject", "CPU-µs/request", "to echo"], rows))
+    return 0
+
+
+if __name__ == "__main__":
+    options.run(main)
