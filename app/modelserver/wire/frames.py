@@ -43,11 +43,14 @@ def encode(message: ToWorker | ToServer, bodies: Sequence[bytes] = ()) -> list[b
 
 def announced(message: object) -> int:
     """The bytes that a message says its rows have behind the head."""
+    total = 0
     if isinstance(message, Result):
-        return sum(answer.size for answer in message.answers)
-    if isinstance(message, Predict):
-        return sum(row.size for row in message.rows)
-    return 0
+        for answer in message.answers:
+            total += answer.size
+    elif isinstance(message, Predict):
+        for row in message.rows:
+            total += row.size
+    return total
 
 
 class FrameReader(Generic[MessageT]):

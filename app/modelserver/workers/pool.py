@@ -136,6 +136,8 @@ class Pool:
         self._clock = time.monotonic
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
+        # No worker has room; whatever makes room pumps.
+        self._crowded = False
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
         self.last_handler_time = 0.0
         self.last_phases = (0.0, 0.0, 0.0)
@@ -167,7 +169,8 @@ class Pool:
             left = max(0.0, request.deadline - self._clock())
             self._deadlines[request] = self._loop.call_later(left, self._expire, request)
         if queue.instances >= queue.batch_size:
-            self.pump()
+            if not self._crowded:
+                self.pump()
         elif self._soon is None:
             # At the end of this turn of the loop: what other sockets brought in it joins the batch.
             self._soon = self._loop.call_soon(self.pump)
@@ -191,6 +194,7 @@ class Pool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._crowded = False
         queue, now = self.queue, self._clock()
         if not queue.requests:
             return
@@ -213,8 +217,11 @@ class Pool:
         queue = self.queue
         while queue.has_full():
             worker = self._least_loaded()
-            batch = queue.take(now, 0, only_full=True) if worker is not None else None
-            if worker is None or batch is None:
+            if worker is None:
+                self._crowded = True
+                return
+            batch = queue.take(now, 0, only_full=True)
+            if batch is None:
                 return
             self._send(worker, batch, now)
 
