@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import re
 import sys
 from typing import Any
 
@@ -14,8 +13,7 @@ import orjson
 _FAST = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _V1 = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
-# Small and large floats, and NaN (as null), are what the two encoders write differently.
-_DIFFERENT = re.compile(rb"\de|0\.0000|null")
+_ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 
 
 class Unserializable(TypeError):
@@ -45,12 +43,20 @@ def dump_indented(value: Any) -> bytes:
         fast = orjson.dumps(value, option=_FAST)
     except TypeError:
         fast = b"null"
-    if fast.isascii() and not _DIFFERENT.search(fast):
+    if fast.isascii() and _is_written_alike(fast):
         return fast
     try:
         return json.dumps(value, indent=2, default=_as_orjson_does).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Unserializable(str(error)) from error
+
+
+def _is_written_alike(fast: bytes) -> bool:
+    """False for small and large floats and NaN (as null), or what looks like them in a string.
+
+    These the two encoders write differently. Three plain searches, because a pattern takes ten times as long.
+    """
+    return not (b"null" in fast or b"0.0000" in fast or b"0e" in fast.translate(_ALL_DIGITS_ALIKE))
 
 
 def encode_instance(value: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,7 +37,7 @@ def load_json(text: bytes | memoryview) -> Any:
         raise ValueError("the JSON is nested too deep") from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decoded:
     """One instance: the dict a handler gets, and the content types of a request's parts ("" for none)."""
 
@@ -73,6 +74,7 @@ def _parts(row: Row, body: memoryview) -> Mapping[str, tuple[bytes | memoryview,
     return {"body": (body, content_type)}
 
 
+@lru_cache(256)
 def _essence(content_type: str) -> str:
     """A content type without its parameters."""
     return content_type.partition(";")[0].strip()
