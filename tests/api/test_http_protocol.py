@@ -65,7 +65,7 @@ class Hot:
 
     def find(self, url: bytes) -> Target | None:
         target = read_target(url)
-        return target if target is not None and target.path.startswith("/hot") else None
+        return target if target is not None and target.path.startswith(("/hot", "/v1")) else None
 
     def serve(self, exchange: Exchange) -> None:
         self.given_ids.append(exchange.request_id)
@@ -78,8 +78,8 @@ class Hot:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the body it got."""
-    body, more = b"", True
+    """Answers with the body it got; under /early before it has come."""
+    body, more = b"", scope["path"] != "/early"
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
@@ -357,6 +357,38 @@ async def test_garbage_after_good_requests(wire: Wire) -> None:
     assert wire.transport.written.count(b"HTTP/1.1 200 OK") == 2
     assert b"connection: close\r\n\r\nsecond" in wire.transport.written
     assert wire.transport.closed or wire.transport.ended
+
+
+async def test_garbage_in_a_body_of_the_long_way(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    """A body that turns out to be no HTTP is answered 400 once; the application's answer goes nowhere."""
+    wire.send(head("Transfer-Encoding: chunked", path="/cold"))
+    await settle()
+    wire.send(b"zz\r\n")
+    await settle()
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 400 ")
+    assert wire.transport.written.count(b"HTTP/1.1 ") == 1
+    assert caplog.text == ""
+
+
+async def test_garbage_after_an_early_answer(wire: Wire) -> None:
+    """A request that was answered before its body had come gets no second answer when the body is no HTTP."""
+    wire.send(head("Transfer-Encoding: chunked", path="/early"))
+    await settle()
+    wire.send(b"zz\r\n")
+
+    assert wire.transport.written.count(b"HTTP/1.1 ") == 1
+    assert wire.transport.closed or wire.transport.ended
+
+
+@pytest.mark.parametrize("path", ["/hot/v1", "/v1/models/m:predict"])
+async def test_refusals_speak_the_protocol_of_their_route(wire: Wire, path: str) -> None:
+    """Where V1 is spoken a refusal has V1's ``error`` beside the other fields."""
+    too_large = head(f"Content-Length: {LIMIT + 1}", path=path)
+    no_http = head("Content-Length: x", path=path)
+
+    for refused in (Wire().send(too_large), Wire().send(no_http)):
+        assert (b'"error": ' in refused) == path.startswith("/v1/")
 
 
 async def test_bug_of_an_endpoint(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:

@@ -395,6 +395,14 @@ def test_descriptions(shared_server):
     assert shared_server.inference.post("/api-description").json() == described
     assert shared_server.inference.request("OPTIONS", "/predictions/echo").json()["info"]["title"]
     assert shared_server.inference.request("OPTIONS", "/predictions/none").status_code == 404
+    for path in (
+        "/explanations/echo",
+        "/models/echo/invoke",
+        "/echo/predict",
+        "/echo/1.0/predict",
+        "/invocations",
+    ):
+        assert shared_server.inference.request("OPTIONS", path).json()["info"]["title"], path
     page = shared_server.inference.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "http://" not in page.text.replace("http://127", "").replace("http://localhost", "").replace(

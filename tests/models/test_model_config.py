@@ -113,6 +113,7 @@ def test_numbers_below_one_are_raised(key: str, name: str) -> None:
         ("batchSize=4.0", "a whole number of at least 1 is needed"),
         ("maxBatchDelay=-1", "a whole number of at least 0 is needed"),
         ("responseTimeout=0", "a whole number of at least 1 is needed"),
+        ("maxBatchDelay=99999999999999", "a whole number of at most 2147483647 is needed"),
         ("deviceType=neuron", "one of cpu, gpu is needed"),
         ("deviceIds=0", "a list of whole numbers is needed"),
         ("deviceIds=[0, -1]", "a whole number of at least 0 is needed"),
@@ -158,7 +159,7 @@ def test_a_batcher_refuses_what_is_no_positive_number(value: str) -> None:
     """The message names key, value and what is needed."""
     message = _refusal(f"batcher: {{maxLatency: {value}}}")
     assert message.startswith("model-config.yaml: batcher.maxLatency=")
-    assert message.endswith(": a whole number of at least 1 is needed")
+    assert message.endswith(": a whole number from 1 to 2147483647 is needed")
 
 
 def test_a_batcher_is_a_mapping_of_single_keys() -> None:

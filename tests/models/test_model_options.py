@@ -305,6 +305,8 @@ def test_settings_bring_their_source(source: str, expected: str) -> None:
         ({"batch_size": -2}, "batch_size=-2: a whole number of at least 1 is needed"),
         ({"max_batch_delay": -5}, "max_batch_delay=-5: a whole number of at least 0 is needed"),
         ({"response_timeout": 0}, "response_timeout=0: a whole number of at least 1 is needed"),
+        ({"max_batch_delay": 10**400}, "max_batch_delay: a whole number of at most 2147483647 is needed"),
+        ({"timeout": 2**31}, "timeout: a whole number of at most 2147483647 is needed"),
         ({"startup_timeout": -3}, "startup_timeout=-3: a whole number of at least 1 is needed"),
         ({"max_batch_size": 0}, "max_batch_size=0: a whole number of at least 1 is needed"),
         ({"max_latency": 0}, "max_latency=0: a whole number of at least 1 is needed"),

@@ -151,8 +151,8 @@ async def test_limits(prepare: Any) -> None:
 
 async def test_batch_beyond_measure(prepare: Any) -> None:
     """A batch size that no frame can hold is refused."""
-    with pytest.raises(BadRequest, match="batch_size=99999999999"):
-        await prepare(parameters={"batch_size": 99999999999})
+    with pytest.raises(BadRequest, match="batch_size=99999999"):
+        await prepare(parameters={"batch_size": 99999999})
 
 
 async def test_too_many_parallel_devices(prepare: Any, store: Path) -> None:

@@ -231,7 +231,7 @@ def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
         ("job_queue_size=1.5", "a whole number of at least 1 is needed"),
         ("default_response_timeout=-1", "a whole number of at least 1 is needed"),
         ("drain_timeout=nan", "a number of at least 0 is needed"),
-        ("silence_timeout=soon", "a number of at least 0 is needed"),
+        ("silence_timeout=soon", "a number of at least 0.1 is needed"),
         ("model_snapshot=1", "a JSON object is needed"),
         ("grpc_inference_port=70000", "a whole number from 0 to 65535 is needed"),
         (

@@ -83,7 +83,17 @@ def _add_inference(app: FastAPI, registry: Registry) -> None:
     app.add_api_route("/ping", ping, methods=ANY_METHOD)
     app.add_api_route("/v1/models", v1_models, methods=["GET"])
     app.add_api_route("/v1/models/{name}", v1_model, methods=["GET"])
-    for path in ("/predictions/{name}", "/predictions/{name}/{version}", "/v1/models/{name}"):
+    for path in (
+        "/predictions/{name}",
+        "/predictions/{name}/{version}",
+        "/predictions/{name}/{version}/{rest:path}",
+        "/explanations/{name}",
+        "/explanations/{name}/{version}",
+        "/v1/models/{name}",
+        "/models/{name}/invoke",
+        "/{name}/predict",
+        "/{name}/{version}/predict",
+    ):
         app.add_api_route(path, model_description, methods=["OPTIONS"])
 
 
@@ -115,6 +125,8 @@ def _add_descriptions(app: FastAPI, roles: set[Role], registry: Registry) -> Non
     app.add_api_route("/api-description", describe, methods=[*ANY_METHOD, "OPTIONS"])
     app.add_api_route("/openapi.json", describe, methods=["GET"])
     app.add_api_route("/docs", docs, methods=["GET"])
+    if "inference" in roles:
+        app.add_api_route("/invocations", describe, methods=["OPTIONS"])
     if "management" in roles:
         for path in ("/models/{name}", "/models/{name}/{version}"):
             app.add_api_route(path, describe_management, methods=["OPTIONS"])

@@ -312,14 +312,22 @@ class HttpProtocol(HttpToolsProtocol):
         """Answers a request that is not going to be read to its end, and closes."""
         self._refused = True
         if exchange is not None:
-            exchange.fail(error)
+            exchange.fail(error, kserve=exchange.target.path.startswith("/v1/"))
             return
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+        if cycle is not None and not cycle.more_body and not cycle.response_complete:
             # Good requests came before: theirs are the answers that are still owed, then the connection ends.
             cycle.keep_alive = False
             return
-        status, body = error_body(error)
+        if cycle is not None and cycle.more_body:
+            if cycle.response_complete:
+                # It was answered before its body had come.
+                self._close_gently()
+                return
+            # Whatever the application still says to this request goes nowhere.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        status, body = error_body(error, kserve=self.url.startswith(b"/v1/"))
         self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0)
         head = f"x-request-id: {make_request_id()}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(status_line(status) + head.encode() + b"connection: close\r\n\r\n" + body)

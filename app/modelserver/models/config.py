@@ -12,6 +12,9 @@ from modelserver.errors import InvalidModel
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+# What fits TorchServe's own integers: more is a mistake, and would not fit a clock.
+LARGEST = 2**31 - 1
+
 BATCH_POLICIES = ("adaptive", "greedy", "window")
 _DEVICE_TYPES = ("cpu", "gpu")
 _PARALLEL_TYPES = ("pp", "tp", "pptp", "custom", "")
@@ -152,9 +155,10 @@ def _integer(minimum: int) -> Callable[[object], int]:
     """A whole number; a smaller one than ``minimum`` is an error."""
 
     def read(value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= LARGEST:
             return value
-        raise ValueError(f"a whole number of at least {minimum} is needed")
+        bound = f"at most {LARGEST}" if isinstance(value, int) and value > LARGEST else f"at least {minimum}"
+        raise ValueError(f"a whole number of {bound} is needed")
 
     return read
 
@@ -163,6 +167,8 @@ def _raised_to_one(value: object) -> int:
     """A whole number; one below 1 becomes 1."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError("a whole number of at least 1 is needed")  # noqa: TRY004 - as for all values
+    if value > LARGEST:
+        raise ValueError(f"a whole number of at most {LARGEST} is needed")
     if value < 1:
         raise _CorrectedError("a whole number of at least 1 is needed", 1)
     return value
@@ -275,10 +281,10 @@ def _positive(key: str, value: object) -> int:
     number = value
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) < 19:
         number = int(value)
-    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+    if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= LARGEST:
         return number
     raise InvalidModel(
-        f"model-config.yaml: batcher.{key}={_shown(value)}: a whole number of at least 1 is needed"
+        f"model-config.yaml: batcher.{key}={_shown(value)}: a whole number from 1 to {LARGEST} is needed"
     )
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modelserver.errors import BadRequest
-from modelserver.models.config import BATCH_POLICIES, Batcher, ModelConfig
+from modelserver.models.config import BATCH_POLICIES, LARGEST, Batcher, ModelConfig
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
 
@@ -379,6 +379,8 @@ def _at_least(minimum: int, **parameters: int | None) -> None:
     for name, value in parameters.items():
         if value is not None and value < minimum:
             raise BadRequest(f"{name}={value}: a whole number of at least {minimum} is needed")
+        if value is not None and value > LARGEST:
+            raise BadRequest(f"{name}: a whole number of at most {LARGEST} is needed")
 
 
 def _one_of(choices: tuple[str, ...], **parameters: str | bool | None) -> None:

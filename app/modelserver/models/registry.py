@@ -30,6 +30,8 @@ _log = logging.getLogger("modelserver.models")
 
 # Each is a process.
 MAX_WORKERS = 1024
+# Of a model's name, in characters: it becomes part of paths, file names and log lines.
+LONGEST_NAME = 256
 
 __all__ = ["ModelVersion", "Registry", "Scaling"]
 
@@ -252,8 +254,10 @@ class Registry:
 
 def check_name(name: str) -> None:
     """Raises :class:`InvalidModel` for a name that no path could ask for, so that nobody could remove it."""
-    if "/" in name or not name.isprintable():
+    if "/" in name or name in (".", "..") or not name.isprintable():
         raise InvalidModel(f"The model name {name!r} cannot be part of a path.")
+    if len(name) > LONGEST_NAME:
+        raise InvalidModel(f"The model name has {len(name)} characters, {LONGEST_NAME} are allowed.")
 
 
 def check_workers(count: int) -> None:

@@ -45,7 +45,7 @@ class Key:
     category: Category = "C"
     variable: str | None = ""
     flag: str | None = None
-    minimum: int | None = None
+    minimum: float | None = None
     maximum: int | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
@@ -215,6 +215,14 @@ _BATCHING_KEYS = (
         "The id of the first worker.",
         minimum=0,
     ),
+    Key(
+        BATCHING,
+        "worker_start",
+        Kind.CHOICE,
+        "auto",
+        "auto: fork workers from a process that has imported torch, where that is safe; spawn: never.",
+        choices=("auto", "spawn"),
+    ),
 )
 
 _LIMIT_KEYS = (
@@ -239,7 +247,7 @@ _LIMIT_KEYS = (
         "unregister_model_timeout",
         Kind.INTEGER,
         "120",
-        "Seconds to wait for a worker to end when a model is scaled down or unregistered.",
+        "Seconds to wait for a worker to end when a model is unregistered.",
         minimum=0,
     ),
     Key(
@@ -248,7 +256,7 @@ _LIMIT_KEYS = (
         Kind.NUMBER,
         "30",
         "Seconds without a sign of life after which a worker is replaced.",
-        minimum=0,
+        minimum=0.1,
     ),
     Key(
         LIMITS,

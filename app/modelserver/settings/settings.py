@@ -57,6 +57,7 @@ class Settings:
     job_queue_bytes: int = 512 * 1024 * 1024
     default_workers_per_model: int = 0
     initial_worker_port: int = 9000
+    worker_start: Literal["auto", "spawn"] = "auto"
 
     default_response_timeout: int = 120
     default_startup_timeout: int = 120
