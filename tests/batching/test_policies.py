@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from dataclasses import dataclass
 
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 
 from modelserver.batching.policies import (
     Adaptive,
+    ArrivalEstimate,
     CostCurve,
     GapEstimate,
     Greedy,
     Policy,
+    ReturnEstimate,
     Waiting,
     Window,
+    WorkerEstimate,
     make_policy,
 )
 from modelserver.batching.queue import BatchQueue
@@ -175,6 +179,91 @@ def test_pauses_are_no_gaps() -> None:
     assert gap.mean == pytest.approx(0.001)
 
 
+def test_arrivals_are_timed_one_by_one_and_in_groups() -> None:
+    """The mean gap is that of instances; before two arrivals there is none."""
+    single, grouped = ArrivalEstimate(), ArrivalEstimate()
+    assert single.gap == single.newest == math.inf
+    for i in range(300):
+        single.add(1, i * 0.25, pause=1.0)
+        grouped.add(5, i * 0.25, pause=1.0)
+
+    assert single.gap == pytest.approx(0.25)
+    assert grouped.gap == pytest.approx(0.05, rel=1e-3)
+    assert single.newest == grouped.newest == 0.25
+
+
+def test_a_night_counts_as_one_pause() -> None:
+    """The first request after hours without any does not make the usual gap a long one."""
+    arrivals = ArrivalEstimate()
+    for i in range(100):
+        arrivals.add(1, i * 0.01, pause=0.1)
+    arrivals.add(1, 30_000.0, pause=0.1)
+
+    assert 0.01 < arrivals.gap < 0.02
+    assert arrivals.newest > 20_000.0
+
+
+def test_without_a_cost_no_gap_is_learned() -> None:
+    """Before a batch came back nobody knows what a pause is."""
+    arrivals = ArrivalEstimate()
+    for i in range(10):
+        arrivals.add(1, i * 0.01, pause=0.0)
+
+    assert arrivals.gap == math.inf
+
+
+@given(workers=st.integers(1, 12), seconds=st.floats(1e-4, 10.0))
+def test_workers_are_counted_when_all_compute(workers: int, seconds: float) -> None:
+    """Batches that overlap tell how many workers there are, in step or one after another."""
+    for shift in (0.0, seconds / workers):
+        estimate = WorkerEstimate()
+        for turn in range(4):
+            for worker in range(workers):
+                began = turn * 1.001 * seconds + worker * shift
+                estimate.add(began, began + seconds)
+
+        assert estimate.count == workers
+
+
+def test_workers_that_are_gone_are_forgotten() -> None:
+    """After a hundred batches of one worker the other three do not count any more."""
+    estimate = WorkerEstimate()
+    for turn in range(4):
+        for _ in range(4):
+            estimate.add(turn * 1.0, turn + 0.9)
+    assert estimate.count == 4
+    for turn in range(10, 110):
+        estimate.add(turn * 1.0, turn + 0.9)
+
+    assert estimate.count == 1
+
+
+def test_clients_in_step_are_seen_to_come_back() -> None:
+    """Those who are back within the silence count, and what would have come anyhow is taken off."""
+    step, chance = ReturnEstimate(), ReturnEstimate()
+    for turn in range(50):
+        step.answered(8, turn * 1.0, silence=0.01, gap=0.125)
+        chance.answered(8, turn * 1.0, silence=0.25, gap=0.125)
+        for i in range(8):
+            step.arrived(1, turn + 0.005)
+            chance.arrived(1, turn + (i + 1) * 0.12)
+
+    assert step.share == pytest.approx(0.99, abs=0.02)
+    assert step.usual
+    assert step.missing == 0
+    assert chance.share == pytest.approx(0.0, abs=0.05)
+    assert not chance.usual
+
+
+def test_silence_says_nothing_about_returns() -> None:
+    """Answers after which nobody came at all, as at the end of a test, leave the estimate as it is."""
+    estimate = ReturnEstimate()
+    for turn in range(50):
+        estimate.answered(8, turn * 1.0, silence=0.01, gap=1.0)
+
+    assert estimate.share == 1.0
+
+
 # -- when adaptive holds
 
 
@@ -243,6 +332,90 @@ def test_adaptive_gives_up_when_the_burst_is_over() -> None:
 
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.005) > 100.005
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.007) <= 100.007
+
+
+def independent(policy: Adaptive, gap: float, workers: int) -> Adaptive:
+    """Has seen arrivals every ``gap`` seconds until 100 s, and ``workers`` in turn with batches of
+    40 ms + 1 ms * n whose answers bring nobody back.
+    """
+    times = [(100.0 - i * gap, 0, 1) for i in range(400)]
+    turns = 40 * workers
+    times += [(99.9 - i * 0.049 / workers, 1, 1 + i % 8) for i in range(turns)]
+    for at, what, count in sorted(times):
+        if what == 0:
+            policy.arrived(1, at)
+        else:
+            policy.finished(count, 0.040 + 0.001 * count, at)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("workers", "gap", "turn"),
+    [
+        (1, 0.009, 5.0),  # n* = 40 / (9 - 1)
+        (4, 0.004, 1.25 * 40 / 15),  # n* = 40 / (16 - 1), and a quarter more for four
+        (2, 0.0055, 5.0),  # n* = 40 / (11 - 1), and a quarter more
+    ],
+)
+def test_the_last_worker_waits_for_a_batch_of_its_turn(workers: int, gap: float, turn: float) -> None:
+    """Independent arrivals: fewer than n* = a / (k*g - b) are held, n* are not."""
+    policy = independent(Adaptive(10.0), gap, workers)
+    few, enough = math.ceil(turn) - 1, math.ceil(turn + 1e-6)
+
+    held = policy.due(one_idle(few, 100.0, 100.0), now=100.0)
+
+    assert 100.0 < held <= 100.0 + 5 * gap + 1e-9
+    assert policy.due(one_idle(enough, 100.0, 100.0), now=100.0) == 100.0
+
+
+@given(
+    delay=st.floats(0.0, 0.1),
+    gap=st.floats(1e-5, 0.1),
+    count=st.integers(1, 64),
+    spread=st.floats(0.0, 0.2),
+    workers=st.integers(1, 4),
+)
+def test_a_turn_never_lasts_beyond_the_cap(
+    delay: float, gap: float, count: int, spread: float, workers: int
+) -> None:
+    """Whatever the arrivals, the oldest instance waits for its worker's turn at most the given delay."""
+    policy = independent(Adaptive(delay), gap, workers)
+
+    due = policy.due(one_idle(count, 100.0 - spread, 100.0), now=100.0)
+
+    assert due <= max(100.0, 100.0 - spread + delay)
+
+
+def test_arrivals_all_at_one_moment_are_not_held_for_ever() -> None:
+    """A usual gap of nothing at all, after very many instances at once, gives a moment, not a NaN."""
+    policy = independent(Adaptive(10.0), 0.009, 1)
+    policy.arrived(100_000, 100.0)
+
+    assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) == 100.0
+
+
+def test_a_turn_that_is_over_ends_the_hold() -> None:
+    """The oldest has waited a turn and a quarter: what is there goes."""
+    policy = independent(Adaptive(10.0), 0.008, 1)  # n* = 40 / 7, a turn of 46 ms
+
+    assert policy.due(one_idle(1, 99.944, 100.0), now=100.0) > 100.0
+    assert policy.due(one_idle(1, 99.942, 100.0), now=100.0) <= 100.0
+
+
+def test_a_wait_that_costs_more_than_a_batch_saves_is_not_made() -> None:
+    """n * (g + b) at twice the fixed cost is the limit: 2 * 40 / (2 + 1) = 26.7."""
+    policy = independent(Adaptive(10.0), 0.002, 1)  # n* = 40
+
+    assert policy.due(one_idle(26, 100.0, 100.0), now=100.0) > 100.0
+    assert policy.due(one_idle(27, 100.0, 100.0), now=100.0) == 100.0
+
+
+def test_an_arrival_after_a_pause_is_not_held() -> None:
+    """What comes later than a fixed cost after the one before it has nobody to share a batch with."""
+    policy = independent(Adaptive(10.0), 0.004, 4)
+    policy.arrived(1, 100.050)
+
+    assert policy.due(one_idle(1, 100.050, 100.050), now=100.050) == 100.050
 
 
 @given(

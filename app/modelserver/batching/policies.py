@@ -5,25 +5,26 @@ Three answers, in the order in which they wait less:
 * ``window``: when the oldest instance has waited ``max_delay`` (TorchServe's and KServe's documented rule,
   with the clock started at arrival). Requests that come within the window share a batch; a lone one pays all
   of it.
-* ``adaptive``: at once, unless a hold pays. It learns what a batch costs, t(n) = a + b*n, and g, the time from
-  one arrival to the next, and holds for two reasons:
+* ``adaptive``: at once, unless a hold pays. It learns what a batch costs, t(n) = a + b*n, and the gap g from
+  one arrival to the next, and whether clients come back as soon as they are answered. It holds
 
-  *For those who come back.* Clients in step would otherwise split: one request is back first and goes alone,
-  and all others wait for it, again and again. So until as many instances came as the last batch answered, a
-  batch is held, as long as that pays: sending n instances now makes the next arrival, expected after the gap
-  g within a burst, wait for what is left of t(n); holding for it delays the n waiting ones by g + b each:
+  *for those who come back*, if most do. Clients in step would otherwise split: one request is back first and
+  goes alone, and all others wait for it, again and again. So until as many instances came as the last batch
+  answered, a batch is held, as long as that pays: sending n instances now makes the next arrival, expected
+  after the gap g within a burst, wait for what is left of t(n); holding for it delays the n waiting ones by
+  g + b each:
 
       n * (g + b) < t(n) - g
 
-  This hold ends when nothing came for a few gaps after the later of that batch's end and the last arrival,
-  and it is made only while most clients were indeed seen to come back at once.
+  This hold ends when nothing came for a few gaps after the later of that batch's end and the last arrival.
 
-  *For the workers' turns.* k workers that begin together end together, and all that come meanwhile wait for
-  the end. They do best one after another, each taking what came in its turn of t(n)/k:
+  *for the workers' turns*, if most do not. k workers that begin together end together, and all that come
+  meanwhile wait for the end. They do best one after another, each taking what came in its turn of t(n)/k:
 
       n* = t(n*) / (k * g), so n* = a / (k*g - b)
 
-  The last idle worker is kept for a batch of n*, or until one turn, n* * g, is over since the oldest came or
+  The last idle worker is kept for a batch of n* (for several workers a quarter more: that leaves the time
+  which keeps them apart), or until such a turn, n* * g, has been over for a while since the oldest came, or
   nothing came for a few gaps; and only while the wait, n * (g + b), costs less than twice the a that sharing
   a batch saves (twice: a second of a worker delays everybody who comes meanwhile).
 
@@ -118,8 +119,11 @@ class Adaptive:
     LONGEST_SILENCE = 0.2
     # A second of a worker is worth this many of a request's waiting.
     WORTH = 2.0
-    # Turns are a little longer than the mean: arrivals scatter.
+    # Several workers stay apart if each waits for a little more than it would have to ...
+    SPARE = 1.25
+    # ... and arrivals scatter: a turn may last longer than its mean, with gaps of up to this many usual ones.
     SLACK = 1.25
+    TURN_PATIENCE = 5.0
 
     def __init__(self, max_delay: float) -> None:
         self.max_delay = max_delay
@@ -128,22 +132,24 @@ class Adaptive:
         self._cost = CostCurve()
         self._workers = WorkerEstimate()
         self._return = ReturnEstimate()
+        self._line = (0.0, 0.0)
 
     def arrived(self, count: int, now: float) -> None:
-        a, _ = self._cost.line()
+        a = self._line[0]
         self._burst.add(count, now, longest=self.LONGEST_GAP * a)
         self._arrivals.add(count, now, pause=2 * a)
         self._return.arrived(count, now)
 
     def finished(self, count: int, seconds: float, now: float) -> None:
         self._cost.add(count, seconds)
+        self._line = self._cost.line()
         self._workers.add(now - seconds, now)
-        self._return.answered(count, now, self._silence(self._cost.line()[0]), self._arrivals.gap)
+        self._return.answered(count, now, self._silence(self._line[0]), self._arrivals.gap)
 
     def due(self, waiting: Waiting, now: float) -> float:
         if waiting.idle_workers > 1:
             return now
-        a, b = self._cost.line()
+        a, b = self._line
         end = self._all_back(waiting, a, b) if self._return.usual else self._turn_over(waiting, a, b)
         return now if end <= now else min(end, waiting.oldest + self.max_delay)
 
@@ -165,13 +171,16 @@ class Adaptive:
         """The end of a hold for the worker's turn; the distant past for none."""
         n, gap = waiting.count, self._arrivals.gap
         # What comes less often than a fixed cost is over has nothing to share.
-        if self._arrivals.newest >= a or n * (gap + b) >= self.WORTH * a:
+        if gap <= 0.0 or self._arrivals.newest >= a or n * (gap + b) >= self.WORTH * a:
             return -math.inf
-        room = self._workers.count * gap - b
+        workers = self._workers.count
+        room = workers * gap - b
         target = a / room if room > 0.0 else math.inf
+        if target > 1.0 and workers > 1:
+            target *= self.SPARE
         if n >= target:
             return -math.inf
-        return min(waiting.oldest + self.SLACK * target * gap, waiting.newest + self.PATIENCE * gap)
+        return min(waiting.oldest + self.SLACK * target * gap, waiting.newest + self.TURN_PATIENCE * gap)
 
 
 class ArrivalEstimate:
@@ -226,9 +235,9 @@ class WorkerEstimate:
 class ReturnEstimate:
     """Whether clients ask again as soon as they are answered.
 
-    ``missing`` instances were answered last and have not come back, counting since ``since``. ``share`` is the
-    part that comes back within the silence given, beyond those who would have come anyhow: 1 for clients in
-    step, about 0 for arrivals that know nothing of answers. It begins as 1.
+    ``missing`` instances of those answered at ``since`` have not come back. ``share`` is the part that comes
+    back within the silence given, beyond those who would have come anyhow: 1 for clients in step, about 0 for
+    arrivals that know nothing of answers. It begins as 1.
     """
 
     WEIGHT = 0.2

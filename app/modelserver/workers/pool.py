@@ -123,7 +123,9 @@ class Pool:
         self.min_workers = 0
         self.max_workers = 0
         self.limits = limits
-        policy = make_policy(limits.policy, limits.max_delay)
+        # A batch of one is always full: there is nothing to hold, and nothing to learn for it.
+        name = limits.policy if limits.batch_size > 1 else "greedy"
+        policy = make_policy(name, limits.max_delay)
         self.queue = BatchQueue(limits.batch_size, policy, limits.max_requests, limits.max_bytes)
         self._label = label
         self._spec = spec

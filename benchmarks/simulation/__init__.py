@@ -1,0 +1,1 @@
+"""A simulated server: the real queue and policies, simulated clients, workers and time."""

@@ -1,0 +1,61 @@
+"""When requests come: independent of the answers (open loop), or after them (closed loop)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+Pattern = Literal["poisson", "bursty", "diurnal", "closed"]
+PATTERNS: tuple[Pattern, ...] = ("poisson", "bursty", "diurnal", "closed")
+Arrivals = Callable[[float, Random], Iterator[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """A closed loop: each of ``count`` clients waits for its answer, thinks, and asks again.
+
+    ``think`` is the mean of exponentially distributed seconds; 0 asks again at once.
+    """
+
+    count: int
+    think: float
+
+    def pause(self, chance: Random) -> float:
+        """Seconds until the next request of a client."""
+        return chance.expovariate(1 / self.think) if self.think else 0.0
+
+
+def poisson(rate: float, chance: Random) -> Iterator[float]:
+    """Ascending times without end, ``rate`` per second, each independent of all others."""
+    now = 0.0
+    while True:
+        now += chance.expovariate(rate)
+        yield now
+
+
+def bursty(rate: float, chance: Random, *, on: float = 0.5, off: float = 0.5) -> Iterator[float]:
+    """Poisson arrivals while ON, none while OFF, ``rate`` per second on average.
+
+    Both phases last exponentially distributed seconds with the means ``on`` and ``off``.
+    """
+    inside = poisson(rate * (on + off) / on, chance)
+    shift, end = 0.0, chance.expovariate(1 / on)
+    for at in inside:
+        while at > end:
+            shift += chance.expovariate(1 / off)
+            end += chance.expovariate(1 / on)
+        yield at + shift
+
+
+def diurnal(rate: float, chance: Random, *, period: float = 20.0, swing: float = 0.6) -> Iterator[float]:
+    """Poisson arrivals whose rate swings like a sine by ``swing`` of its mean, once in ``period`` seconds."""
+    for at in poisson(rate * (1 + swing), chance):
+        share = (1 + swing * math.sin(2 * math.pi * at / period)) / (1 + swing)
+        if chance.random() < share:
+            yield at
+
+
+OPEN: dict[Pattern, Arrivals] = {"poisson": poisson, "bursty": bursty, "diurnal": diurnal}
