@@ -87,6 +87,9 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def close(self) -> None:
+        pass
+
     def pause_reading(self) -> None:
         pass
 
