@@ -32,6 +32,7 @@ _ALLOWED = {
     "wire": set(),
     "worker": {"wire", "modelserver_handlers"},
     "telemetry": {"errors", "settings"},
+    "tuning": {"models", "settings", "errors"},
     "settings": {"errors"},
     "errors": set(),
     "ids": set(),

@@ -36,6 +36,8 @@ _WITHOUT_MEANING = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["tune"]:
+        return tune(arguments[1:])
     options = build_parser().parse_args(arguments)
     if options.version:
         print(f"modelserver Version is {__version__}")
@@ -51,7 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of reference 2, and ours."""
-    parser = argparse.ArgumentParser("modelserver", description="Serves PyTorch models over HTTP.")
+    parser = argparse.ArgumentParser(
+        "modelserver",
+        description="Serves PyTorch models over HTTP.",
+        epilog="modelserver tune --help: find batch size, workers and threads for a model on this machine.",
+    )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-v", "--version", action="store_true", help="print the version and leave")
     action.add_argument("--start", action="store_true", help="start the server (also without this flag)")
@@ -75,6 +81,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--print-settings", action="store_true", help="print every setting and where it came from")
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
     return parser
+
+
+def tune(arguments: Sequence[str]) -> int:
+    """``modelserver tune``; what it needs is imported for it only."""
+    from modelserver.tuning import command  # noqa: PLC0415
+
+    return command.main(arguments)
 
 
 def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:

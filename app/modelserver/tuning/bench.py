@@ -1,0 +1,110 @@
+"""The real bench: a server of our own, the model behind it, and clients in this process."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from modelserver.tuning.client import Load, at_rate, closed_loop, post
+from modelserver.tuning.errors import Refused, TuningError
+from modelserver.tuning.figure import Figure, summed_up
+from modelserver.tuning.own_server import NAME, OwnServer, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+    from pathlib import Path
+
+    from modelserver.tuning.figure import Run
+    from modelserver.tuning.setting import Setting
+    from modelserver.tuning.source import Source
+
+_ROUNDS = 3  # answers per client that a measurement has at least, if that does not take too long
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What is sent: a body and its content type."""
+
+    name: str
+    body: bytes
+    content_type: str
+
+
+class LocalBench:
+    """Measures on this machine; to be closed.
+
+    Args:
+        source: the model.
+        inputs: are sent in turn.
+        folder: its own.
+        base: a configuration file for the server.
+    """
+
+    def __init__(self, source: Source, inputs: Sequence[Input], folder: Path, base: Path | None) -> None:
+        self._source = source
+        self._inputs = inputs
+        self._requests = [post(f"/predictions/{NAME}", i.body, i.content_type) for i in inputs]
+        self._folder = folder
+        self._base = base
+        self._numbers: Iterator[int] = itertools.count()
+        self._server: OwnServer | None = None
+        self._threads: int | None = None
+        self.description: dict[str, Any] = {}
+
+    def now(self) -> float:
+        """Seconds of a clock that only goes forward."""
+        return time.monotonic()
+
+    def serve(self, setting: Setting) -> int:
+        """See ``Bench``. Another number of threads takes another server.
+
+        Raises Refused, TuningError.
+        """
+        if self._server is None or self._threads != setting.threads:
+            self.close()
+            self._threads = setting.threads
+            self._server = OwnServer(
+                self._folder / f"server{next(self._numbers)}",
+                self._source.store,
+                base=self._base,
+                largest_body=max(len(given.body) for given in self._inputs),
+                threads=setting.threads,
+            )
+        try:
+            self.description = self._server.register(self._source.url, setting)
+            for given in self._inputs:
+                status, body = self._server.ask(given.body, given.content_type)
+                if not 200 <= status < 300:
+                    raise Refused(f"{given.name} was answered {status}: {message_of(body)}")
+        except OSError as error:
+            raise TuningError(f"The server that is measured does not answer any more: {error}") from error
+        return int(self.description["jobQueueStatus"]["remainingCapacity"])
+
+    def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
+        """See ``Bench``."""
+        load = Load(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
+        return summed_up(_run(closed_loop(load, clients)), clients=clients)
+
+    def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
+        """See ``Bench``."""
+        load = Load(self._requests, self._port, seconds, settle)
+        return summed_up(_run(at_rate(load, rate)), offered=rate)
+
+    @property
+    def _port(self) -> int:
+        assert self._server is not None  # noqa: S101 - a setting is served before it is measured
+        return self._server.inference
+
+    def close(self) -> None:
+        """Ends the server."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+
+def _run(load: Coroutine[Any, Any, Run]) -> Run:
+    return uvloop.run(load)

@@ -1,0 +1,11 @@
+"""What ends a tuning without a result."""
+
+from __future__ import annotations
+
+
+class TuningError(Exception):
+    """The model cannot be tuned; the message says why, for the user."""
+
+
+class Refused(TuningError):
+    """The server did not take a setting; others may still work."""

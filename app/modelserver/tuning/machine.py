@@ -1,0 +1,71 @@
+"""What the figures depend on besides the settings: the machine and the versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from modelserver import __version__
+from modelserver.settings.cpus import usable_cpus
+from modelserver.tuning.own_server import THREAD_VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PACKAGES = ("torch", "torchvision")
+
+
+BUSY = 15.0  # percent of all processors from which on others disturb
+
+
+def others_percent() -> float:
+    """How much of the machine's processors is in use right now, in percent; takes half a second."""
+    return float(psutil.cpu_percent(interval=0.5))
+
+
+def machine_facts(description: Mapping[str, Any], others: float) -> dict[str, str]:
+    """By name; ``description`` is the server's of the model, whose workers say if they use a GPU.
+
+    ``others`` is what other programs used before the start, in percent.
+    """
+    workers = description.get("workers") or [{}]
+    threads = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if os.environ.get(name)]
+    facts = {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": cpu_model(),
+        "cores": str(usable_cpus()),
+        "device": "GPU" if workers[0].get("gpu") else "CPU",
+        "environment": " ".join(threads),
+        "used by other programs before the start": f"{others:.0f} %" if others >= BUSY else "",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "modelserver": __version__,
+    }
+    return {name: fact for name, fact in (facts | _versions()).items() if fact}
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The name that the processor gives itself."""
+    try:
+        lines = cpuinfo.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _versions() -> dict[str, str]:
+    return {package: _version(package) for package in _PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,217 @@
+"""A server of the tuner's own: on free loopback ports, in a folder of its own, ended with the tuning."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import psutil
+
+from modelserver.settings.settings import Settings
+from modelserver.tuning.client import HOST
+from modelserver.tuning.errors import Refused, TuningError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from modelserver.tuning.setting import Setting
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+NAME = "tuned"
+QUEUE = 100_000  # requests: no load of the tuner fills it
+_START_TIMEOUT = 60.0
+_STOP_TIMEOUT = 20.0
+_REGISTER_TIMEOUT = 900.0
+_LAST_OUTPUT = 2000
+
+
+class OwnServer:
+    """A running server with at most one model, named ``tuned``.
+
+    Args:
+        folder: its own, for configuration, logs and temporary files.
+        store: the model store.
+        base: a configuration file whose settings hold too, apart from addresses and models to load.
+        largest_body: bytes that a request may have at least.
+        threads: per worker; None leaves it to the server.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Path,
+        *,
+        base: Path | None = None,
+        largest_body: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        self.inference, self._management, metrics = free_ports(3)
+        self._folder = folder
+        self._temp = folder / "tmp"
+        self._temp.mkdir(parents=True, exist_ok=True)
+        config = folder / "config.properties"
+        settings = {
+            "inference_address": f"http://{HOST}:{self.inference}",
+            "management_address": f"http://{HOST}:{self._management}",
+            "metrics_address": f"http://{HOST}:{metrics}",
+            "model_store": store,
+            "load_models": "",
+            "model_snapshot": "",
+            "enable_envvars_config": "false",
+            "enable_model_api": "true",
+            "disable_token_authorization": "true",
+            "disable_system_metrics": "true",
+            "job_queue_size": QUEUE,
+        }
+        own = "".join(f"{key}={value}\n" for key, value in settings.items() if value != "" or base)
+        if largest_body > Settings().max_request_size:
+            own += f"max_request_size={largest_body}\n"
+        config.write_bytes((base.read_bytes() + b"\n" if base else b"") + own.encode())
+        self._registered = False
+        self._process = self._start(config, threads)
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, config: Path, threads: int | None) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
+        with (self._folder / "output").open("wb") as output:
+            return subprocess.Popen(  # noqa: S603 - our own interpreter and file
+                [*command, "--ts-config", str(config)],
+                cwd=self._folder,
+                env=own_environment(os.environ, threads) | {"TMPDIR": str(self._temp)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # The terminal's Ctrl-C is for the tuner, which ends its server in order.
+                start_new_session=True,
+            )
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                if self._call(self.inference, "GET", "/ping", timeout=5)[0] < 500:
+                    return
+            time.sleep(0.02)
+        raise TuningError(f"The server that is to be measured does not start:\n{self._output()}")
+
+    def register(self, url: str, setting: Setting) -> dict[str, Any]:
+        """Serve the model with a setting instead of the last one; returns its description.
+
+        Raises Refused with the server's answer if it cannot be served so.
+        """
+        self.unregister()
+        query = urlencode({"url": url, "model_name": NAME, "synchronous": "true", **setting.parameters()})
+        status, body = self._call(self._management, "POST", f"/models?{query}", timeout=_REGISTER_TIMEOUT)
+        if status != 200:
+            raise Refused(message_of(body) or f"registration was answered {status}")
+        self._registered = True
+        _, body = self._call(self._management, "GET", f"/models/{NAME}")
+        described: dict[str, Any] = json.loads(body)[0]
+        return described
+
+    def unregister(self) -> None:
+        """Ends the model's workers, if there is a model."""
+        if self._registered:
+            self._registered = False
+            self._call(self._management, "DELETE", f"/models/{NAME}", timeout=_REGISTER_TIMEOUT)
+
+    def ask(self, body: bytes, content_type: str) -> tuple[int, bytes]:
+        """One prediction: status and body."""
+        return self._call(
+            self.inference,
+            "POST",
+            f"/predictions/{NAME}",
+            body,
+            {"Content-Type": content_type},
+            _REGISTER_TIMEOUT,
+        )
+
+    def stop(self) -> None:
+        """Ends the server and whatever it started, first kindly."""
+        relatives = _family(self._process.pid)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_TIMEOUT)
+        for relative in relatives:
+            with contextlib.suppress(psutil.Error):
+                relative.kill()
+        self._process.wait()
+
+    def _call(  # noqa: PLR0917 - in the order of an HTTP request
+        self,
+        port: int,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 60,
+    ) -> tuple[int, bytes]:
+        """One HTTP exchange on a connection of its own. Raises OSError, of which the server's end is one."""
+        connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
+        try:
+            connection.request(method, target, body, dict(headers or {}))
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except http.client.HTTPException as error:
+            raise ConnectionError(repr(error)) from error
+        finally:
+            connection.close()
+
+    def _output(self) -> str:
+        return (self._folder / "output").read_text("utf-8", "replace")[-_LAST_OUTPUT:]
+
+
+def own_environment(environment: Mapping[str, str], threads: int | None) -> dict[str, str]:
+    """That of the server: without what configures another server, with the workers' threads."""
+    foreign = ("TS_", "MODELSERVER_")
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(foreign) and name not in {"LOG_LOCATION", "METRICS_LOCATION", "TEMP"}
+    }
+    if kept.get("PYTHONPATH"):
+        parts = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
+    return kept if threads is None else kept | dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def message_of(body: bytes) -> str:
+    """What an error body says, on one line."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    said = document.get("message") if isinstance(document, dict) else None
+    return " ".join(str(said or body.decode("utf-8", "replace")).split())[:_LAST_OUTPUT]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _family(pid: int) -> Iterable[psutil.Process]:
+    try:
+        head = psutil.Process(pid)
+        return [head, *head.children(recursive=True)]
+    except psutil.Error:
+        return []

@@ -1,0 +1,75 @@
+"""The model to tune, made ready once: every registration then serves the same unpacked folder."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelserver.errors import ModelServerError
+from modelserver.models.archive import ModelArchive, open_archive
+from modelserver.models.config import parse_model_config
+from modelserver.models.sources import locate
+from modelserver.models.urls import UrlPolicy, scheme
+from modelserver.tuning.errors import TuningError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model ready to be registered as ``url`` from ``store``.
+
+    ``asked`` is what the user named it by, ``config_text`` the archive's ``model-config.yaml`` if it has one,
+    ``handler`` and ``version`` what its manifest says.
+    """
+
+    asked: str
+    name: str
+    store: Path
+    url: str
+    config_text: str | None = None
+    handler: str | None = None
+    version: str = "1.0"
+
+
+def open_source(model: str, store: Path | None, workdir: Path) -> Source:
+    """Find, fetch and unpack a model; what has to be written goes to ``workdir``.
+
+    ``model`` is what ``url`` of a registration may be, or the path of an archive or folder anywhere. Raises
+    TuningError with the reason.
+    """
+    try:
+        archive = _open(model, store, workdir)
+        if archive.config_text is not None:
+            parse_model_config(archive.config_text)
+    except ModelServerError as error:
+        raise TuningError(error.message) from error
+    manifest = archive.manifest
+    folder = archive.model_dir
+    return Source(
+        model,
+        manifest.model_name or _name_of(model),
+        folder.parent,
+        folder.name,
+        archive.config_text,
+        manifest.handler,
+        manifest.model_version,
+    )
+
+
+def _open(model: str, store: Path | None, workdir: Path) -> ModelArchive:
+    fetched, unpacked = workdir / "store", workdir / "models"
+    fetched.mkdir(parents=True, exist_ok=True)
+    path, kind = Path(model), scheme(model)
+    url, place = model, store if store is not None and kind in (None, "torchvision") else fetched
+    # What the store has under this name comes first, as for the server.
+    if kind is None and path.exists() and not (place / path.name).exists():
+        url, place = path.resolve().name, path.resolve().parent
+    # Whoever types the command is the operator: any URL is allowed.
+    located = asyncio.run(locate(url, place, UrlPolicy(operator_set=True), unpacked))
+    return open_archive(located.path, url, unpacked, temporary=located.temporary)
+
+
+def _name_of(model: str) -> str:
+    name = re.split(r"[/\\]", model.partition("?")[0].rstrip("/"))[-1]
+    return re.sub(r"[^\w.-]", "_", re.sub(r"\.(mar|tar\.gz|tgz|model)$", "", name)) or "model"

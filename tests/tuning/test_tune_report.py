@@ -1,0 +1,116 @@
+"""The report."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.tuning.choice import Point
+from modelserver.tuning.figure import void
+from modelserver.tuning.report import curve_chart, curve_png, html_report, results_json
+from modelserver.tuning.setting import Setting
+from modelserver.tuning.svg import Chart, Series, draw, ticks
+
+if TYPE_CHECKING:
+    from modelserver.tuning.tuner import Result
+
+EVIL = '<script>alert("x")</script>&'
+
+
+class Tags(HTMLParser):
+    """Collects the names and addresses of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def page(result: Result, title: str = "model") -> str:
+    return html_report(title, result, {"processor": EVIL}, f"# {EVIL}\n", f"use {EVIL}")
+
+
+def test_names_from_outside_are_escaped(result: Result) -> None:
+    """Names of models, machines and reasons are text, whatever they contain."""
+    result.points.append(Point(Setting(2), void(EVIL)))
+    result.remarks.append(EVIL)
+    html = page(result, EVIL)
+    tags = Tags()
+    tags.feed(html)
+
+    assert "script" not in tags.names
+    assert EVIL not in html
+    assert html.count("&lt;script&gt;") >= 5
+
+
+def test_the_page_needs_nothing_else(result: Result) -> None:
+    """No address leads out of it, and the curve is drawn in it."""
+    tags = Tags()
+    tags.feed(page(result))
+
+    assert tags.addresses == []
+    assert tags.names.count("svg") == 2
+
+
+def test_the_page_says_whether_the_goal_is_kept(result: Result) -> None:
+    """In so many words."""
+    assert ">p99&lt;=70ms</strong>: kept." in page(result)
+    result.met = False
+    assert "not met" in page(result)
+
+
+def test_the_chart_is_well_formed_and_shows_the_limit(result: Result) -> None:
+    """It has the curve, the other settings and a line where the limit is."""
+    root = ET.fromstring(draw(curve_chart(result)))
+    kinds = [element.tag for element in root]
+
+    assert kinds.count("polyline") == 2
+    assert [e.text for e in root if e.get("class") == "limit" and e.text] == ["p99<=70ms"]
+    assert kinds.count("circle") > len(result.curve)
+
+
+def test_a_chart_without_points_can_be_drawn() -> None:
+    """And one with values that are no numbers leaves them out."""
+    empty = ET.fromstring(draw(Chart("t", "x", "y", [])))
+    odd = ET.fromstring(draw(Chart("t", "x", "y", [Series("s", [(1.0, math.nan), (1.0, 2.0)], "one")])))
+
+    assert [e.tag for e in empty].count("circle") == 0
+    assert [e.tag for e in odd].count("circle") == 2
+
+
+@pytest.mark.parametrize("largest", [0.003, 0.7, 1.0, 6.0, 99.0, 100.0, 12345.0])
+def test_ticks_are_few_and_reach_the_largest(largest: float) -> None:
+    """They begin at 0 and are equally far from each other."""
+    found = ticks(largest)
+
+    assert found[0] == 0.0
+    assert found[-1] >= largest * (1 - 1e-9)
+    assert 3 <= len(found) <= 8
+
+
+def test_the_results_are_json(result: Result) -> None:
+    """With every figure; what is no number is null."""
+    result.points.append(Point(Setting(2), void("status 503")))
+    document = json.loads(results_json("model", result, {"cores": "2"}))
+
+    assert document["met"] is True
+    assert document["choice"]["setting"]["batch_size"] == result.choice.setting.batch_size
+    assert document["cost"]["line"]["b_ms"] == pytest.approx(2.0)
+    assert document["gain"] > 1
+    assert document["points"][-1]["figure"]["p99_ms"] is None
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_the_curve_is_a_picture_where_matplotlib_is(result: Result) -> None:
+    """A PNG."""
+    assert (curve_png(result) or b"").startswith(b"\x89PNG")
