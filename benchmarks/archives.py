@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import subprocess
 import sys
+import tempfile
+import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from benchmarks.servers import ROOT, BenchmarkError
 from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.models.manifest import MANIFEST_PATH
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
 HANDLER = '''"""Answers at once, or after a pause."""
 
@@ -40,6 +46,44 @@ def build_noop(store: Path, name: str = "noop", seconds: float = 0.0) -> str:
     source.write_text(HANDLER.format(seconds=seconds), "utf-8")
     config = ArchiveConfig(model_name=name, handler=str(source), version="1.0", export_path=store, force=True)
     return build_archive(config).name
+
+
+def build_mlp(store: Path) -> str:
+    """The archive of the small network over JSON; returns its name."""
+    handler = ROOT / "benchmarks" / "peers" / "mlp.py"
+    config = ArchiveConfig(
+        model_name="mlp", handler=str(handler), version="1.0", export_path=store, force=True
+    )
+    return build_archive(config).name
+
+
+def build_variant(store: Path, archive: str, name: str, settings: Mapping[str, object]) -> str:
+    """The same model, uncompressed, with ``settings`` in its ``model-config.yaml``; returns its file name."""
+    with tempfile.TemporaryDirectory(prefix="variant-") as unpacked:
+        folder = Path(unpacked)
+        with zipfile.ZipFile(store / archive) as parts:
+            parts.extractall(folder)
+        model = json.loads((folder / MANIFEST_PATH).read_text("utf-8"))["model"]
+        (folder / "model-config.yaml").write_text(yaml.safe_dump(dict(settings)), "utf-8")
+        named = {model.get(key) for key in ("serializedFile", "modelFile", "handler")}
+        extra = [
+            str(path)
+            for path in sorted(folder.iterdir())
+            if path.is_file() and path.name not in {*named, "model-config.yaml"}
+        ]
+        config = ArchiveConfig(
+            model_name=name,
+            handler=model["handler"],
+            version="1.0",
+            model_file=folder / model["modelFile"],
+            serialized_file=folder / model["serializedFile"],
+            extra_files=",".join(extra),
+            config_file=folder / "model-config.yaml",
+            archive_format="zip-store",
+            export_path=store,
+            force=True,
+        )
+        return build_archive(config).name
 
 
 def build_resnet(store: Path, arch: str) -> str:

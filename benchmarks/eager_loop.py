@@ -1,23 +1,22 @@
 """The bare PyTorch loop that a server is compared with: the network, eager, batch after batch, nothing else.
 
-``python -m benchmarks.eager_loop`` is a process of its own: a line ``model SECONDS`` or ``decode SECONDS`` on
-standard input is answered by a line of JSON with the pictures per second. ``model`` takes prepared tensors;
-``decode`` opens and transforms each picture and names the five likeliest classes.
+``python -m benchmarks.eager_loop`` is a process of its own: a line ``KIND SECONDS`` on standard input is
+answered by a line of JSON with the pictures per second, or why there are none. ``model`` takes prepared
+tensors; ``decode`` opens and transforms each picture and names the five likeliest classes; the FORMS of
+``benchmarks.networks`` do that too, in other ways and with their pictures decoded in several threads.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import subprocess
 import sys
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Sample, busy_seconds
 from benchmarks.servers import ROOT, BenchmarkError, CpuMeter, inherited_environment, thread_variables
@@ -25,7 +24,6 @@ from benchmarks.servers import ROOT, BenchmarkError, CpuMeter, inherited_environ
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Work = Literal["model", "decode"]
 WARMUP_BATCHES = 2
 
 
@@ -36,12 +34,22 @@ class EagerLoop:
     process: subprocess.Popen[str]
     threads: int
 
-    def run(self, work: Work, seconds: float, repetition: int) -> Sample:
-        """Loop for ``seconds``; the rate is in pictures. Raises BenchmarkError if the process has ended."""
+    def prepare(self, work: str) -> None:
+        """Make and warm a kind of work, so that compiling it is not measured. Raises BenchmarkError."""
+        self._rate(work, 0.0)
+
+    def run(self, work: str, seconds: float, repetition: int) -> Sample:
+        """Loop for ``seconds``; the rate is in pictures. Raises BenchmarkError if it cannot."""
         busy, meter, began = busy_seconds(), CpuMeter(self.process.pid), time.perf_counter()
-        rate = self._ask(f"{work} {seconds}")["rate"]
+        rate = self._rate(work, seconds)
         other = (busy_seconds() - busy - meter.used()) / (time.perf_counter() - began)
         return Sample(f"loop, {work}", 0, repetition, rate=rate, other_cpus=max(0.0, other))
+
+    def _rate(self, work: str, seconds: float) -> float:
+        answer = self._ask(f"{work} {seconds}")
+        if "error" in answer:
+            raise BenchmarkError(f"loop, {work}: {answer['error']}")
+        return float(answer["rate"])
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -89,55 +97,6 @@ def read_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     return answer
 
 
-class Network:
-    """The network of an archive with plain torch, torchvision and Pillow."""
-
-    def __init__(self, archive: Path, arch: str) -> None:
-        import torch  # noqa: PLC0415 - only the looping process needs it
-        from torchvision import models, transforms  # noqa: PLC0415
-
-        self._torch = torch
-        self.model = models.get_model(arch, weights=None)
-        with zipfile.ZipFile(archive) as parts:
-            state = io.BytesIO(parts.read(f"{arch}.pth"))
-        self.model.load_state_dict(torch.load(state, weights_only=True))
-        self.model.eval()
-        self._transform = transforms.Compose(
-            [
-                transforms.Resize(256),
-                transforms.CenterCrop(224),
-                transforms.ToTensor(),
-                transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-            ]
-        )
-
-    def decode(self, pictures: list[bytes]) -> Any:
-        """Encoded pictures to one tensor, one after another."""
-        from PIL import Image  # noqa: PLC0415
-
-        opened = (Image.open(io.BytesIO(picture)).convert("RGB") for picture in pictures)
-        return self._torch.stack([self._transform(picture) for picture in opened])
-
-    def classify(self, pictures: list[bytes]) -> list[dict[int, float]]:
-        """All that a request asks for: the five likeliest classes of each picture."""
-        with self._torch.inference_mode():
-            scores = self._torch.softmax(self.model(self.decode(pictures)), dim=1)
-            best, classes = self._torch.topk(scores, 5, dim=1)
-        return [dict(zip(*row)) for row in zip(classes.tolist(), best.tolist())]  # noqa: B905 - same lengths
-
-    def work(self, kind: Work, pictures: list[bytes]) -> Callable[[], object]:
-        """One batch, to be repeated."""
-        if kind == "decode":
-            return lambda: self.classify(pictures)
-        tensor = self.decode(pictures)
-
-        def model_only() -> object:
-            with self._torch.inference_mode():
-                return self.model(tensor)
-
-        return model_only
-
-
 def rate_of(work: Callable[[], object], batch: int, seconds: float) -> float:
     """Pictures per second over whole batches, for at least ``seconds`` after a warm-up."""
     for _ in range(WARMUP_BATCHES):
@@ -160,16 +119,24 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415 - only the looping process needs it
+
+    from benchmarks.networks import MLP, Network, Rows  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)
-    network = Network(options.archive, options.arch)
-    pictures = [options.image.read_bytes()] * options.batch
+    network = Rows() if options.arch == MLP else Network(options.archive, options.arch)
+    bodies = [options.image.read_bytes()] * options.batch
     print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
+    made: dict[str, Callable[[], object]] = {}
     for line in sys.stdin:
-        kind, _, seconds = line.partition(" ")
-        work = network.work("decode" if kind == "decode" else "model", pictures)
-        print(json.dumps({"rate": rate_of(work, options.batch, float(seconds))}), flush=True)
+        kind, _, seconds = line.strip().rpartition(" ")
+        try:
+            if kind not in made:
+                made[kind] = network.work(kind, bodies)
+            answer: dict[str, object] = {"rate": rate_of(made[kind], options.batch, float(seconds))}
+        except Exception as error:  # noqa: BLE001 - whatever torch says is the answer
+            answer = {"error": repr(error)[:500]}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

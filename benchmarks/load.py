@@ -87,11 +87,11 @@ def run_wrk(load: Load) -> Outcome:
         command = ["wrk", "-t1", f"-c{load.connections}", f"-d{math.ceil(load.seconds)}s"]
         command += ["--timeout", f"{ANSWER_TIMEOUT:.0f}s", "-s", str(SCRIPT), load.url]
         environment = {"BENCHMARK_BODY": file.name, "BENCHMARK_CONTENT_TYPE": load.content_type}
-        before = _cpu_of(resource.RUSAGE_CHILDREN)
+        before = cpu_of(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             command, env=os.environ | environment, capture_output=True, text=True, check=False
         )
-        cpu = _cpu_of(resource.RUSAGE_CHILDREN) - before
+        cpu = cpu_of(resource.RUSAGE_CHILDREN) - before
     return read_wrk(done.stdout, done.stderr, cpu)
 
 
@@ -117,10 +117,10 @@ def read_wrk(stdout: str, stderr: str, cpu: float) -> Outcome:
 
 def run_asyncio(load: Load) -> Outcome:
     """By our client, in this process."""
-    before = _cpu_of(resource.RUSAGE_SELF)
-    crowd = _Crowd(load)
+    before = cpu_of(resource.RUSAGE_SELF)
+    crowd = Crowd(load)
     uvloop.run(crowd.run())
-    return crowd.outcome(_cpu_of(resource.RUSAGE_SELF) - before)
+    return crowd.outcome(cpu_of(resource.RUSAGE_SELF) - before)
 
 
 def counted(ends: Sequence[float], settle: float) -> tuple[slice, float]:
@@ -141,12 +141,13 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
-def _cpu_of(whom: int) -> float:
+def cpu_of(whom: int) -> float:
+    """Processor seconds, user and system, of ``resource.RUSAGE_SELF`` or ``RUSAGE_CHILDREN`` so far."""
     usage = resource.getrusage(whom)
     return usage.ru_utime + usage.ru_stime
 
 
-class _Crowd:
+class Crowd:
     """All connections of a load, and what they saw."""
 
     def __init__(self, load: Load) -> None:
@@ -164,7 +165,7 @@ class _Crowd:
         self.late = 0  # answers after the end
         self.began = 0.0
         self.open = False
-        self.waiting: set[_Connection] = set()
+        self.waiting: set[Connection] = set()
         self.all_answered = asyncio.Event()
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -174,6 +175,17 @@ class _Crowd:
         for _ in range(self.load.connections):
             self.connect()
         await asyncio.sleep(self.load.settle + self.load.seconds)
+        while self._too_early():  # noqa: ASYNC110 - seldom and short
+            await asyncio.sleep(0.01)
+        await self.end()
+
+    def _too_early(self) -> bool:
+        """Whether a time shorter than one answer must be made longer: until that answer, or any failure."""
+        counts = bool(self.answers) and self.answers[-1][0] > self.load.settle
+        return not counts and not self.failures and time.perf_counter() - self.began < ANSWER_TIMEOUT
+
+    async def end(self) -> None:
+        """Nothing new is sent; return when what was sent is answered or lost."""
         self.open = False
         await asyncio.gather(*self._opening)
         try:
@@ -191,14 +203,21 @@ class _Crowd:
         loop = asyncio.get_running_loop()
         while self.open:
             try:
-                await loop.create_connection(lambda: _Connection(self), self.host, self.port)
+                await loop.create_connection(lambda: Connection(self), self.host, self.port)
             except OSError:  # noqa: PERF203 - the next attempt is the point
                 self.failures["connect"] += 1
                 await asyncio.sleep(0.05)
             else:
                 return
 
-    def answered(self, connection: _Connection, status: int) -> None:
+    def free(self, connection: Connection) -> None:
+        """A connection may send: in a closed loop it does so at once."""
+        if self.open:
+            connection.ask()
+        else:
+            connection.close()
+
+    def answered(self, connection: Connection, status: int) -> None:
         self.waiting.discard(connection)
         now = time.perf_counter()
         if not 200 <= status < 300:
@@ -209,7 +228,7 @@ class _Crowd:
             self.late += 1
         self.check_end()
 
-    def lost(self, connection: _Connection) -> None:
+    def lost(self, connection: Connection) -> None:
         if connection in self.waiting:
             self.waiting.discard(connection)
             self.failures["read"] += 1
@@ -231,16 +250,16 @@ class _Crowd:
             rate=len(latencies) / seconds if latencies else 0.0,
             p50_ms=percentile(latencies, 50),
             p99_ms=percentile(latencies, 99),
-            failures=dict(self.failures),
+            failures={reason: count for reason, count in self.failures.items() if count},
             client="asyncio",
             client_cpu=cpu,
         )
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One client: asks, waits, asks again."""
 
-    def __init__(self, crowd: _Crowd) -> None:
+    def __init__(self, crowd: Crowd) -> None:
         self.crowd = crowd
         self.asked = 0.0
         self._received = bytearray()
@@ -248,7 +267,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._ask()
+        self.crowd.free(self)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -265,20 +284,23 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.crowd.lost(self)
 
-    def _ask(self) -> None:
+    def ask(self, due: float | None = None) -> None:
+        """Send a request; its latency counts from ``due``, a time of ``perf_counter``, or from now."""
         assert self._transport is not None
-        if not self.crowd.open:
-            self._transport.close()
-            return
         self.crowd.waiting.add(self)
-        self.asked = time.perf_counter()
+        self.asked = time.perf_counter() if due is None else due
         self._transport.write(self.crowd.request)
+
+    def close(self) -> None:
+        """Hang up."""
+        assert self._transport is not None
+        self._transport.close()
 
     def _answered(self, status: int, *, keep: bool) -> None:
         assert self._transport is not None
         self._received.clear()
         self.crowd.answered(self, status)
         if keep:
-            self._ask()
+            self.crowd.free(self)
         else:
-            self._transport.close()
+            self.close()

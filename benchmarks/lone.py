@@ -38,7 +38,14 @@ class Lone:
 
 
 def measure_lone(
-    server: Running, name: str, body: bytes, requests: int, *, pause: float = 0.0, warmup: int = 10
+    server: Running,
+    name: str,
+    body: bytes,
+    requests: int,
+    *,
+    pause: float = 0.0,
+    warmup: int = 10,
+    content_type: str = "application/octet-stream",
 ) -> Lone:
     """Ask one after another over one connection; ``pause`` in seconds. The first ``warmup`` do not count."""
     seen: list[float] = []
@@ -48,7 +55,7 @@ def measure_lone(
     for number in range(warmup + requests):
         time.sleep(pause)
         try:
-            waited, inside = _ask(connection, f"/predictions/{name}", body)
+            waited, inside = _ask(connection, f"/predictions/{name}", body, content_type)
         except (OSError, http.client.HTTPException, ValueError):
             connection.close()
             failures += 1
@@ -89,10 +96,12 @@ def worst_added(figures: Sequence[Lone]) -> float | None:
     return max(known) if known and len(known) == len(added) else None
 
 
-def _ask(connection: http.client.HTTPConnection, target: str, body: bytes) -> tuple[float, float]:
+def _ask(
+    connection: http.client.HTTPConnection, target: str, body: bytes, content_type: str
+) -> tuple[float, float]:
     """Milliseconds until the whole answer was there, and the handler's own. Raises ValueError if not 200."""
     began = time.perf_counter()
-    connection.request("POST", target, body, {"Content-Type": "application/octet-stream"})
+    connection.request("POST", target, body, {"Content-Type": content_type})
     answer = connection.getresponse()
     answer.read()
     waited = (time.perf_counter() - began) * 1e3

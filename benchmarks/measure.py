@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.load import Client, Load, run_load
+from benchmarks.paced import run_paced
 from benchmarks.servers import CpuMeter, Running, call
 
 if TYPE_CHECKING:
@@ -56,10 +57,15 @@ class Figure:
         return bool(self.failures)
 
 
-def sample(server: Running, load: Load, subject: str, repetition: int, client: Client) -> Sample:
-    """Load the server once, and wait until it has let go of the load."""
+def sample(
+    server: Running, load: Load, subject: str, repetition: int, client: Client, *, pace: float | None = None
+) -> Sample:
+    """Load the server once, and wait until it has let go of the load.
+
+    With ``pace``, so many requests per second arrive by chance, whoever has been answered.
+    """
     machine, meter, began = busy_seconds(), CpuMeter(server.pid), time.perf_counter()
-    outcome = run_load(load, client)
+    outcome = run_load(load, client) if pace is None else run_paced(load, pace)
     used, elapsed = meter.used(), time.perf_counter() - began
     other = busy_seconds() - machine - used - outcome.client_cpu
     settle_down(server)

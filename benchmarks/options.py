@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 ARCHS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
-def common_parser(program: str, description: str | None, *, duration: float) -> argparse.ArgumentParser:
-    """``--duration``, ``--reps``, ``--warmup``, ``--client``, ``--out`` and ``--dry-run``."""
+DRY_RUN = "say what would be measured, and leave"
+OUT = "write the figures, the marks and every sample to this JSON file"
+
+
+def common_parser(
+    program: str, description: str | None, *, duration: float, out: str = OUT, dry_run: str = DRY_RUN
+) -> argparse.ArgumentParser:
+    """``--duration``, ``--reps``, ``--warmup``, ``--client``; ``--out`` and ``--dry-run`` as told."""
     parser = argparse.ArgumentParser(program, description=description)
     add = parser.add_argument
     add(
@@ -29,8 +35,8 @@ def common_parser(program: str, description: str | None, *, duration: float) -> 
     add("--reps", type=int, default=3, help="repetitions, interleaved; figures are medians (default: 3)")
     add("--warmup", type=float, default=2.0, help="seconds of load before anything counts (default: 2)")
     add("--client", choices=CLIENTS, default="auto", help="auto: wrk where it is installed")
-    add("--out", type=Path, help="write the figures, the marks and every sample to this JSON file")
-    add("--dry-run", action="store_true", help="say what would be measured, and leave")
+    add("--out", type=Path, help=out)
+    add("--dry-run", action="store_true", help=dry_run)
     return parser
 
 

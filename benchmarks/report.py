@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -20,31 +21,37 @@ if TYPE_CHECKING:
     from benchmarks.measure import Figure
 
 VOID = "void"
+_RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 _PACKAGES = ("modelserver", "torch", "torchvision", "uvicorn", "uvloop", "httptools")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A value that should be at least, or below, a target; a void value (None) never is."""
+    """A value that should keep to a target; None never does, and ``absent`` says what it is then."""
 
     what: str
     value: float | None
-    relation: Literal[">=", "<"]
+    relation: Literal[">=", ">", "<", "<="]
     target: float
     unit: str = ""
+    absent: str = VOID
 
     @property
     def reached(self) -> bool:
         """Whether the value keeps to the target."""
         if self.value is None:
             return False
-        return self.value >= self.target if self.relation == ">=" else self.value < self.target
+        return _RELATIONS[self.relation](self.value, self.target)
 
     def __str__(self) -> str:
         word = "reached" if self.reached else "NOT REACHED"
-        return (
-            f"{word}: {self.what} {self.relation} {self.target:g}{self.unit}: {number(self.value)}{self.unit}"
-        )
+        value = self.absent if self.value is None else f"{number(self.value)}{self.unit}"
+        return f"{word}: {self.what} {self.relation} {self.target:g}{self.unit}: {value}"
 
 
 def machine() -> dict[str, str]:

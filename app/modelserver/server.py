@@ -27,6 +27,7 @@ from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.workers.devices import DeviceRing
+from modelserver.workers.spawner import Spawner, can_fork
 
 if TYPE_CHECKING:
     import socket
@@ -90,7 +91,10 @@ class Server:
         loop = asyncio.get_running_loop()
         metrics = ServerMetrics(mode=settings.metrics_mode)
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
-        registry = Registry(Preparation(settings, self._loaded.sources, workdir, metrics, devices))
+        spawner = Spawner() if settings.worker_start == "auto" and can_fork() else None
+        registry = Registry(
+            Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
+        )
         access = AccessLog(stamped=self._stamped_log)
         access.start(loop)
 
@@ -123,7 +127,7 @@ class Server:
             for task in (loading, watching):
                 if task is not None:
                     task.cancel()
-            await self._shut_down(listeners, registry)
+            await self._shut_down(listeners, registry, spawner)
         finally:
             access.close()
 
@@ -136,12 +140,15 @@ class Server:
             await registry.close(grace=0.0)
             raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
 
-    async def _shut_down(self, listeners: Listeners, registry: Registry) -> None:
+    async def _shut_down(self, listeners: Listeners, registry: Registry, spawner: Spawner | None) -> None:
         """No new connections, answers for what waits, then no more workers."""
         grace = self._settings.drain_timeout
         _log.info("Stopping: what waits is served, at most for %g s", grace)
         listeners.refuse()
         await registry.drain(grace)
+        if spawner is not None:
+            # Before the workers: those that wait for it are not wanted any more.
+            await spawner.close()
         # What the grace did not suffice for is refused: its clients are still there to be told.
         await registry.close(grace=2.0)
         await listeners.close(5.0)

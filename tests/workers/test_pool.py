@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from modelserver.errors import (
 from modelserver.wire.frames import ProtocolError
 from modelserver.wire.messages import Measurement, Row
 from modelserver.workers.devices import DeviceRing
+from modelserver.workers.gate import StartGate
 from modelserver.workers.pool import Pool, PoolLimits
 from modelserver.workers.worker import WorkerState, WorkerTimes
 
@@ -243,7 +245,7 @@ async def test_batch_that_cannot_be_sent(pool: Pool, stage: Any, monkeypatch: py
 async def test_threads(make: Any, stage: Any, spec: WorkerSpec, workers: int, threads: int) -> None:
     """The cores are shared out among a model's workers, whenever they are started; one each at least."""
     pool = make(0)
-    pool._spec = replace(spec, threads=8)
+    pool._spec = replace(spec, threads=8, gate=StartGate(limit=workers, available=lambda: math.inf))
     pool.scale(workers, workers)
     await stage.enter(workers)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         (0, "exited with status 0"),
         (3, "exited with status 3"),
         (-11, "was killed by SIGSEGV"),
-        (-9, "was killed by SIGKILL, perhaps by the system's out-of-memory killer"),
+        (-9, "was killed by SIGKILL"),
         (-200, "was killed by signal 200"),
     ],
 )

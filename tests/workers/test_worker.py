@@ -11,6 +11,7 @@ from modelserver.batching.request import Batch, Parcel, Request
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.wire.messages import Answer, Ping, Pong, Result, Row, Stop
 from modelserver.workers import worker as worker_module
+from modelserver.workers.gate import StartGate
 from modelserver.workers.worker import (
     MAX_IN_FLIGHT,
     Worker,
@@ -220,7 +221,7 @@ async def test_killed_for_memory(
     process = await stage.enter()
     process.load()
     worker.send(batch())
-    process.exit("was killed by SIGKILL, perhaps by the system's out-of-memory killer")
+    process.exit("was killed by SIGKILL")
     await stage.enter(2)
 
     assert isinstance(owner.lost[0][2], OutOfMemory)
@@ -405,3 +406,19 @@ def test_quote() -> None:
     """A report ends with the last output, or says that there was none."""
     assert quote("a\nb") == " Its last output was:\na\nb"
     assert quote(" \n") == " It printed nothing."
+
+
+async def test_loading_takes_turns(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -> None:
+    """Through one gate, the next worker is launched when the one before it has loaded or has failed (F57)."""
+    spec = replace(spec, gate=StartGate(limit=1))
+    workers = [Worker(9000 + n, f"W-{9000 + n}-m", spec, times, owner) for n in range(3)]
+    first = await stage.enter()
+    assert len(stage.processes) == 1
+
+    first.load()
+    second = await stage.enter(2)
+    assert workers[0].state is WorkerState.READY
+    second.exit("exited with status 1")
+    await stage.enter(3)
+    for worker in workers:
+        await worker.stop(0.01)

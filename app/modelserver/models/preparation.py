@@ -20,6 +20,7 @@ from modelserver.models.version import ModelVersion
 from modelserver.settings.cpus import usable_cpus
 from modelserver.wire.messages import Load
 from modelserver.workers.devices import DeviceList, DeviceRing
+from modelserver.workers.gate import StartGate, need_of
 from modelserver.workers.pool import Pool, PoolLimits
 from modelserver.workers.process import WorkerSpec
 from modelserver.workers.worker import WorkerTimes
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ServerMetrics
+    from modelserver.workers.spawner import Spawner
 
 _log = logging.getLogger("modelserver.models")
 
@@ -50,6 +52,7 @@ class Preparation:
         workdir: an own directory for what is unpacked.
         metrics: of the server.
         devices: the GPUs.
+        spawner: forks workers; without it each is a new Python.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class Preparation:
         workdir: Path,
         metrics: ServerMetrics,
         devices: DeviceRing,
+        *,
+        spawner: Spawner | None = None,
     ) -> None:
         self._settings = settings
         self._sources = sources
@@ -67,6 +72,8 @@ class Preparation:
         self._devices = devices
         self._cpus = usable_cpus()
         self._policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
+        self._spawner = spawner
+        self._gate = StartGate()
         self._next_id: Callable[[], int] = itertools.count(settings.initial_worker_port).__next__
 
     async def open(self, url: str, on_progress: Callable[[str], None] | None = None) -> ModelArchive:
@@ -168,6 +175,9 @@ class Preparation:
             frame_limit=options.batch_size * (settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM,
             hidden_variables=settings.blacklist_env_vars,
             python=settings.python or sys.executable,
+            spawner=self._spawner,
+            gate=self._gate,
+            need=need_of(archive.model_dir),
         )
 
     def _times(self, options: ModelOptions) -> WorkerTimes:

@@ -40,13 +40,22 @@ _PERMANENT = (
 
 def main() -> None:
     """Runs a worker on the socket whose number is the first argument, for the server named by the second."""
-    descriptor, server_pid = int(sys.argv[1]), int(sys.argv[2])
-    die_with(server_pid)
-    # Ctrl-C in a terminal is the server's to handle: it lets batches finish first.
+    die_with(int(sys.argv[2]))
+    be_left_alone()
+    run(int(sys.argv[1]))
+
+
+def be_left_alone() -> None:
+    """Takes no notice of signals that are meant for the server, which lets batches finish first."""
+    # Ctrl-C in a terminal reaches all its processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # So is SIGTERM, which a service manager may send to all processes at once. Not ignored but handled, or
-    # programs that a handler starts would inherit the deafness.
+    # So may the SIGTERM of a service manager. Not ignored but handled, or programs that a handler starts
+    # would inherit the deafness.
     signal.signal(signal.SIGTERM, lambda *_: None)
+
+
+def run(descriptor: int) -> None:
+    """Loads the model that the server names on this socket, and answers batches."""
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     channel = ServerChannel(socket.socket(fileno=descriptor))
     messages = channel.messages()

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from modelserver.workers.capture import Capture
 from modelserver.workers.channel import Channel
-from modelserver.workers.output import LineReader, OutputTail
+from modelserver.workers.gate import BASE_NEED, StartGate
+from modelserver.workers.spawner import THREAD_VARIABLES, Spawner, SpawnRefused
 
 if TYPE_CHECKING:
     import re
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
     from modelserver.wire.messages import Load, ToServer, ToWorker
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """What every worker of one model version is started with.
 
-    ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes.
+    ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes. ``spawner`` forks the
+    processes where it can; without one each is a new Python. ``gate`` bounds how many load at once, and
+    ``need`` are the bytes that loading may take.
     """
 
     load: Load
@@ -41,6 +42,9 @@ class WorkerSpec:
     hidden_variables: re.Pattern[str] | None = None
     extra_environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    spawner: Spawner | None = None
+    gate: StartGate = field(default_factory=StartGate)
+    need: int = BASE_NEED
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
         """The server's environment without what is hidden (``blacklist_env_vars``), with thread counts set.
@@ -49,27 +53,33 @@ class WorkerSpec:
         """
         hidden = self.hidden_variables
         environment = {k: v for k, v in server.items() if hidden is None or not hidden.fullmatch(k)}
-        for name in _THREAD_VARIABLES:
+        for name in THREAD_VARIABLES:
             environment.setdefault(name, str(self.threads))
         environment["PYTHONUNBUFFERED"] = "1"
         environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
         return {**environment, **self.extra_environment}
 
 
+class Child(Protocol):
+    """A process, however it was started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None:
+        """Ends it; ProcessLookupError if it has ended."""
+
+    async def wait(self) -> int | None:
+        """Its exit code, negative for a signal; None if that cannot be known."""
+
+
 class WorkerProcess:
     """A running worker process with its channel and captured output."""
 
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        channel: Channel,
-        tail: OutputTail,
-        streams: Sequence[LineReader],
-    ) -> None:
+    def __init__(self, process: Child, channel: Channel, capture: Capture) -> None:
         self._process = process
         self._channel = channel
-        self._tail = tail
-        self._streams = streams
+        self._capture = capture
 
     @property
     def pid(self) -> int:
@@ -88,10 +98,7 @@ class WorkerProcess:
         """Waits for the end of the process and of its output; returns how it ended, in words."""
         code = await self._process.wait()
         self._end_descendants()
-        # Those that left its session may hold the streams open for ever: what they print is not waited for.
-        await asyncio.wait([s.ended for s in self._streams], timeout=1.0)
-        for stream in self._streams:
-            stream.close()
+        await self._capture.finish()
         # A descendant may have inherited the worker's end: nothing it says counts.
         self._channel.close()
         return describe_exit(code)
@@ -102,19 +109,20 @@ class WorkerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def last_output(self, lines: int = 20) -> str:
-        return self._tail.last(lines)
+        return self._capture.tail.last(lines)
 
 
-def describe_exit(code: int) -> str:
+def describe_exit(code: int | None) -> str:
     """An exit code in words; a negative one is a signal, as :mod:`subprocess` says it."""
+    if code is None:
+        return "ended in a way that nobody saw: the process that had started it ended before"
     if code >= 0:
         return f"exited with status {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = ", perhaps by the system's out-of-memory killer" if -code == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {name}"
 
 
 async def launch(
@@ -125,51 +133,52 @@ async def launch(
 ) -> WorkerProcess:
     """Starts a worker process and sends it its model.
 
-    The process is spawned, never forked: the server has threads. Its end of the socket pair is its only way
-    to talk; standard output and error are captured, so that whatever user code prints cannot disturb the
-    talk.
+    The process is spawned, or forked by the spawner, which has no threads; never by the server, which has.
+    Its end of the socket pair is its only way to talk; standard output and error are captured, so that
+    whatever user code prints cannot disturb the talk.
+
+    Raises:
+        OSError: it cannot be started.
     """
-    loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in (ours, theirs):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
     ours.setblocking(False)
-    tail = OutputTail()
-    out, err = os.pipe(), os.pipe()
+    capture = Capture()
     try:
-        process = await asyncio.create_subprocess_exec(
-            spec.python,
-            "-m",
-            "modelserver.worker",
-            str(theirs.fileno()),
-            str(os.getpid()),
-            # `-m` looks for modules in the current directory first: it must be one that nobody else can write
-            # to.
-            cwd="/",
-            env=spec.environment(os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=out[1],
-            stderr=err[1],
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
+        process = await _start(spec, theirs.fileno(), capture.outputs)
     except BaseException:
         ours.close()
-        for pipe in (out, err):
-            os.close(pipe[0])
+        capture.discard()
         raise
     finally:
         theirs.close()
-        for pipe in (out, err):
-            os.close(pipe[1])
-    streams = []
-    for pipe, level, name in ((out, logging.INFO, "stdout"), (err, logging.WARNING, "stderr")):
-        reader = LineReader(f"{label}-{name}", level, tail)
-        reader.attach(pipe[0])
-        streams.append(reader)
-    _, channel = await loop.create_unix_connection(
+        capture.close_outputs()
+    capture.read(label)
+    _, channel = await asyncio.get_running_loop().create_unix_connection(
         lambda: Channel(on_message, on_lost, spec.frame_limit), sock=ours
     )
     channel.send(spec.load)
-    return WorkerProcess(process, channel, tail, streams)
+    return WorkerProcess(process, channel, capture)
+
+
+async def _start(spec: WorkerSpec, connection: int, outputs: tuple[int, int]) -> Child:
+    if spec.spawner is not None:
+        with contextlib.suppress(SpawnRefused):
+            return await spec.spawner.spawn(spec, outputs, connection)
+    return await asyncio.create_subprocess_exec(
+        spec.python,
+        "-m",
+        "modelserver.worker",
+        str(connection),
+        str(os.getpid()),
+        # `-m` looks for modules in the current directory first: it must be one that nobody else can write to.
+        cwd="/",
+        env=spec.environment(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=outputs[0],
+        stderr=outputs[1],
+        pass_fds=[connection],
+        start_new_session=True,
+    )

@@ -209,37 +209,49 @@ class Worker:
         self._verdict = None
         self._killed_because = ""
         oom_kills = count_oom_kills()
-        launching = self._loop.create_task(launch(self._spec, self.label, self._on_message, self._on_lost))
-        try:
-            self._process = process = await asyncio.shield(launching)
-        except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
-                (await launching).kill()
-            raise
-        except OSError as error:
-            self._load_failed(f"The worker process could not be started: {error}")
-            return False
-        self.pid = process.pid
-        ended = self._loop.create_task(process.wait())
-        try:
-            permanent = await self._wait_loaded(ended)
-            how = await ended
-        except asyncio.CancelledError:
-            process.kill()
-            await ended
-            raise
-        finally:
-            self._process = None
-            self._disarm()
+        async with contextlib.AsyncExitStack() as place:
+            await place.enter_async_context(self._spec.gate.place(self._spec.need))
+            process = await self._launch()
+            if process is None:
+                return False
+            self._process = process
+            self.pid = process.pid
+            ended = self._loop.create_task(process.wait())
+            try:
+                permanent = await self._wait_loaded(ended)
+                # The next may load.
+                await place.aclose()
+                how = await ended
+            except asyncio.CancelledError:
+                process.kill()
+                await ended
+                raise
+            finally:
+                self._process = None
+                self._disarm()
         if self._stopping:
             self._lose(WorkerDied())
             return False
         if self._loaded.done() and isinstance(self._loaded.result(), Loaded):
             self.failure = self._killed_because or f"The worker {how}.{quote(process.last_output())}"
             _log.warning("Worker %s %s. Worker disconnected.", self.label, how)
-        killed_for_memory = "SIGKILL" in how and count_oom_kills() > oom_kills
+        killed_for_memory = "SIGKILL" in how and not self._killed_because and count_oom_kills() > oom_kills
+        if killed_for_memory:
+            self.failure += " The system had no memory left."
         self._lose(self._verdict or (OutOfMemory() if killed_for_memory else WorkerDied()))
         return permanent
+
+    async def _launch(self) -> WorkerProcess | None:
+        launching = self._loop.create_task(launch(self._spec, self.label, self._on_message, self._on_lost))
+        try:
+            return await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                (await launching).kill()
+            raise
+        except OSError as error:
+            self._load_failed(f"The worker process could not be started: {error}")
+            return None
 
     async def _wait_loaded(self, ended: asyncio.Task[str]) -> bool:
         """Waits until the model is loaded, or is not; returns whether that is for ever."""

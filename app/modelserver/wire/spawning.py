@@ -1,0 +1,85 @@
+"""What the server and its spawner say to each other: a packet is a message, descriptors go beside it."""
+
+from __future__ import annotations
+
+import array
+import socket
+from typing import TypeAlias
+
+import msgspec
+
+# Descriptors beside a Spawn: the worker's socket, its standard output and error, the pipe it lives by.
+SPAWN_DESCRIPTORS = 4
+_MAX_PACKET = 1 << 20
+# Programs that a process starts must not get what it was sent.
+_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class Spawn(msgspec.Struct, frozen=True, array_like=True, tag="spawn"):
+    """Server to spawner: fork a worker.
+
+    ``modules`` are imported before, ``handler`` too if it is the name of a built-in one. ``threads`` is what
+    numeric libraries compute with.
+    """
+
+    model_dir: str
+    handler: str
+    modules: list[str]
+    environment: dict[str, str]
+    threads: int
+
+
+class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
+    """Spawner to server: the worker runs. Its pidfd travels beside this."""
+
+    pid: int
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """Spawner to server: this worker must be started in the plain way."""
+
+    reason: str
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """Spawner to server: a worker ended with ``code``; negative: by that signal."""
+
+    pid: int
+    code: int
+
+
+FromSpawner: TypeAlias = Spawned | Refused | Ended
+
+_encode = msgspec.msgpack.Encoder().encode
+_to_spawner = msgspec.msgpack.Decoder(Spawn)
+_from_spawner: msgspec.msgpack.Decoder[FromSpawner] = msgspec.msgpack.Decoder(FromSpawner)
+
+
+def send(
+    connection: socket.socket, message: Spawn | FromSpawner, descriptors: list[int] | None = None
+) -> None:
+    """Sends one packet, whole or not at all. Raises OSError."""
+    socket.send_fds(connection, [_encode(message)], descriptors or [])
+
+
+def receive_spawn(connection: socket.socket) -> tuple[Spawn, list[int]] | None:
+    """The next request; None when the server has closed. Raises OSError."""
+    data, descriptors = _receive(connection, SPAWN_DESCRIPTORS)
+    return (_to_spawner.decode(data), descriptors) if data else None
+
+
+def receive_report(connection: socket.socket) -> tuple[FromSpawner, list[int]] | None:
+    """The next report; None when the spawner has ended. Raises OSError."""
+    data, descriptors = _receive(connection, 1)
+    return (_from_spawner.decode(data), descriptors) if data else None
+
+
+def _receive(connection: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    # Not socket.recv_fds, which ignores its flags (Python 3.11).
+    descriptors = array.array("i")
+    room = socket.CMSG_SPACE(most * descriptors.itemsize)
+    data, ancillary, _, _ = connection.recvmsg(_MAX_PACKET, room, _FLAGS)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors)

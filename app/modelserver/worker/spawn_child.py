@@ -1,0 +1,145 @@
+"""What a forked process does to become a worker like one that was started in the plain way."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from modelserver.worker.parent import die_when_closed
+from modelserver.worker.runtime import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from modelserver.wire.spawning import Spawn
+
+_OPENBLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a forked process is to become, and the spawner's descriptors that are none of its business."""
+
+    request: Spawn
+    descriptors: Sequence[int]
+    foreign: Sequence[int]
+    server_pid: int
+
+
+def become_worker(birth: Birth) -> NoReturn:
+    """Turns the process into a worker and runs it to its end."""
+    connection, out, err, life = birth.descriptors
+    os.setsid()
+    die_when_closed(life)
+    for descriptor in birth.foreign:
+        os.close(descriptor)
+    for descriptor, standard in ((out, 1), (err, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    replace_environment(birth.request.environment)
+    set_threads(birth.request.threads)
+    reseed()
+    arguments = [str(connection), str(birth.server_pid)]
+    sys.argv[:] = [str(Path(__file__).with_name("__main__.py")), *arguments]
+    show_command("modelserver.worker", *arguments)
+    gc.enable()
+    leave(lambda: run(connection))
+
+
+def leave(work: Callable[[], None]) -> NoReturn:
+    """Does the work and ends the process, as the interpreter would, but without taking itself apart.
+
+    That would write to all memory, and what is shared until then would be copied.
+    """
+    code = 0
+    try:
+        work()
+    except SystemExit as end:
+        code = exit_code(end.code)
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def exit_code(said: object) -> int:
+    """What :class:`SystemExit` means for the system: a number, nothing, or a text that is printed."""
+    if said is None:
+        return 0
+    if isinstance(said, int):
+        return said & 0xFF
+    print(said, file=sys.stderr)
+    return 1
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Makes this the environment of Python, of C and of what is started from here."""
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+
+
+def set_threads(threads: int) -> None:
+    """Says how many threads numeric libraries compute with: they have read their variables."""
+    torch = sys.modules.get("torch")
+    # The spawner's variables allow all cores: what that comes to is the most that a worker would have.
+    if torch is not None and threads < torch.get_num_threads():
+        torch.set_num_threads(threads)
+    threads = min(threads, len(os.sched_getaffinity(0)))
+    for library in openblas_libraries():
+        for name in _OPENBLAS_SETTERS:
+            with contextlib.suppress(AttributeError):
+                getattr(library, name)(threads)
+                break
+
+
+def openblas_libraries() -> list[ctypes.CDLL]:
+    """The loaded libraries of that name: numpy brings one."""
+    maps = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
+    paths = {line.rpartition(" ")[2] for line in maps if "openblas" in line}
+    return [ctypes.CDLL(path) for path in sorted(paths) if Path(path).is_file()]
+
+
+def reseed() -> None:
+    """Gives random generators a start of their own; Python's and OpenSSL's notice a fork themselves."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+
+
+def show_command(module: str, descriptor: str, server_pid: str) -> None:
+    """Makes the process list show the worker's own command instead of the spawner's.
+
+    It is written over the old one, in its length: the kernel reads it there.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+        old = Path("/proc/self/cmdline").read_bytes()
+        parts = [old.split(b"\0")[0], b"-m", module.encode(), b"", server_pid.encode(), b""]
+        room = end - start - sum(map(len, parts)) - len(parts) + 1
+        parts[3] = descriptor.encode().rjust(room, b"0")
+        new = b"\0".join(parts)
+        if len(new) == len(old) == end - start:
+            ctypes.memmove(start, new, len(new))

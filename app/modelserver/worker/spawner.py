@@ -1,0 +1,192 @@
+"""A process that has imported what handlers need, and forks workers: ``... SOCKET_FD SERVER_PID``.
+
+Importing torch takes seconds and hundreds of megabytes; a fork takes milliseconds and shares the memory. What
+makes forks unsafe is kept out: this process runs no user code, has one thread, never touches an accelerator
+and holds no descriptors but its own. It looks before each fork, and refuses where one of that is not so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelserver.wire.spawning import Ended, Refused, Spawn, Spawned, receive_spawn, send
+from modelserver.worker.parent import die_with
+from modelserver.worker.runtime import be_left_alone
+from modelserver.worker.spawn_child import Birth, become_worker
+from modelserver_handlers import BUILT_IN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# What a worker that was started in the plain way has loaded too, when it looks for its handler.
+_LIGHT = frozenset(sys.modules)
+
+
+class Unfit(Exception):
+    """This process must not fork the worker; the message says why."""
+
+
+class Spawner:
+    """Takes requests from the server, forks, and reports how its children end."""
+
+    def __init__(self, control: socket.socket, server_pid: int) -> None:
+        self._control = control
+        self._server_pid = server_pid
+        self._children: dict[int, int] = {}
+        self._poller = select.poll()
+        self._poller.register(control, select.POLLIN)
+        self._broken = ""
+        self._pid = os.getpid()
+
+    def serve(self) -> Birth | None:
+        """Returns None when the server is gone, and in each forked child what it is to become."""
+        while True:
+            for ready, _ in self._poller.poll():
+                if ready in self._children:
+                    self._report(ready)
+                    continue
+                received = receive_spawn(self._control)
+                if received is None:
+                    return None
+                birth = self._answer(*received)
+                if birth is not None:
+                    return birth
+
+    def _answer(self, request: Spawn, descriptors: list[int]) -> Birth | None:
+        try:
+            self._prepare(request)
+            check_fitness({self._control.fileno(), *self._children, *descriptors})
+            return self._fork(request, descriptors)
+        except (Unfit, OSError) as error:
+            self._tell(Refused(str(error)))
+            return None
+        finally:
+            # In the parent only: the child lives by them.
+            if os.getpid() == self._pid:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def _prepare(self, request: Spawn) -> None:
+        if self._broken:
+            raise Unfit(self._broken)
+        if own := shadowed(Path(request.model_dir)):
+            raise Unfit(f"the model has modules of its own named {', '.join(own)}")
+        wanted = [name for name in modules_of(request) if name not in sys.modules]
+        if not wanted:
+            return
+        try:
+            for name in wanted:
+                importlib.import_module(name)
+        except Exception as error:
+            # Half of a package may be loaded now.
+            self._broken = f"{type(error).__name__} while importing {', '.join(wanted)}: {error}"
+            raise Unfit(self._broken) from error
+        # The collector would write to every object, and each page that is written to is shared no more.
+        gc.collect()
+        gc.freeze()
+        if own := shadowed(Path(request.model_dir)):
+            raise Unfit(f"the model has modules of its own named {', '.join(own)}")
+
+    def _fork(self, request: Spawn, descriptors: list[int]) -> Birth | None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            return Birth(request, descriptors, [self._control.detach(), *self._children], self._server_pid)
+        pidfd = os.pidfd_open(pid)
+        self._children[pidfd] = pid
+        self._poller.register(pidfd, select.POLLIN)
+        self._tell(Spawned(pid), [pidfd])
+        return None
+
+    def _report(self, pidfd: int) -> None:
+        """Ends what the worker left in its group while the group's number is still its own (F45)."""
+        pid = self._children.pop(pidfd)
+        self._poller.unregister(pidfd)
+        os.close(pidfd)
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if end is not None:
+            self._tell(Ended(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
+
+    def _tell(self, report: Spawned | Refused | Ended, descriptors: list[int] | None = None) -> None:
+        # The server may be gone; the next turn notices.
+        with contextlib.suppress(OSError):
+            send(self._control, report, descriptors)
+
+
+def modules_of(request: Spawn) -> list[str]:
+    """What is imported for a worker: what its archive imports, and its handler if it is built in."""
+    built_in = BUILT_IN.get(request.handler)
+    return [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
+
+
+def shadowed(model_dir: Path, loaded: Iterable[str] | None = None) -> list[str]:
+    """The model's own modules that would not be found, because others of their names are loaded already."""
+    loaded = sys.modules.keys() - _LIGHT if loaded is None else set(loaded)
+    try:
+        entries = list(model_dir.iterdir())
+    except OSError:
+        return []
+    own = {entry.name.partition(".")[0] for entry in entries if entry.suffix in {".py", ".pyc", ".so"}}
+    own |= {entry.name for entry in entries if (entry / "__init__.py").is_file()}
+    return sorted(own & set(loaded))
+
+
+def check_fitness(known: set[int]) -> None:
+    """Raises :class:`Unfit` unless this process has one thread, no descriptors but ``known``, no device."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise Unfit(f"what was imported has started {threads - 1} threads")
+    if strange := open_descriptors() - known - {0, 1, 2}:
+        raise Unfit(f"what was imported holds the descriptors {sorted(strange)}")
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise Unfit("what was imported has begun to use CUDA")
+
+
+def open_descriptors() -> set[int]:
+    """The descriptors that this process holds."""
+    listed = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {number for number in listed if _is_open(number)}
+
+
+def _is_open(descriptor: int) -> bool:
+    """False for the one that listed them."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Serves until the server is gone; in a forked child, runs the worker."""
+    server_pid = int(sys.argv[2])
+    die_with(server_pid)
+    be_left_alone()
+    gc.disable()
+    control = socket.socket(fileno=int(sys.argv[1]))
+    # What came along by accident; uvloop leaves copies of the standard streams.
+    for stray in open_descriptors() - {0, 1, 2, control.fileno()}:
+        os.close(stray)
+    birth = Spawner(control, server_pid).serve()
+    if birth is not None:
+        become_worker(birth)
+    # Nothing here needs to be taken apart, which would take a second.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""This server beside others: each starts, is loaded by the same client in turns, and is told by its ratios.
+
+References are bare uvicorn with an echo, a minimal FastAPI service and PyTorch loops without a server. Peers
+are TorchServe (as shipped, and with its logs off) and LitServe; Ray Serve, BentoML and MLServer when they are
+named. What cannot start is said, with its reason. Any answer that is not 2xx voids a figure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+if __name__ == "__main__" and not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from typing import TYPE_CHECKING
+
+from benchmarks.archives import build_mlp, build_noop, build_resnet, build_variant, photograph
+from benchmarks.comparison_report import draw, work_document, work_text
+from benchmarks.load import chosen
+from benchmarks.measure import figures
+from benchmarks.options import ARCHS, common_parser, numbers, run
+from benchmarks.paced import CONNECTIONS as PACED_CONNECTIONS
+from benchmarks.peers.launch import SUBJECTS, Subject
+from benchmarks.peers.packages import PEERS, python_of, version_of
+from benchmarks.plots import WITHOUT, can_plot
+from benchmarks.report import heading, installed, machine, table, write_json
+from benchmarks.servers import QUEUE_SIZE, BenchmarkError
+from benchmarks.side_by_side import LOOP, Plan, Result, measure_work
+from benchmarks.targets import marks
+from benchmarks.works import WORKS, Kind, Work
+from modelserver.settings.cpus import usable_cpus
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "auto": {"handler": {"optimize": "auto"}},
+    "plain": {"handler": {"optimize": "off"}},
+    "compile": {"pt2": {"compile": {"enable": True}}},
+    "bf16": {"handler": {"precision": "bf16"}},
+    "bf16-compile": {"handler": {"precision": "bf16"}, "pt2": {"compile": {"enable": True}}},
+}
+REHEARSED = ("start", "noop_b32", "mlp_b32")
+REHEARSING = ("echo", "window", "adaptive")
+DRY_RUN = "a rehearsal: our own server and the echo only, for moments; its figures mean nothing"
+OUT = "folder for compare.json, compare.md and a PNG per work"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; a rehearsal changes what was not given."""
+    parser = common_parser("benchmarks compare", __doc__, duration=5.0, out=OUT, dry_run=DRY_RUN)
+    add = parser.add_argument
+    groups = {subject.group for subject in SUBJECTS.values()} | {LOOP}
+    add("--works", type=names_of(WORKS), help=f"default: all of {','.join(WORKS)}")
+    add(
+        "--subjects",
+        type=names_of({*SUBJECTS, *groups}),
+        help=f"of {','.join([*SUBJECTS, LOOP])}; modelserver stands for all of ours "
+        f"(default: all but {', '.join(_to_be_named())})",
+    )
+    add("--peers", type=Path, metavar="DIR", help="where `python -m benchmarks peers DIR` put them")
+    add("--connections", type=numbers, help="only these of a work's numbers, where it has them")
+    add("--arch", choices=ARCHS, default="resnet152", help="a smaller network, to try it out")
+    add("--image", type=Path, help="the picture to send; without it one of about 110 kB is made")
+    add("--threads", type=int, default=usable_cpus(), help="of a ResNet (default: all cores)")
+    add("--queue", type=int, default=QUEUE_SIZE, help="requests that may wait, where there is a bound")
+    add("--lone-requests", type=int, default=200, help="of the sequential client (default: 200)")
+    options = parser.parse_args(arguments)
+    if options.dry_run:
+        options.works = options.works or REHEARSED
+        options.subjects = options.subjects or REHEARSING
+        options.connections = options.connections or (8,)
+        options.duration, options.warmup, options.reps = min(options.duration, 0.3), 0.1, 1
+        options.client, options.lone_requests = "asyncio", 5
+    return options
+
+
+def names_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    """A reader of ``a,b`` for argparse that knows the names."""
+    allowed = set(known)
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        if unknown := sorted(set(names) - allowed):
+            raise ValueError(f"unknown: {', '.join(unknown)}")
+        return names
+
+    read.__name__ = "name"  # for argparse's message
+    return read
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if a figure is void or an archive cannot be made."""
+    options = parse(arguments)
+    works = [WORKS[name] for name in options.works or WORKS]
+    subjects = chosen_subjects(options.subjects)
+    facts = machine() | {
+        "client": f"{chosen(options.client)}; ours for pictures and at half load",
+        "half load": f"open loop, Poisson arrivals, up to {PACED_CONNECTIONS} connections",
+        "queues": f"{options.queue} requests where a server has a bound",
+        "network": f"{options.arch}, random weights, seed 0",
+        "threads of a ResNet": str(options.threads),
+        "measurements": f"{options.reps} x {options.duration:g} s (longer for pictures), interleaved",
+    }
+    print(heading("Comparison", facts))
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Result] = {}
+    try:
+        with prepared(options, works) as plan:
+            for work in works:
+                results[work.name] = measure_work(work, subjects, plan)
+                print(work_text(results[work.name], titles()), flush=True)
+                # A long run that is cut off keeps what it has.
+                write(options, facts, subjects, results)
+    except (BenchmarkError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    text = closing(subjects, results, options.peers)
+    print(text)
+    if options.out:
+        parts = [work_text(result, titles()) for result in results.values()]
+        (options.out / "compare.md").write_text(
+            "\n".join([heading("Comparison", facts), *parts, text, ""]), "utf-8"
+        )
+        print(f"wrote {options.out}" if can_plot() else WITHOUT)
+    return 1 if any(figure.void for result in results.values() for figure in figures(result.samples)) else 0
+
+
+def chosen_subjects(names: Sequence[str] | None) -> list[Subject]:
+    """The servers that are named, or whose group is; without names all that need not be named."""
+    if names is None:
+        return [subject for subject in SUBJECTS.values() if not subject.asked_for]
+    return [subject for subject in SUBJECTS.values() if {subject.name, subject.group} & set(names)]
+
+
+def _to_be_named() -> list[str]:
+    return [subject.name for subject in SUBJECTS.values() if subject.asked_for]
+
+
+@contextlib.contextmanager
+def prepared(options: argparse.Namespace, works: Sequence[Work]) -> Iterator[Plan]:
+    """Archives and a folder, which are gone with the block. Raises BenchmarkError."""
+    # Sockets of some peers lie deep below it, and the paths of sockets may not be long.
+    with tempfile.TemporaryDirectory(prefix="bm-") as name:
+        folder = Path(name)
+        store = folder / "store"
+        store.mkdir()
+        kinds = {work.kind for work in works}
+        picture = options.image.read_bytes() if options.image else photograph()
+        yield Plan(
+            folder=folder,
+            store=store,
+            archives=build_archives(store, kinds, options),
+            arch=options.arch,
+            picture=picture,
+            peers=options.peers.resolve() if options.peers else None,
+            threads=options.threads,
+            queue=options.queue,
+            duration=options.duration,
+            warmup=options.warmup,
+            reps=options.reps,
+            client=options.client,
+            connections=options.connections or (),
+            loops=options.subjects is None or LOOP in options.subjects,
+            lone=options.lone_requests,
+        )
+
+
+def build_archives(store: Path, kinds: set[Kind], options: argparse.Namespace) -> dict[str, str]:
+    """File names by model, and by model and variant for the ResNet."""
+    archives = {}
+    if "noop" in kinds:
+        archives["noop"] = build_noop(store)
+    if "mlp" in kinds:
+        archives["mlp"] = build_mlp(store)
+    if "resnet" in kinds:
+        archives["resnet"] = build_resnet(store, options.arch)
+        for variant, settings in VARIANTS.items():
+            name = f"{options.arch}-{variant}"
+            archives[f"resnet {variant}"] = build_variant(store, archives["resnet"], name, settings)
+    return archives
+
+
+def titles() -> dict[str, str]:
+    """Subjects as tables name them."""
+    return {subject.name: subject.title for subject in SUBJECTS.values()}
+
+
+def write(
+    options: argparse.Namespace,
+    facts: dict[str, str],
+    subjects: Sequence[Subject],
+    results: dict[str, Result],
+) -> None:
+    """JSON and pictures of what there is so far."""
+    if options.out is None:
+        return
+    document = {
+        "machine": facts,
+        "subjects": {
+            each.name: {"title": each.title, "version": version(each, options.peers)} for each in subjects
+        },
+        "works": {name: work_document(result) for name, result in results.items()},
+        "marks": marks(results),
+    }
+    with contextlib.redirect_stdout(sys.stderr):
+        write_json(options.out / "compare.json", document)
+    if can_plot():
+        draw(options.out, list(results.values())[-1], titles())
+
+
+def closing(subjects: Sequence[Subject], results: dict[str, Result], peers: Path | None) -> str:
+    """Who took part, with which queue, or why not; and the marks."""
+    rows = []
+    for subject in subjects:
+        queues = [result.queues[subject.name] for result in results.values() if subject.name in result.queues]
+        reasons = [
+            result.refusals[subject.name].splitlines()[0]
+            for result in results.values()
+            if subject.name in result.refusals
+        ]
+        state = f"cannot start: {reasons[0]}" if reasons else "ran" if queues else "no part in these works"
+        rows.append([subject.title, version(subject, peers) or "-", queues[0] if queues else "-", state])
+    told = table(["server", "version", "queue", "state"], rows)
+    return "\n".join(["## Servers", "", told, "", "## Marks", "", *map(str, marks(results))])
+
+
+def version(subject: Subject, peers: Path | None) -> str | None:
+    """Of the server itself, None where it is not installed."""
+    if subject.peer is None:
+        package = {"echo": "uvicorn", "fastapi": "fastapi"}.get(subject.name, "modelserver")
+        return installed(package)
+    return version_of(python_of(peers, subject.peer), PEERS[subject.peer].package) if peers else None
+
+
+if __name__ == "__main__":
+    run(main)

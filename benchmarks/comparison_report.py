@@ -1,0 +1,174 @@
+"""One work of the comparison as text, as JSON and as pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.measure import figures, of, ratio
+from benchmarks.plots import plot_bars, plot_rates
+from benchmarks.report import failure_lines, noise_lines, number, table
+from benchmarks.side_by_side import EAGER_LOOPS, LOOP, LOOPS, median_memory, median_start
+from benchmarks.targets import best_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from benchmarks.measure import Figure
+    from benchmarks.side_by_side import Result
+
+# The subjects that ratios are taken to, where they were run.
+BASES = {"echo": "to echo", "torchserve": "to TorchServe", "torchserve-quiet": "to its logs off"}
+TO_LOOP = "to best loop"
+
+
+def work_text(result: Result, titles: Mapping[str, str]) -> str:
+    """The heading and the tables of what was measured, and why figures are void or missing."""
+    parts = [f"## {result.work.title} (`{result.work.name}`)"]
+    if result.samples:
+        parts.append(_rates(result, titles))
+    if result.half:
+        parts += [f"{_HALF}:", _halves(result, titles)]
+    if result.lone:
+        parts += ["The handler's own time, and what is added to it:", _lone(result, titles)]
+    if result.starts:
+        parts += ["Start and memory:", _starts(result, titles)]
+    summary = [*figures(result.samples), *figures(result.half)]
+    remarks = [*failure_lines(summary), *noise_lines(summary)]
+    remarks += [f"cannot start: {name}: {_last_line(why)}" for name, why in result.refusals.items()]
+    if remarks:
+        parts.append("\n".join(remarks))
+    return "\n\n".join(parts) + "\n"
+
+
+_HALF = "At half of each one's own largest rate (open loop)"
+
+
+def _rates(result: Result, titles: Mapping[str, str]) -> str:
+    unit = "images/s" if result.work.kind == "resnet" else "requests/s"
+    headers = ["server", "connections", unit, "p50 ms", "p99 ms", "CPU-µs/request"]
+    summary = figures(result.samples)
+    bases = [base for base in BASES if any(each.subject == base for each in summary)]
+    loop = _loop_of(result)
+    rows = []
+    for each in summary:
+        values = (each.rate, each.p50_ms, each.p99_ms, each.cpu_us)
+        told = [number(value) if each.connections or index == 0 else "" for index, value in enumerate(values)]
+        against = [_against(result, each, base, each.connections) for base in bases]
+        against += [_against(result, each, loop, 0)] if loop else []
+        name = titles.get(each.subject, each.subject)
+        rows.append([name, str(each.connections) if each.connections else "", *told, *against])
+    return table([*headers, *(BASES[base] for base in bases), *([TO_LOOP] if loop else [])], rows)
+
+
+def _against(result: Result, figure: Figure, base: str, connections: int) -> str:
+    if not figure.connections and not base.startswith(LOOP):
+        return ""
+    return number(ratio(result.samples, of(figure.subject, figure.connections), of(base, connections)))
+
+
+def _loop_of(result: Result) -> str | None:
+    """The loop that ratios are taken to: the best that computes fp32 without a compiler."""
+    kinds = EAGER_LOOPS if result.work.kind == "resnet" else LOOPS[result.work.kind]
+    return best_loop(result, kinds)
+
+
+def _halves(result: Result, titles: Mapping[str, str]) -> str:
+    rows = [
+        [
+            titles.get(each.subject, each.subject),
+            *map(number, (each.rate, each.p50_ms, each.p99_ms, each.cpu_us)),
+        ]
+        for each in figures(result.half)
+    ]
+    return table(["server", "requests/s", "p50 ms", "p99 ms", "CPU-µs/request"], rows)
+
+
+def _lone(result: Result, titles: Mapping[str, str]) -> str:
+    rows = [
+        [titles.get(name, name), *map(number, (each.client_p50_ms, each.handler_p50_ms, each.added_ms))]
+        for name, each in result.lone.items()
+    ]
+    return table(["server", "client p50 ms", "handler p50 ms", "added ms"], rows)
+
+
+def _starts(result: Result, titles: Mapping[str, str]) -> str:
+    headers = ["server", "listening s", "ready s", "first answer s", "RSS MB", "PSS MB", "processes"]
+    rows = []
+    for name, taken in result.starts.items():
+        start = median_start(taken)
+        cells = [number(value) for value in (start.listening_s, start.ready_s, start.answer_s)]
+        if result.memory.get(name):
+            memory = median_memory(result.memory[name])
+            cells += [number(memory.rss_mb), number(memory.pss_mb), str(memory.processes)]
+        else:
+            cells += ["", "", ""]
+        rows.append([titles.get(name, name), *cells])
+    return table(headers, rows)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{lines[0]} ... {lines[-1]}" if len(lines) > 1 else "".join(lines)
+
+
+def work_document(result: Result) -> dict[str, object]:
+    """A work for JSON: figures, ratios, and everything that they were made of."""
+    summary = figures(result.samples)
+    bases = [base for base in (*BASES, _loop_of(result)) if base]
+    ratios = [
+        {
+            "subject": each.subject,
+            "connections": each.connections,
+            **{
+                f"to {base}": ratio(
+                    result.samples,
+                    of(each.subject, each.connections),
+                    of(base, 0 if base.startswith(LOOP) else each.connections),
+                )
+                for base in bases
+            },
+        }
+        for each in summary
+    ]
+    return {
+        "work": result.work,
+        "figures": summary,
+        "ratios": ratios,
+        "half_load": figures(result.half),
+        "lone": result.lone,
+        "starts": result.starts,
+        "memory": result.memory,
+        "queues": result.queues,
+        "refusals": result.refusals,
+        "samples": result.samples,
+        "half_load_samples": result.half,
+    }
+
+
+def draw(folder: Path, result: Result, titles: Mapping[str, str]) -> list[Path]:
+    """The pictures of a work; returns the files."""
+    drawn = []
+    if result.samples:
+        drawn.append(folder / f"{result.work.name}.png")
+        unit = "images/s" if result.work.kind == "resnet" else "requests/s"
+        plot_rates(drawn[-1], result.work.title, figures(result.samples), titles, unit)
+    if result.half:
+        drawn.append(folder / f"{result.work.name}_half.png")
+        shown = [each for each in figures(result.half) if not each.void]
+        bars = {
+            "requests/s": {titles[each.subject]: each.rate or 0.0 for each in shown},
+            "p99, ms": {titles[each.subject]: each.p99_ms or 0.0 for each in shown},
+        }
+        plot_bars(drawn[-1], f"{result.work.title}: {_HALF}", bars)
+    if result.work.alone and result.starts:
+        drawn.append(folder / f"{result.work.name}.png")
+        starts = {titles[name]: median_start(taken) for name, taken in result.starts.items()}
+        memory = {titles[name]: median_memory(taken) for name, taken in result.memory.items()}
+        bars = {
+            "first answer, s": {name: start.answer_s for name, start in starts.items()},
+            "resident, MB": {name: size.rss_mb for name, size in memory.items()},
+            "proportional, MB": {name: size.pss_mb for name, size in memory.items()},
+        }
+        plot_bars(drawn[-1], result.work.title, bars)
+    return drawn

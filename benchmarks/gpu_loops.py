@@ -1,0 +1,230 @@
+"""What a GPU server is compared with, in a process of its own.
+
+``python -m benchmarks.gpu_loops ARCH IMAGE`` answers a line ``KIND SECONDS`` on standard input by a line of
+JSON with the pictures per second, or why there are none. ``chip`` computes batches that are on the device
+already; ``decode`` makes network inputs of JPEGs, on all cores or on the GPU; ``serial`` works as TorchServe
+does: decode, transform, copy, run, one after the other, in one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measure import Sample
+from benchmarks.servers import ROOT, BenchmarkError, inherited_environment, thread_variables
+from modelserver.settings.cpus import usable_cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+KINDS = ("chip", "decode", "serial")
+IN_FLIGHT = 4  # calls after which the loop waits for the device
+WARMUP_CALLS = 3
+TRIAL_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoops:
+    """The running process; ``device`` is what it computes on, in words."""
+
+    process: subprocess.Popen[str]
+    device: str
+
+    def run(self, kind: str, seconds: float, repetition: int) -> Sample:
+        """Loop for ``seconds``; the rate is in pictures. Raises BenchmarkError if it cannot."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(f"{kind} {seconds}\n")
+            self.process.stdin.flush()
+        rate = float(answer_of(self.process)["rate"])
+        return Sample(kind, 0, repetition, rate=rate)
+
+
+@contextlib.contextmanager
+def gpu_loops(arguments: Sequence[str], threads: int | None = None) -> Iterator[GpuLoops]:
+    """The process with these arguments; it ends with the block. Raises BenchmarkError."""
+    command = [sys.executable, "-m", "benchmarks.gpu_loops", *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=inherited_environment() | thread_variables(threads),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield GpuLoops(process, str(answer_of(process)["device"]))
+        finally:
+            process.kill()
+
+
+def answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next line of the process. Raises BenchmarkError if there is none, or if it is an error."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise BenchmarkError(f"the loops ended with status {process.wait()}")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise BenchmarkError(f"the loops: {answer['error']}")
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """``call`` handles so many ``pictures``; ``wait`` returns when the device has done all of it."""
+
+    call: Callable[[], object]
+    wait: Callable[[], object]
+    pictures: int
+
+
+class Loops:
+    """The network and the pictures, and the three kinds of work with them. Torch comes with it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import torch  # noqa: PLC0415 - only the looping process needs it
+
+        from modelserver_handlers.image_classifier import classic_processing  # noqa: PLC0415
+        from modelserver_handlers.zoo import random_network  # noqa: PLC0415
+
+        self._torch = torch
+        self._options = options
+        self.device = torch.device(options.device)
+        self._type = torch.bfloat16 if options.precision == "bf16" else torch.float32
+        self._processing = classic_processing()
+        self._files = [options.image.read_bytes()] * options.batch
+        self._network = random_network(options.arch, 0).to(self.device)
+
+    def describe(self) -> str:
+        """The device in words."""
+        if self.device.type == "cuda":
+            return str(self._torch.cuda.get_device_name(self.device))
+        return f"{usable_cpus()} cores"
+
+    def work(self, kind: str) -> Work:
+        """One of KINDS, to be repeated."""
+        if kind == "chip":
+            return self._chip()
+        if kind == "decode":
+            return self._decode_on_gpu() if self._options.decode == "nvjpeg" else self._decode()
+        return self._repeated(self._serial)
+
+    def _repeated(self, call: Callable[[], object]) -> Work:
+        return Work(call, self._wait, self._options.batch)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            self._torch.cuda.synchronize(self.device)
+
+    def _chip(self) -> Work:
+        """The faster of the two orders of memory, with the fastest algorithms that cuDNN finds."""
+        torch = self._torch
+        torch.backends.cudnn.benchmark = True
+        orders = (torch.contiguous_format, torch.channels_last)
+        forms = [self._repeated(partial(self._forward, *self._in_order(order))) for order in orders]
+        rates = [rate_of(form, TRIAL_SECONDS) for form in forms]
+        torch.backends.cudnn.benchmark = False
+        return forms[rates.index(max(rates))]
+
+    def _in_order(self, order: Any) -> tuple[Any, Any]:
+        import copy  # noqa: PLC0415
+
+        network = copy.deepcopy(self._network).to(self._type).to(memory_format=order)
+        batch = self._torch.randn(self._options.batch, 3, 224, 224, device=self.device)
+        return network, batch.to(self._type).contiguous(memory_format=order)
+
+    def _forward(self, network: Any, batch: Any) -> object:
+        with self._torch.inference_mode():
+            return network(batch)
+
+    def _decode(self) -> Work:
+        from modelserver_handlers.pictures import open_picture  # noqa: PLC0415
+
+        processing = self._processing
+        enough = processing.resized_size if self._options.fast_decode else None
+        pool = ThreadPoolExecutor(usable_cpus())
+
+        def crop(file: bytes) -> object:
+            return processing.pixels(open_picture(file, "RGB", enough))
+
+        # Many pictures at a time: cores wait for the last of them only.
+        files = self._files * math.ceil(8 * usable_cpus() / len(self._files))
+        return Work(lambda: list(pool.map(crop, files)), self._wait, len(files))
+
+    def _decode_on_gpu(self) -> Work:
+        from modelserver_handlers.nvjpeg import JpegDecoder  # noqa: PLC0415
+
+        return self._repeated(partial(JpegDecoder(self.device).crops, self._files, self._processing))
+
+    def _serial(self) -> object:
+        from PIL import Image  # noqa: PLC0415
+
+        torch = self._torch
+        opened = (Image.open(io.BytesIO(file)).convert("RGB") for file in self._files)
+        batch = torch.stack([self._processing(picture) for picture in opened]).to(self.device)
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.type, self._type, self._type != torch.float32),
+        ):
+            scores = torch.softmax(self._network(batch).float(), dim=1)
+        best, classes = torch.topk(scores, 5, dim=1)
+        return list(zip(best.tolist(), classes.tolist(), strict=True))
+
+
+def rate_of(work: Work, seconds: float) -> float:
+    """Pictures per second over whole calls, for at least ``seconds`` after a warm-up."""
+    for _ in range(WARMUP_CALLS):
+        work.call()
+    work.wait()
+    calls, began = 0, time.perf_counter()
+    while not calls or time.perf_counter() - began < seconds:
+        work.call()
+        calls += 1
+        if calls % IN_FLIGHT == 0:
+            work.wait()
+    work.wait()
+    return calls * work.pictures / (time.perf_counter() - began)
+
+
+def main() -> None:
+    """Answer the lines of standard input until it ends."""
+    parser = argparse.ArgumentParser("benchmarks.gpu_loops", description=__doc__)
+    add = parser.add_argument
+    add("arch")
+    add("image", type=Path)
+    add("--device", default="cuda")
+    add("--batch", type=int, default=32)
+    add("--precision", choices=("fp32", "bf16"), default="fp32")
+    add("--decode", choices=("cpu", "nvjpeg"), default="cpu")
+    add("--fast-decode", action="store_true")
+    options = parser.parse_args()
+    made: dict[str, Work] = {}
+    loops = Loops(options)
+    print(json.dumps({"device": loops.describe()}), flush=True)
+    for line in sys.stdin:
+        kind, _, seconds = line.strip().partition(" ")
+        try:
+            if kind not in made:
+                made[kind] = loops.work(kind)
+            answer: dict[str, object] = {"rate": rate_of(made[kind], float(seconds))}
+        except Exception as error:  # noqa: BLE001 - whatever torch says is the answer
+            answer = {"error": repr(error)[:500]}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

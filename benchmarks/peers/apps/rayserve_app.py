@@ -1,0 +1,62 @@
+"""The work in Ray Serve: a local Ray without dashboard, one replica, its own batching."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import ray  # type: ignore[import-not-found, unused-ignore]
+from ray import serve  # type: ignore[import-not-found, unused-ignore]
+
+from benchmarks.peers.apps.task import PREFIX, told
+
+TASK = told()
+
+
+# What a replica may use becomes the number of its threads.
+@serve.deployment(  # type: ignore[untyped-decorator, unused-ignore]
+    num_replicas=1,
+    max_ongoing_requests=TASK.queue,
+    ray_actor_options={"num_cpus": TASK.threads if TASK.kind == "resnet" else 1},
+)
+class Served:
+    """The model behind its batching."""
+
+    def __init__(self) -> None:
+        self.model = TASK.model()
+
+    @serve.batch(max_batch_size=TASK.batch, batch_wait_timeout_s=TASK.delay)  # type: ignore[untyped-decorator, unused-ignore]
+    async def together(self, bodies: list[bytes]) -> list[Any]:
+        """One answer for each body."""
+        return self.model.answers([self.model.parse(body) for body in bodies])
+
+    async def __call__(self, request: Any) -> Any:
+        """One request, alone or among others."""
+        body = await request.body()
+        if TASK.batch > 1:
+            return await self.together(body)
+        return self.model.answers([self.model.parse(body)])[0]
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith((PREFIX, "PYTHONPATH"))}
+    ray.init(
+        include_dashboard=False,
+        num_cpus=TASK.threads + 1,
+        log_to_driver=False,
+        runtime_env={"env_vars": kept},
+        _node_ip_address="127.0.0.1",
+    )
+    serve.start(
+        http_options={"host": "127.0.0.1", "port": TASK.port}, logging_config={"enable_access_log": False}
+    )
+    serve.run(Served.bind(), route_prefix="/")  # type: ignore[attr-defined, unused-ignore]
+    signal.sigwait([signal.SIGTERM, signal.SIGINT])
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The work as a peer's program is told it by its environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+PREFIX = "BENCHMARK_"
+
+
+class Computed(Protocol):
+    """A model: each request is parsed by itself, a batch of them answered together."""
+
+    def parse(self, body: Any) -> Any:
+        """The body of one request, as the model wants it."""
+
+    def answers(self, items: list[Any]) -> list[Any]:
+        """One answer for each parsed request, ready for JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to serve and how; ``delay`` in seconds, ``queue`` in requests."""
+
+    kind: str
+    batch: int
+    delay: float
+    port: int
+    queue: int
+    threads: int
+    archive: str
+    arch: str
+
+    def model(self) -> Computed:
+        """The model, loaded."""
+        if self.kind == "noop":
+            return Nothing()
+        if self.kind == "mlp":
+            return Small()
+        from benchmarks.networks import Network  # noqa: PLC0415 - torchvision is for pictures only
+
+        return Network(Path(self.archive), self.arch)
+
+
+class Nothing:
+    """Answers without looking."""
+
+    def parse(self, body: Any) -> Any:
+        """The body itself."""
+        return body
+
+    def answers(self, items: list[Any]) -> list[Any]:
+        """A small object each."""
+        return [{"ok": 1} for _ in items]
+
+
+class Small:
+    """The MLP; a body may be decoded already."""
+
+    def __init__(self) -> None:
+        from benchmarks.peers.mlp import Mlp  # noqa: PLC0415 - a server that does nothing needs no torch
+
+        self._mlp = Mlp()
+        self._mlp.initialize(None)
+
+    def parse(self, body: Any) -> Any:
+        """The rows of a request."""
+        return self._mlp.rows_of(body)
+
+    def answers(self, items: list[Any]) -> list[Any]:
+        """One answer per request."""
+        return self._mlp.answers(items)
+
+
+def environment(task: Task) -> dict[str, str]:
+    """The variables that tell a program its task."""
+    return {f"{PREFIX}{name.upper()}": str(getattr(task, name)) for name in Task.__slots__}
+
+
+def told() -> Task:
+    """The task of this process. Raises KeyError where it was told none."""
+    value = {name: os.environ[f"{PREFIX}{name.upper()}"] for name in Task.__slots__}
+    return Task(
+        kind=value["kind"],
+        batch=int(value["batch"]),
+        delay=float(value["delay"]),
+        port=int(value["port"]),
+        queue=int(value["queue"]),
+        threads=int(value["threads"]),
+        archive=value["archive"],
+        arch=value["arch"],
+    )

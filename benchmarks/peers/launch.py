@@ -1,0 +1,327 @@
+"""How each server is started and asked for a work: a command, variables, and what to post. Starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from benchmarks.peers.apps.task import Task, environment
+from benchmarks.peers.packages import PEERS, missing, python_of
+from benchmarks.servers import HOST, ROOT, free_ports, thread_variables
+from benchmarks.works import Question, Work, form_body, json_body, open_inference_body, raw_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One server's part of the comparison.
+
+    ``folder`` is its own, ``store`` holds the archives, ``archives`` names the file for each model,
+    ``peers`` is the folder of the peers' environments, ``queue`` how many requests may wait.
+    """
+
+    work: Work
+    folder: Path
+    store: Path
+    archives: Mapping[str, str]
+    arch: str
+    picture: bytes
+    peers: Path | None
+    threads: int
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a server starts: ``health`` is asked until 2xx, then ``registration`` posted (port, path).
+
+    ``queue`` says in words how many requests may wait.
+    """
+
+    command: tuple[str, ...]
+    port: int
+    question: Question
+    queue: str
+    health: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    registration: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A server in one configuration. ``works`` says whether it has a part in a work, ``title`` is for tables.
+
+    ``peer`` names the environment it needs, None for ours; ``group`` is a name for it and its siblings.
+    """
+
+    name: str
+    title: str
+    group: str
+    launch: Callable[[Job], Launch]
+    works: Callable[[Work], bool]
+    peer: str | None = None
+    asked_for: bool = False  # only when named
+
+    def refusal(self, peers: Path | None) -> str | None:
+        """Why it cannot start, None if it can be tried."""
+        return None if self.peer is None else missing(peers, PEERS[self.peer])
+
+
+def any_work(work: Work) -> bool:
+    """All but the memory of workers, which is about our own and TorchServe's way of making them."""
+    return not work.name.startswith("workers")
+
+
+def _archive_work(_work: Work) -> bool:
+    return True
+
+
+def _noop(work: Work) -> bool:
+    return work.kind == "noop"
+
+
+def _batching(work: Work) -> bool:
+    return any_work(work) and work.batch > 1
+
+
+def _network(work: Work) -> bool:
+    return work.kind == "resnet" and any_work(work)
+
+
+# Ours and TorchServe: archives, registered by HTTP
+
+
+def modelserver(job: Job, *, adaptive: bool = False, variant: str = "") -> Launch:
+    """This server as shipped: access log and metrics are on."""
+    parameters = {"batch_policy": "adaptive"} if adaptive else {"max_batch_delay": str(job.work.delay_ms)}
+    if job.work.kind == "resnet":
+        variant = variant or "auto"
+    command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
+    return _torchserve_like(job, command, parameters, {}, variant)
+
+
+def torchserve(job: Job, *, quiet: bool = False) -> Launch:
+    """TorchServe as shipped, or with its logs of requests and metrics off, its best case."""
+    assert job.peers is not None
+    program = python_of(job.peers, "torchserve").with_name("torchserve").resolve()
+    command = [str(program), "--start", "--foreground", "--ncs", "--disable-token-auth", "--enable-model-api"]
+    settings = {"disable_token_authorization": "true", "enable_model_api": "true"}
+    if quiet:
+        log = job.folder / "log4j2.xml"
+        shutil.copy(ROOT / "benchmarks" / "peers" / "quiet.xml", log)
+        command += ["--log-config", str(log)]
+        settings |= {"async_logging": "true", "disable_system_metrics": "true"}
+    parameters = {"max_batch_delay": str(job.work.delay_ms)}
+    launch = _torchserve_like(job, command, parameters, settings, "")
+    # Its workers run the first python of the path, and nothing that this process imports is theirs.
+    path = os.pathsep.join([str(program.parent), os.environ.get("PATH", os.defpath)])
+    return replace(launch, variables={**launch.variables, "PATH": path, "PYTHONPATH": ""})
+
+
+def _torchserve_like(
+    job: Job, command: list[str], parameters: Mapping[str, str], settings: Mapping[str, str], variant: str
+) -> Launch:
+    inference, management, metrics, *grpc = free_ports(5)
+    lines = {
+        "inference_address": f"http://{HOST}:{inference}",
+        "management_address": f"http://{HOST}:{management}",
+        "metrics_address": f"http://{HOST}:{metrics}",
+        "grpc_inference_port": str(grpc[0]),
+        "grpc_management_port": str(grpc[1]),
+        "job_queue_size": str(job.queue),
+        "default_response_timeout": "300",
+        **settings,
+    }
+    config = job.folder / "config.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
+    store = ["--model-store", str(job.store.resolve()), "--ts-config", str(config)]
+    name = job.work.kind
+    query = {
+        "url": job.archives[f"{name} {variant}".strip()],
+        "model_name": name,
+        "batch_size": str(job.work.batch),
+        "initial_workers": str(job.work.workers),
+        "synchronous": "true",
+        **parameters,
+    }
+    return Launch(
+        command=(*command, *store),
+        port=inference,
+        question=Question(f"/predictions/{name}", *raw_body(job.work.kind, job.picture)),
+        queue=f"job_queue_size={job.queue}",
+        health="/ping",
+        variables=_threads(job),
+        registration=(management, f"/models?{urlencode(query)}"),
+    )
+
+
+# In this environment
+
+
+def echo(_job: Job) -> Launch:
+    """Bare uvicorn that answers a few bytes."""
+    (port,) = free_ports(1)
+    question = Question("/predictions/noop", *raw_body("noop", b""))
+    return Launch(_uvicorn(sys.executable, "benchmarks.echo:app", port), port, question, "none", "/")
+
+
+def fastapi(job: Job) -> Launch:
+    """A minimal FastAPI service."""
+    task = _task(job)
+    command = _uvicorn(sys.executable, "benchmarks.peers.apps.fastapi_app:app", task.port)
+    question = Question("/predict", *raw_body(job.work.kind, job.picture))
+    return Launch(command, task.port, question, "unbounded", "/ping", _variables(job, task))
+
+
+def _uvicorn(python: str, application: str, port: int) -> tuple[str, ...]:
+    command = [python, "-m", "uvicorn", application, "--app-dir", str(ROOT), "--host", HOST]
+    command += ["--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+    return (*command, "--no-access-log", "--log-level", "warning")
+
+
+# In environments of their own
+
+
+def litserve(job: Job) -> Launch:
+    """LitServe with one worker."""
+    task = _task(job)
+    body = form_body("request", job.picture) if job.work.kind == "resnet" else _small(job)
+    return Launch(
+        _app(job, "litserve"),
+        task.port,
+        Question("/predict", *body),
+        "unbounded",
+        "/health",
+        _variables(job, task),
+    )
+
+
+def rayserve(job: Job) -> Launch:
+    """Ray Serve with one replica."""
+    task = _task(job)
+    question = Question("/", *raw_body(job.work.kind, job.picture))
+    # Its sockets lie deep below its temporary folder, and their paths may not be long.
+    variables = _variables(job, task) | {"RAY_TMPDIR": str(job.folder)}
+    queue = f"max_ongoing_requests={job.queue}"
+    return Launch(_app(job, "rayserve"), task.port, question, queue, "/-/healthz", variables)
+
+
+def bentoml(job: Job) -> Launch:
+    """BentoML with one worker."""
+    task = _task(job)
+    if job.work.kind == "resnet":
+        body = form_body("images", job.picture)
+    else:
+        body = json_body(job.work.kind, {"x": ["x" * 52]})
+    program = _program(job, "bentoml")
+    command = [program, "serve", "benchmarks.peers.apps.bentoml_app:Service", "--working-dir", str(ROOT)]
+    command += ["--host", HOST, "--port", str(task.port)]
+    question = Question("/predict", *body)
+    variables = _variables(job, task) | {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(job.folder)}
+    return Launch(tuple(command), task.port, question, f"concurrency={job.queue}", "/readyz", variables)
+
+
+def mlserver(job: Job) -> Launch:
+    """MLServer with one worker process."""
+    task = _task(job)
+    grpc, metrics = free_ports(2)
+    settings = {"host": HOST, "http_port": task.port, "grpc_port": grpc, "metrics_port": metrics}
+    (job.folder / "settings.json").write_text(
+        json.dumps(settings | {"parallel_workers": 1, "debug": False}), "utf-8"
+    )
+    model = {
+        "name": job.work.kind,
+        "implementation": "benchmarks.peers.apps.mlserver_app.Runtime",
+        "max_batch_size": job.work.batch if job.work.batch > 1 else 0,
+        "max_batch_time": task.delay,
+        "parameters": {"version": "1"},
+    }
+    (job.folder / "model-settings.json").write_text(json.dumps(model), "utf-8")
+    return Launch(
+        (_program(job, "mlserver"), "start", str(job.folder)),
+        task.port,
+        Question(f"/v2/models/{job.work.kind}/infer", *open_inference_body(job.work.kind, job.picture)),
+        "unbounded",
+        "/v2/health/ready",
+        _variables(job, task),
+    )
+
+
+def _small(job: Job) -> tuple[bytes, str]:
+    return json_body(job.work.kind, {"x": "x" * 56})
+
+
+def _app(job: Job, name: str) -> tuple[str, ...]:
+    assert job.peers is not None
+    return (str(python_of(job.peers.resolve(), name)), "-m", f"benchmarks.peers.apps.{name}_app")
+
+
+def _program(job: Job, name: str) -> str:
+    assert job.peers is not None
+    return str(python_of(job.peers.resolve(), name).with_name(name))
+
+
+def _task(job: Job) -> Task:
+    (port,) = free_ports(1)
+    archive = job.archives.get(job.work.kind, "")
+    return Task(
+        kind=job.work.kind,
+        batch=job.work.batch,
+        delay=job.work.delay_ms / 1e3,
+        port=port,
+        queue=job.queue,
+        threads=job.threads,
+        archive=str((job.store / archive).resolve()),
+        arch=job.arch,
+    )
+
+
+def _variables(job: Job, task: Task) -> dict[str, str]:
+    """The task, and where our programs are imported from; nothing of what this process imports."""
+    return environment(task) | _threads(job) | {"PYTHONPATH": str(ROOT)}
+
+
+def _threads(job: Job) -> dict[str, str]:
+    return thread_variables(job.threads // job.work.workers or 1) if job.work.kind == "resnet" else {}
+
+
+def _modelserver(
+    name: str, title: str, works: Callable[[Work], bool], *, adaptive: bool = False, variant: str = ""
+) -> Subject:
+    def launch(job: Job) -> Launch:
+        return modelserver(job, adaptive=adaptive, variant=variant)
+
+    return Subject(name, title, "modelserver", launch, works)
+
+
+def _quiet(job: Job) -> Launch:
+    return torchserve(job, quiet=True)
+
+
+SUBJECTS = {
+    subject.name: subject
+    for subject in (
+        Subject("echo", "uvicorn echo", "echo", echo, _noop),
+        Subject("fastapi", "minimal FastAPI", "fastapi", fastapi, any_work),
+        _modelserver("window", "modelserver, window", _archive_work),
+        _modelserver("adaptive", "modelserver, adaptive", _batching, adaptive=True),
+        _modelserver("plain", "modelserver, optimize off", _network, variant="plain"),
+        _modelserver("compile", "modelserver, compile", _network, variant="compile"),
+        _modelserver("bf16", "modelserver, bf16", _network, variant="bf16"),
+        _modelserver("bf16-compile", "modelserver, bf16, compile", _network, variant="bf16-compile"),
+        Subject("torchserve", "TorchServe", "torchserve", torchserve, _archive_work, "torchserve"),
+        Subject("torchserve-quiet", "TorchServe, logs off", "torchserve", _quiet, any_work, "torchserve"),
+        Subject("litserve", "LitServe", "litserve", litserve, any_work, "litserve"),
+        Subject("rayserve", "Ray Serve", "rayserve", rayserve, any_work, "rayserve", asked_for=True),
+        Subject("bentoml", "BentoML", "bentoml", bentoml, any_work, "bentoml", asked_for=True),
+        Subject("mlserver", "MLServer", "mlserver", mlserver, any_work, "mlserver", asked_for=True),
+    )
+}

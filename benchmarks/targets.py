@@ -1,0 +1,207 @@
+"""What the comparison should come to. A mark that was not run is not reached, and says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from benchmarks.measure import figures, of, ratio
+from benchmarks.peers.packages import PEERS
+from benchmarks.report import VOID, Mark
+from benchmarks.side_by_side import EAGER_LOOPS, LOOP, Result, median_memory, median_start
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.measure import Figure
+
+NOT_RUN = "not run"
+TITLES = {
+    "window": "window",
+    "adaptive": "adaptive",
+    "compile": "compile",
+    "bf16": "bf16",
+    "bf16-compile": "bf16, compile",
+    "echo": "echo",
+    "torchserve": "TorchServe",
+    "torchserve-quiet": "TorchServe with logs off",
+}
+RIVALS = tuple(PEERS)
+
+
+def marks(results: Mapping[str, Result]) -> list[Mark]:
+    """All of them, in the order of the works."""
+    return [
+        *start_marks(results),
+        *noop_marks(results),
+        *mlp_marks(results),
+        *lone_marks(results),
+        *kserve_marks(results),
+        *resnet_marks(results),
+        *worker_marks(results),
+    ]
+
+
+def noop_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """What a request costs beside what HTTP costs, and beside TorchServe."""
+    found = []
+    for at in (32, 128):
+        for ours in ("window", "adaptive"):
+            for base, target in (("echo", 0.7), ("torchserve", 4.0), ("torchserve-quiet", 2.0)):
+                found.append(rate_mark(results, "noop_b32", ours, base, at=at, target=target))
+        found += [
+            rate_mark(results, "noop_b1", "window", base, at=at, target=target)
+            for base, target in (("echo", 0.45), ("torchserve", 8.0))
+        ]
+    return found
+
+
+def mlp_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """Throughput against all peers at 128 connections, and the latency at half of each one's largest rate."""
+    found = []
+    for ours in ("window", "adaptive"):
+        found += [
+            rate_mark(results, "mlp_b32", ours, "torchserve", at=128, target=3.0),
+            rate_mark(results, "mlp_b32", ours, "torchserve-quiet", at=128, target=2.0),
+        ]
+        others = [peer for peer in RIVALS if peer != "torchserve"]
+        found += [
+            rate_mark(results, "mlp_b32", ours, peer, at=128, target=1.0, relation=">") for peer in others
+        ]
+    found += [_half_mark(results, peer) for peer in ("torchserve", "torchserve-quiet", *RIVALS[1:])]
+    return found
+
+
+def lone_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """A sequential client waits for the handler, and hardly for anything else."""
+    found = []
+    for work in ("lone_noop", "lone_mlp"):
+        lone = results[work].lone.get("adaptive") if work in results else None
+        what = f"{work}, adaptive: p50 less the handler's own time"
+        added = lone.added_ms if lone is not None else None
+        found.append(Mark(what, added, "<=", 1.0, " ms", NOT_RUN if lone is None else VOID))
+    return found
+
+
+def kserve_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """Five clients: a window of 500 ms is a tenth of a second each; KServe's page reports 9.49 requests/s."""
+    window, adaptive = (_figure(results, "kserve5", name, 5) for name in ("window", "adaptive"))
+    unit = " requests/s"
+    return [
+        Mark("kserve5, adaptive", *_rate(adaptive, ">=", 949.0, unit)),
+        Mark("kserve5, window", *_rate(window, ">=", 9.4, unit)),
+        Mark("kserve5, window", *_rate(window, "<=", 10.0, unit)),
+    ]
+
+
+def resnet_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """Against the best loops without a server, and against TorchServe."""
+    result = results.get("resnet_b8")
+    eager, any_fp32 = best_loop(result, EAGER_LOOPS), best_loop(result, (*EAGER_LOOPS, "compiled"))
+    found = []
+    for at in (8, 16, 32):
+        for ours in ("window", "adaptive"):
+            found.append(_loop_mark(results, ours, eager, "best eager fp32 loop", at))
+            found.append(rate_mark(results, "resnet_b8", ours, "torchserve", at=at, target=1.3))
+        found.append(_loop_mark(results, "compile", any_fp32, "best fp32 loop, compiled or not", at))
+        found += [
+            rate_mark(results, "resnet_b8", ours, "torchserve", at=at, target=target)
+            for ours, target in (("compile", 1.5), ("bf16", 2.2), ("bf16-compile", 2.8))
+        ]
+    return found
+
+
+def start_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """Quick to listen, no slower than TorchServe to answer, and half of its memory at most."""
+    starts = results["start"].starts if "start" in results else {}
+    memory = results["start"].memory if "start" in results else {}
+    ours = median_start(starts["window"]) if starts.get("window") else None
+    theirs = median_start(starts["torchserve"]) if starts.get("torchserve") else None
+    both = [memory.get("window"), memory.get("torchserve")]
+    rss = [median_memory(taken).rss_mb if taken else None for taken in both]
+    answers = (ours.answer_s if ours else None, theirs.answer_s if theirs else None)
+    return [
+        Mark("start to listening", ours.listening_s if ours else None, "<=", 0.6, " s", NOT_RUN),
+        Mark("start to first answer / TorchServe's", _divided(*answers), "<=", 1.0, "", NOT_RUN),
+        Mark("resident memory, no-op, one worker / TorchServe's", _divided(*rss), "<=", 0.5, "", NOT_RUN),
+    ]
+
+
+def worker_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """Workers share their memory."""
+    sizes = [
+        median_memory(results[work].memory["window"]).pss_mb
+        if work in results and results[work].memory.get("window")
+        else None
+        for work in ("workers_4", "workers_1")
+    ]
+    what = "proportional memory of 4 ResNet workers / of 1"
+    return [Mark(what, _divided(*sizes), "<=", 1.5, "", NOT_RUN)]
+
+
+def best_loop(result: Result | None, kinds: Sequence[str]) -> str | None:
+    """The subject among these loops with the largest median, None if none was run."""
+    names = {f"{LOOP}, {kind}" for kind in kinds}
+    summary = figures(result.samples) if result is not None else []
+    loops = [each for each in summary if each.subject in names and each.rate]
+    return max(loops, key=lambda each: each.rate or 0.0).subject if loops else None
+
+
+def rate_mark(
+    results: Mapping[str, Result],
+    work: str,
+    ours: str,
+    base: str,
+    *,
+    at: int,
+    target: float,
+    relation: Literal[">=", ">"] = ">=",
+) -> Mark:
+    """Our rate by another's at the same number of connections."""
+    what = f"{work}, {title(ours)} at {at} connections / {title(base)}"
+    samples = results[work].samples if work in results else []
+    value = ratio(samples, of(ours, at), of(base, at))
+    seen = {(each.subject, each.connections) for each in samples}
+    run = {(ours, at), (base, at)} <= seen
+    return Mark(what, value, relation, target, "", VOID if run else NOT_RUN)
+
+
+def title(name: str) -> str:
+    """A subject in a mark."""
+    return PEERS[name].title if name in PEERS else TITLES.get(name, name)
+
+
+def _loop_mark(results: Mapping[str, Result], ours: str, loop: str | None, called: str, at: int) -> Mark:
+    samples = results["resnet_b8"].samples if "resnet_b8" in results else []
+    named = f" ({loop})" if loop else ""
+    what = f"resnet_b8, {title(ours)} at {at} connections / {called}{named}"
+    value = ratio(samples, of(ours, at), of(loop, 0)) if loop else None
+    run = loop is not None and any(of(ours, at)(each) for each in samples)
+    return Mark(what, value, ">=", 0.97, "", VOID if run else NOT_RUN)
+
+
+def _half_mark(results: Mapping[str, Result], peer: str) -> Mark:
+    halves = figures(results["mlp_b32"].half) if "mlp_b32" in results else []
+    by_name = {each.subject: each for each in halves}
+    what = f"p99 at half of the largest rate (MLP), adaptive / {title(peer)}"
+    ours, theirs = by_name.get("adaptive"), by_name.get(peer)
+    if ours is None or theirs is None:
+        return Mark(what, None, "<", 1.0, "", NOT_RUN)
+    return Mark(what, _divided(ours.p99_ms, theirs.p99_ms), "<", 1.0)
+
+
+def _figure(results: Mapping[str, Result], work: str, subject: str, connections: int) -> Figure | None:
+    if work not in results:
+        return None
+    made = figures(each for each in results[work].samples if of(subject, connections)(each))
+    return made[0] if made else None
+
+
+def _rate(
+    figure: Figure | None, relation: Literal[">=", "<="], target: float, unit: str
+) -> tuple[float | None, Literal[">=", "<="], float, str, str]:
+    absent = NOT_RUN if figure is None else VOID
+    return (figure.rate if figure is not None else None, relation, target, unit, absent)
+
+
+def _divided(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours is not None and theirs else None

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from modelserver.wire.spawning import (
+    Ended,
+    FromSpawner,
+    Refused,
+    Spawn,
+    Spawned,
+    receive_report,
+    receive_spawn,
+    send,
+)
+
+
+@pytest.fixture
+def ends() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A request arrives whole with its descriptors, which programs that are started do not get."""
+    request = Spawn("/models/m", "image_classifier", ["torch"], {"A": "é\n" * 4000}, 3)
+    reading, writing = os.pipe()
+    send(ends[0], request, [reading, writing])
+    received = receive_spawn(ends[1])
+
+    assert received is not None
+    assert received[0] == request
+    assert [os.fstat(d).st_ino for d in received[1]] == [os.fstat(reading).st_ino] * 2
+    assert [os.get_inheritable(d) for d in received[1]] == [False, False]
+    for descriptor in (reading, writing, *received[1]):
+        os.close(descriptor)
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.parametrize("report", [Spawned(7), Refused("why"), Ended(7, -9)])
+def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
+    """A report is told apart by its kind; after the last one comes None."""
+    send(ends[0], report)
+    ends[0].close()
+
+    assert receive_report(ends[1]) == (report, [])
+    assert receive_report(ends[1]) is None
+    assert receive_spawn(ends[1]) is None
+    ends[1].close()
