@@ -1,8 +1,8 @@
 """The ways to compute a network on a processor, side by side in one process.
 
-Each way runs one batch in turn, again and again, so that what else the machine does meets all of them. The figures
-are medians: pictures per second, their ratio to the plain network within each turn, the same of processor
-time, and how far the outputs are from the plain network's, as a part of the largest one.
+Each way runs one batch in turn, again and again: what else the machine does meets all of them. Figures are
+medians: pictures per second, their ratio to the plain network within each turn, the same of processor time,
+and how far the outputs are from the plain network's, as a part of the largest one.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batches", type=numbers, default=(8, 1), help="batch sizes (default: 8,1)")
     add("--reps", type=int, default=15, help="batches of each way (default: 15)")
     add("--threads", type=int, default=usable_cpus(), help="default: all cores")
+    add("--keep-memory", action="store_true", help="with the memory settings of the handlers")
     add("--no-compile", action="store_true", help="leave torch.compile out, which takes a minute or more")
     add("--out", type=Path, help="write the figures to this JSON file")
     add("--dry-run", action="store_true", help="say what would be measured, and leave")
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = machine() | {
         "network": f"{options.arch}, random weights, seed 0",
         "threads": str(options.threads),
+        "memory": "kept between batches" if options.keep_memory else "as the C library does by itself",
         "measurements": f"{options.reps} batches of each way, interleaved",
     }
     print(heading(options.arch, facts))
@@ -115,9 +117,12 @@ def measure(options: argparse.Namespace, names: Sequence[str], batch: int) -> li
     import torch  # noqa: PLC0415 - a dry run needs none
 
     from modelserver_handlers.calibration import calibration_batch  # noqa: PLC0415
+    from modelserver_handlers.memory import keep_memory  # noqa: PLC0415
     from modelserver_handlers.zoo import random_network  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)
+    if options.keep_memory:
+        keep_memory()
     plain = random_network(options.arch, 0)
     pictures = calibration_batch(1, batch, SIDE)
     with torch.inference_mode():

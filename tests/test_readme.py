@@ -211,7 +211,8 @@ def test_options_of_scripts_exist(command: Command) -> None:
         assert [word for word in rest if word.startswith("--") and f'"{word}"' not in source] == []
     else:
         assert first == "-m"
-        assert find_spec(rest[0]) is not None
+        # Looking for pip would import setuptools' replacement of distutils, which warns.
+        assert rest[0] in {"pip", "venv"} or find_spec(rest[0]) is not None
 
 
 @pytest.mark.parametrize("command", cases("curl"))

@@ -7,16 +7,19 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from modelserver_handlers import weights
-from modelserver_handlers.compilation import compile_model
 from modelserver_handlers.device import choose_device
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.labels import load_label_mapping
+from modelserver_handlers.memory import give_back_memory, keep_memory
+from modelserver_handlers.model_options import ModelOptions
+from modelserver_handlers.readiness import Batches, make_ready
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +59,39 @@ class BaseHandler:
         self.map_location, self.device = choose_device(properties.get("gpu_id"))
         self.manifest = context.manifest
         self.model_yaml_config = getattr(context, "model_yaml_config", None) or {}
+        if self.device.type == "cpu":
+            keep_memory()
         model_dir = str(properties.get("model_dir"))
         serialized = self._manifest_entry("serializedFile")
         self.model_pt_path = os.path.join(model_dir, serialized) if serialized else None
-        self.model = compile_model(self._load_model(model_dir), self.model_yaml_config)
+        self.model = self._load_model(model_dir)
         self.mapping = self._load_labels(model_dir)
+        self._choose_processing()
+        self.model = self._made_ready(self.model)
+        give_back_memory()
         self.initialized = True
+
+    def _choose_processing(self) -> None:
+        """Settle how inputs are prepared, in subclasses where the network or the configuration says it."""
+
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Of one row that ``inference`` gets, None if it is not known; model-config.yaml may say it too."""
+        return None
+
+    def _made_ready(self, model: Any) -> Any:
+        options = ModelOptions.parse(self.model_yaml_config)
+        if not options.optimize_asked and not self._loads_as_we_do():
+            options = replace(options, optimize=False)
+        size = int(self.context.system_properties.get("batch_size") or 1)
+        batches = Batches(size, options.shape or self.input_shape())
+        return make_ready(model, options, self.model_yaml_config, batches, self.device)
+
+    def _loads_as_we_do(self) -> bool:
+        """Whether the class leaves loading to us: one with an ``initialize`` of its own may do more to it."""
+        return all(
+            getattr(type(self), name).__module__.startswith(f"{__package__}.")
+            for name in ("initialize", "_load_model", "_load_pickled_model", "_made_ready")
+        )
 
     def _manifest_entry(self, key: str) -> str | None:
         return ((self.manifest or {}).get("model") or {}).get(key) or None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 import torch
 
+from modelserver_handlers.cache import cache_folder
 from modelserver_handlers.errors import ModelLoadError
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,11 @@ def check_valid_pt2_backend(backend: str) -> bool:
     return False
 
 
+def asks_to_compile(config: Mapping[str, Any]) -> bool:
+    """Whether the document's ``pt2`` asks for torch.compile. Raises as :func:`compile_model`."""
+    return _compile_arguments(config.get("pt2")) is not None
+
+
 def compile_model(model: Any, config: Mapping[str, Any]) -> Any:
     """``model``, compiled if the document's ``pt2`` asks for it; uncompiled with a warning where that fails.
 
@@ -49,6 +56,8 @@ def compile_model(model: Any, config: Mapping[str, Any]) -> Any:
     arguments = _compile_arguments(config.get("pt2"))
     if arguments is None or not check_valid_pt2_backend(str(arguments.get("backend", "inductor"))):
         return model
+    if str(arguments.get("backend", "inductor")) == "inductor":
+        prepare_inductor()
     try:
         compiled = torch.compile(model, **arguments)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -56,6 +65,28 @@ def compile_model(model: Any, config: Mapping[str, Any]) -> Any:
         return model
     logger.info("Compiled the model with %s", arguments or "the default settings")
     return compiled
+
+
+def prepare_inductor() -> None:
+    """Freeze weights into the compiled code, and keep that code in the cache."""
+    from torch._inductor import config  # noqa: PLC0415 - seconds of imports
+
+    config.freezing = True
+    folder = cache_folder("compiled")
+    if folder is not None:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+def finds_compiler() -> bool:
+    """Whether inductor can compile for a processor: there is a C++ compiler."""
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler  # noqa: PLC0415 - seconds of imports
+
+        get_cpp_compiler()
+    except (ImportError, RuntimeError) as error:
+        logger.debug("No C++ compiler: %s", error)
+        return False
+    return True
 
 
 def _compile_arguments(pt2: Any) -> dict[str, Any] | None:

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torchvision import transforms
 
+from modelserver_handlers.classic import ClassicProcessing
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.labels import map_class_to_label
 from modelserver_handlers.vision import VisionHandler
 from modelserver_handlers.zoo import Network, NetworkSpec, build_network
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
-def classic_processing(resize: int = 256, crop: int = 224) -> Callable[[Any], torch.Tensor]:
+def classic_processing(resize: int = 256, crop: int = 224) -> ClassicProcessing:
     """ImageNet's: shorter side to ``resize`` pixels, the middle ``crop`` x ``crop``, normalised."""
-    steps = [
-        transforms.Resize(resize),
-        transforms.CenterCrop(crop),
-        transforms.ToTensor(),
-        transforms.Normalize(MEAN, STD),
-    ]
-    processing: Callable[[Any], torch.Tensor] = transforms.Compose(steps)
-    return processing
+    return ClassicProcessing(resize, crop, MEAN, STD)
 
 
 class ImageClassifier(VisionHandler):
     """Answers ``{label: probability}`` for the ``topk`` likeliest classes, in falling order.
 
     model-config.yaml may say ``handler: {resize: 232, crop: 224}``, and ``handler: {torchvision: {arch,
-    weights, seed}}`` to build the network instead of loading it from the archive.
+    weights, seed}}`` to build the network instead of loading it from the archive. There too: VisionOptions.
     """
 
     pipelined: ClassVar[bool] = True
     topk = 5
     picture_mode = "RGB"
-    image_processing = staticmethod(classic_processing())
+    image_processing: Callable[[Any], Any] = classic_processing()
     _network: Network | None = None
 
     def set_max_result_classes(self, topk: int) -> None:
@@ -51,16 +46,15 @@ class ImageClassifier(VisionHandler):
         """How many classes are answered."""
         return self.topk
 
-    def initialize(self, context: Any) -> None:
-        """As VisionHandler, with the network and the transforms that model-config.yaml asks for."""
-        super().initialize(context)
+    def _choose_processing(self) -> None:
         settings = self._handler_settings()
         if "resize" in settings or "crop" in settings:
             self._process_with(
                 classic_processing(_pixels(settings, "resize", 256), _pixels(settings, "crop", 224))
             )
         elif self._network is not None and self._network.transforms is not None:
-            self._process_with(self._network.transforms)
+            preset = self._network.transforms
+            self._process_with(ClassicProcessing.of_preset(preset) or preset)
 
     def postprocess(self, data: torch.Tensor) -> list[Any]:
         """Logits (n x classes) to one ``{label: probability}`` per row."""
@@ -79,10 +73,6 @@ class ImageClassifier(VisionHandler):
         if self._network is None or (Path(model_dir) / "index_to_name.json").is_file():
             return super()._load_labels(model_dir)
         return {str(number): label for number, label in enumerate(self._network.labels)} or None
-
-    def _handler_settings(self) -> Mapping[str, Any]:
-        settings = self.model_yaml_config.get("handler")
-        return settings if isinstance(settings, Mapping) else {}
 
     def _process_with(self, processing: Callable[[Any], torch.Tensor]) -> None:
         self.image_processing = processing

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from PIL import Image, UnidentifiedImageError
+
+Size = tuple[int, int]  # width, height
 
 
 class BadPicture(ValueError):
@@ -65,10 +67,16 @@ def _json_name(value: Any) -> str:
     return "null" if value is None else "boolean" if isinstance(value, bool) else type(value).__name__
 
 
-def open_picture(encoded: bytes, mode: str | None) -> Image.Image:
-    """The decoded picture in ``mode`` (``RGB``, ``L``; None: as it is); of an animation, the first frame."""
+def open_picture(
+    encoded: bytes, mode: str | None, enough: Callable[[Size], Size] | None = None
+) -> Image.Image:
+    """The decoded picture in ``mode`` (``RGB``, ``L``; None: as it is); of an animation, the first frame.
+
+    A JPEG may be decoded at a half, a quarter or an eighth of its size, much faster, if that is still at
+    least what ``enough`` says of its size.
+    """
     try:
-        picture = _open(encoded)
+        picture = _open(encoded, enough)
         return picture if mode is None else in_mode(picture, mode)
     except (BadPicture, MemoryError):
         raise
@@ -76,7 +84,7 @@ def open_picture(encoded: bytes, mode: str | None) -> Image.Image:
         raise BadPicture(f"the picture is damaged: {error or type(error).__name__}") from None
 
 
-def _open(encoded: bytes) -> Image.Image:
+def _open(encoded: bytes, enough: Callable[[Size], Size] | None) -> Image.Image:
     if not encoded:
         raise BadPicture("no picture: the input is empty")
     try:
@@ -89,6 +97,8 @@ def _open(encoded: bytes) -> Image.Image:
     # Pillow only warns up to twice its limit.
     if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
         raise BadPicture(f"the picture is too large: {width}x{height} of {Image.MAX_IMAGE_PIXELS} pixels")
+    if enough is not None:
+        picture.draft(None, enough(picture.size))
     picture.load()
     return picture
 

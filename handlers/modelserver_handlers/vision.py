@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,12 +13,21 @@ import torch
 from PIL import Image
 
 from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.classic import ClassicProcessing
+from modelserver_handlers.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
 from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.gathering import Gathering
 from modelserver_handlers.gradients import integrated_gradients
+from modelserver_handlers.model_options import ModelOptions
+from modelserver_handlers.nvjpeg import JpegDecoder, start_decoder
 from modelserver_handlers.pictures import BadPicture, open_picture, picture_input
+from modelserver_handlers.transfer import CopyStream, DeviceLanding, HostLanding
+from modelserver_handlers.vision_options import NVJPEG, VisionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 MAX_DECODERS = 16
 
@@ -26,25 +38,118 @@ class VisionHandler(BaseHandler):
     A subclass gives ``image_processing``: a picture to a tensor. ``picture_mode`` is what pictures are
     converted to before; a class that brings its own ``image_processing`` and no ``picture_mode`` gets them as
     the file has them, as in TorchServe. A picture that cannot be read is rejected alone.
+
+    Where ``image_processing`` is a ClassicProcessing, batches are prepared the quick way; on a GPU,
+    ``handler`` of model-config.yaml may then ask for more (VisionOptions).
     """
 
     pipelined: ClassVar[bool] = True
     picture_mode: str | None = None
     image_processing: Callable[[Image.Image], Any]
+    _options = VisionOptions()
     _decoders: ThreadPoolExecutor | None = None
+    _copies: CopyStream | None = None
+    _jpeg_decoder: JpegDecoder | None = None
+    _graphs: BatchGraphs | None = None
+    _order: torch.memory_format = torch.contiguous_format
 
     def initialize(self, context: Any) -> None:
-        """As BaseHandler, and lift Pillow's limit of pixels where ``limit_max_image_pixels`` is false."""
+        """As BaseHandler, and lift Pillow's limit of pixels where ``limit_max_image_pixels`` is false.
+
+        Raises ModelLoadError for an option of ``handler`` that is none.
+        """
         super().initialize(context)
         if not context.system_properties.get("limit_max_image_pixels", True):
             Image.MAX_IMAGE_PIXELS = None
+        self._options = VisionOptions.parse(self._handler_settings())
         self._decoders = start_decoders(min(torch.get_num_threads(), MAX_DECODERS))
+        if self.device.type == "cuda":
+            self._use_gpu(int(context.system_properties.get("batch_size") or 1))
+        elif self._options.cuda_graphs or self._options.decode == NVJPEG:
+            logger.warning("There is no GPU: handler: decode and cuda_graphs have no effect")
+
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Of one prepared picture, channels x height x width; None where only ``image_processing`` knows."""
+        processing = self._classic()
+        return None if processing is None else (3, processing.crop, processing.crop)
 
     def preprocess(self, data: Any) -> torch.Tensor:
         """Rows to one tensor, rejected ones left out; empty if all were. All must come out in one shape."""
+        rows = list(data)
+        processing = self._classic()
+        return self._prepare_singly(rows) if processing is None else self._prepare_together(rows, processing)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """As BaseHandler; replayed where a CUDA graph fits."""
+        if self._graphs is not None and not args and not kwargs and self._graphs.fits(data):
+            return self._graphs(data)
+        return super().inference(data, *args, **kwargs)
+
+    def _use_gpu(self, batch_size: int) -> None:
+        self._copies = CopyStream(self.device)
+        processing = self._classic()
+        if processing is None:
+            return
+        if ModelOptions.parse(self.model_yaml_config).optimize and _is_eager(self.model):
+            self._order = torch.channels_last
+            self.model.to(memory_format=self._order)
+        if self._options.decode == NVJPEG:
+            self._jpeg_decoder = start_decoder(self.device, processing)
+        if self._options.cuda_graphs:
+            shape = (3, processing.crop, processing.crop)
+            sizes = batch_sizes(batch_size)
+            self._graphs = record_graphs(super().inference, shape, sizes, self.device, self._order)
+
+    def _classic(self) -> ClassicProcessing | None:
+        processing = getattr(self, "image_processing", None)
+        return processing if isinstance(processing, ClassicProcessing) else None
+
+    def _handler_settings(self) -> Mapping[str, Any]:
+        settings = self.model_yaml_config.get("handler")
+        return settings if isinstance(settings, Mapping) else {}
+
+    def _prepare_together(self, rows: list[Any], processing: ClassicProcessing) -> torch.Tensor:
+        """By ClassicProcessing: crops as bytes, and one tensor of floats that they are written to."""
+        landing: HostLanding | DeviceLanding
+        if self._copies is None:
+            landing = HostLanding(processing, len(rows))
+            landed: frozenset[int] = frozenset()
+        else:
+            landing = DeviceLanding(processing, len(rows), self._copies, self._order)
+            landed = self._decode_on_gpu(rows, processing, landing)
+        enough = processing.resized_size if self._options.fast_decode else None
+        mode = self._mode()
+        gathering = Gathering(processing, landing, lambda file: open_picture(file, mode, enough))
+        outcomes = self._each(
+            lambda place: None if place in landed else gathering.take(place, rows[place]),
+            list(range(len(rows))),
+        )
+        for place, outcome in enumerate(outcomes):
+            if isinstance(outcome, BadPicture):
+                self._reject(place, str(outcome))
+        return gathering.join(outcomes, self.device)
+
+    def _decode_on_gpu(
+        self, rows: list[Any], processing: ClassicProcessing, landing: DeviceLanding
+    ) -> frozenset[int]:
+        """Land what nvJPEG can decode; returns the places. None of them if one turns out to be damaged."""
+        if self._jpeg_decoder is None or self._mode() != "RGB":
+            return frozenset()
+        files = {place: file for place, row in enumerate(rows) if (file := _file_of(row)) is not None}
+        files = {place: file for place, file in files.items() if self._jpeg_decoder.suits(file, processing)}
+        try:
+            landing.land_on_device(
+                list(files), partial(self._jpeg_decoder.crops, list(files.values()), processing)
+            )
+        except RuntimeError as error:
+            logger.info("nvJPEG left %d pictures to the processor: %s", len(files), error)
+            return frozenset()
+        return frozenset(files)
+
+    def _prepare_singly(self, rows: list[Any]) -> torch.Tensor:
         mode = self._mode()
         tensors = []
-        for idx, prepared in enumerate(self._each(lambda row: self._prepare_row(row, mode), list(data))):
+        for idx, prepared in enumerate(self._each(lambda row: self._prepare_row(row, mode), rows)):
             if isinstance(prepared, BadPicture):
                 self._reject(idx, str(prepared))
             else:
@@ -94,6 +199,19 @@ class VisionHandler(BaseHandler):
             if "image_processing" in vars(owner):
                 return None
         return None
+
+
+def _is_eager(model: Any) -> bool:
+    exported = (torch.jit.ScriptModule, torch.fx.GraphModule)
+    return isinstance(model, torch.nn.Module) and not isinstance(model, exported)
+
+
+def _file_of(row: Any) -> bytes | None:
+    try:
+        value = picture_input(row)
+    except BadPicture:
+        return None
+    return value if isinstance(value, bytes) else None
 
 
 def start_decoders(count: int) -> ThreadPoolExecutor | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from modelserver_handlers.blank import make_blank
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.modules import import_file, list_classes_from_module
 
@@ -30,9 +31,12 @@ def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> torch.
     classes = list_classes_from_module(import_file(model_dir / model_file))
     if len(classes) != 1:
         raise ModelLoadError(f"Expected only one class as model definition. {classes}")
-    model: torch.nn.Module = classes[0]()
-    if weights is not None:
-        put_state(model, read_state(weights), weights.name)
+    if weights is None:
+        model: torch.nn.Module = classes[0]()
+        return model
+    state = read_state(weights)
+    model = make_blank(classes[0])
+    put_state(model, state, weights.name)
     return model
 
 

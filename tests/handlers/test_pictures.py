@@ -115,6 +115,18 @@ def _lab(grey: Image.Image) -> Image.Image:
     return Image.merge("LAB", (grey, middle, middle))
 
 
+def test_a_jpeg_may_be_decoded_smaller(picture: Any, encode: Any) -> None:
+    """It is decoded at the smallest fraction that is still enough; other formats are not (F17)."""
+    large = picture(1, (400, 300))
+
+    assert open_picture(encode(large, "JPEG"), "RGB", lambda size: (size[0] // 3, size[1] // 3)).size == (
+        200,
+        150,
+    )
+    assert open_picture(encode(large, "JPEG"), "RGB", lambda _: (390, 290)).size == (400, 300)
+    assert open_picture(encode(large), "RGB", lambda _: (10, 10)).size == (400, 300)
+
+
 def test_palette_with_transparency(picture: Any, encode: Any) -> None:
     """A palette with transparent entries is converted without a complaint of Pillow's."""
     palette = picture(1).convert("P", palette=Image.Palette.ADAPTIVE)

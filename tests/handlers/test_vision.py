@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +13,16 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
-from modelserver_handlers.errors import PredictionException
-from modelserver_handlers.image_classifier import ImageClassifier
+from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.image_classifier import ImageClassifier, classic_processing
 from modelserver_handlers.vision import VisionHandler, start_decoders
+from modelserver_handlers.vision_options import VisionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from modelserver_handlers.classic import ClassicProcessing
 
 
 def small(picture: Image.Image) -> torch.Tensor:
@@ -200,3 +205,217 @@ def test_explanations(handler: Coloured, pictures: list[bytes], begin: Any) -> N
     assert torch.tensor(second).flatten().nonzero().flatten().tolist() == [2]
     with pytest.raises(PredictionException, match="no class 5"):
         handler.handle([{"body": pictures[0], "target": 5}], handler.context)
+
+
+class Played:
+    """Takes the part of a GPU's copy stream: the processor does the work."""
+
+    device = torch.device("cpu")
+
+    def pinned(self, *shape: int) -> torch.Tensor:
+        """Bytes with something in them, as memory has."""
+        return torch.full(shape, 77, dtype=torch.uint8)
+
+    def working(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing to wait for."""
+        return contextlib.nullcontext()
+
+    def hand_over(self, batch: torch.Tensor) -> None:
+        """Nothing to hand over."""
+
+
+class PlayedDecoder:
+    """Takes the part of nvJPEG, for files with the right beginning; ``damaged`` makes it fail."""
+
+    def __init__(self, damaged: bool = False) -> None:
+        self.damaged = damaged
+        self.given: list[int] = []
+
+    def suits(self, file: bytes, _processing: ClassicProcessing) -> bool:
+        """JPEGs do."""
+        return file.startswith(b"\xff\xd8")
+
+    def crops(self, files: list[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
+        """Grey crops, to be told from real ones."""
+        self.given.append(len(files))
+        if self.damaged:
+            raise RuntimeError("a marker is missing")
+        return [torch.full((processing.crop, processing.crop, 3), 128, dtype=torch.uint8) for _ in files]
+
+
+@pytest.fixture
+def classifier(request: pytest.FixtureRequest) -> ImageClassifier:
+    """Prepares for a GPU if the test's parameter says so."""
+    made = ImageClassifier()
+    if getattr(request, "param", "gpu") == "gpu":
+        made._copies = Played()  # type: ignore[assignment]
+    return made
+
+
+def one_by_one(files: list[bytes]) -> torch.Tensor:
+    """The batch by torchvision's steps."""
+    steps = classic_processing()
+    return torch.stack([steps(Image.open(io.BytesIO(file)).convert("RGB")) for file in files])
+
+
+@pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
+def test_batches_hold_torchvisions_numbers(classifier: ImageClassifier, pictures: list[bytes]) -> None:
+    """Prepared together, in memory or for a GPU, pictures have the floats of the four steps, exactly."""
+    batch = classifier.preprocess([{"body": file} for file in pictures])
+
+    assert torch.equal(batch, one_by_one(pictures))
+
+
+@pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
+@pytest.mark.parametrize("position", range(3))
+def test_together_but_for_one(
+    position: int,
+    classifier: ImageClassifier,
+    pictures: list[bytes],
+    make_context: Any,
+    tmp_path: Path,
+    begin: Any,
+) -> None:
+    """A bad row is rejected alone, numbers may stand beside pictures (F17, F18)."""
+    classifier.context = make_context(tmp_path)
+    numbers = torch.full((3, 224, 224), 0.25)
+    rows: list[Any] = [{"body": pictures[0]}, {"data": numbers.tolist()}, {"body": pictures[1]}]
+    rows.insert(position, {"body": b"no picture"})
+    begin(classifier.context, 4)
+    batch = classifier.preprocess(rows)
+    first, second = one_by_one(pictures[:2])
+
+    assert list(classifier.context.rejections) == [position]
+    assert torch.equal(batch, torch.stack([first, numbers, second]))
+
+
+@pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
+def test_a_bad_row_among_pictures(
+    classifier: ImageClassifier, pictures: list[bytes], make_context: Any, tmp_path: Path, begin: Any
+) -> None:
+    """Its place does not show in the batch; a batch of bad rows is empty (F18, F20)."""
+    classifier.context = make_context(tmp_path)
+    begin(classifier.context, 3)
+    batch = classifier.preprocess([{"body": pictures[0]}, {"body": b"x"}, {"body": pictures[2]}])
+
+    assert torch.equal(batch, one_by_one([pictures[0], pictures[2]]))
+    assert len(classifier.preprocess([{"body": b"x"}])) == 0
+
+
+def test_small_pictures_take_the_long_way(classifier: ImageClassifier, encode: Any, picture: Any) -> None:
+    """Where the crop is larger than the picture, torchvision pads it, in the same batch."""
+    classifier.image_processing = classic_processing(100, 224)
+    files = [encode(picture(1, (300, 120))), encode(picture(2, (300, 300)))]
+    steps = classic_processing(100, 224)
+    expected = torch.stack([steps(Image.open(io.BytesIO(file))) for file in files])
+
+    assert torch.equal(classifier.preprocess([{"body": file} for file in files]), expected)
+
+
+def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: list[bytes]) -> None:
+    """What nvJPEG suits goes there in one call; the rest is decoded as ever, each in its place."""
+    decoder = PlayedDecoder()
+    classifier._jpeg_decoder = decoder  # type: ignore[assignment]
+    batch = classifier.preprocess([{"body": file} for file in pictures])
+    expected = one_by_one(pictures)
+    jpegs = [place for place, file in enumerate(pictures) if file.startswith(b"\xff\xd8")]
+    for place in jpegs:
+        expected[place] = classic_processing().normalise(torch.full((1, 224, 224, 3), 128, dtype=torch.uint8))
+
+    assert decoder.given == [len(jpegs)] == [2]
+    assert torch.equal(batch, expected)
+
+
+def test_a_jpeg_that_the_gpu_cannot_decode(classifier: ImageClassifier, pictures: list[bytes]) -> None:
+    """The batch's JPEGs are then decoded by the processor, which finds the guilty one (F17)."""
+    classifier._jpeg_decoder = PlayedDecoder(damaged=True)  # type: ignore[assignment]
+
+    assert torch.equal(classifier.preprocess([{"body": file} for file in pictures]), one_by_one(pictures))
+
+
+def test_fast_decoding(classifier: ImageClassifier, encode: Any, picture: Any) -> None:
+    """Large JPEGs come out a little different, others as they are."""
+    files = [encode(picture(1, (1200, 900)), "JPEG"), encode(picture(2), "JPEG"), encode(picture(3))]
+    classifier._options = VisionOptions(fast_decode=True)
+    large, *others = classifier.preprocess([{"body": file} for file in files])
+    exact = one_by_one(files)
+
+    assert torch.equal(torch.stack(others), exact[1:])
+    assert 0 < (large - exact[0]).abs().mean() < 0.1
+
+
+def test_gpu_options_without_a_gpu(
+    make_context: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are said to have no effect, and nothing else happens."""
+    handler = Coloured()
+    handler.initialize(make_context(tmp_path, {"handler": {"decode": "nvjpeg", "cuda_graphs": True}}))
+
+    assert caplog.messages[-1] == "There is no GPU: handler: decode and cuda_graphs have no effect"
+    assert handler._copies is None
+
+
+def test_a_malformed_option_stops_the_load(make_context: Any, tmp_path: Path) -> None:
+    """The error names the key."""
+    with pytest.raises(ModelLoadError, match="fast_decode must be true or false"):
+        Coloured().initialize(make_context(tmp_path, {"handler": {"fast_decode": "maybe"}}))
+
+
+def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
+    """A batch that fits is replayed; another, and one with more arguments, goes to the network."""
+
+    class Graphs:
+        """Answers -1."""
+
+        def fits(self, batch: torch.Tensor) -> bool:
+            return len(batch) <= 2
+
+        def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+            return torch.full((len(batch),), -1.0)
+
+    classifier.model = lambda batch, scale=1.0: batch.sum(dim=1) * scale
+    classifier.device = torch.device("cpu")
+    classifier._graphs = Graphs()  # type: ignore[assignment]
+
+    assert classifier.inference(torch.ones(2, 3)).tolist() == [-1.0, -1.0]
+    assert classifier.inference(torch.ones(3, 3)).tolist() == [3.0] * 3
+    assert classifier.inference(torch.ones(2, 3), scale=2.0).tolist() == [6.0, 6.0]
+
+
+def test_the_shape_of_an_input(handler: Coloured) -> None:
+    """It is known where the classic processing says it."""
+    classifier = ImageClassifier()
+    assert classifier.input_shape() == (3, 224, 224)
+    classifier.image_processing = classic_processing(64, 48)
+
+    assert classifier.input_shape() == (3, 48, 48)
+    assert handler.input_shape() is None
+
+
+@pytest.mark.parametrize(
+    ("optimize", "order"), [("auto", torch.channels_last), ("off", torch.contiguous_format)]
+)
+def test_what_a_gpu_is_prepared_for(
+    optimize: str, order: torch.memory_format, classifier: ImageClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs are recorded of the plain inference, up to the batch size, in the order that batches come in."""
+    seen: dict[str, Any] = {}
+
+    def record(inference: Any, shape: Any, sizes: Any, _device: Any, asked: Any) -> None:
+        seen.update(shape=shape, sizes=sizes, order=asked, answers=inference(torch.ones(1, 3, 4, 4)))
+
+    monkeypatch.setattr("modelserver_handlers.vision.CopyStream", lambda _: Played())
+    monkeypatch.setattr("modelserver_handlers.vision.record_graphs", record)
+    monkeypatch.setattr("modelserver_handlers.vision.start_decoder", lambda *_: PlayedDecoder())
+    classifier.device = torch.device("cpu")
+    classifier.model = torch.nn.Conv2d(3, 2, 3)
+    classifier.model_yaml_config = {"optimize": optimize}
+    classifier._options = VisionOptions("nvjpeg", cuda_graphs=True)
+    classifier._use_gpu(6)
+
+    assert (seen["shape"], seen["sizes"], seen["order"]) == ((3, 224, 224), (1, 2, 4, 6), order)
+    assert torch.equal(seen["answers"], classifier.model(torch.ones(1, 3, 4, 4)))
+    assert classifier.model.weight.is_contiguous(memory_format=order)
+    assert isinstance(classifier._jpeg_decoder, PlayedDecoder)
+    prepared = classifier.preprocess([{"data": torch.ones(3, 224, 224).tolist()}])
+    assert prepared.shape == (1, 3, 224, 224)

@@ -1,0 +1,269 @@
+"""Convolutions joined with what follows them: batch norm, a sum, an activation.
+
+A network is traced to a graph. Batch norms are folded into the convolutions before them, and each convolution
+does the sum and the activation behind it in one pass over its output, as oneDNN can: the memory traffic of
+those layers, most of the time of a ResNet that is not spent multiplying, is gone.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Activation: TypeAlias = tuple[str, tuple[float, ...]]
+
+NONE: Activation = ("none", ())
+RELU: Activation = ("relu", ())
+SILU: Activation = ("swish", ())
+HARDSWISH: Activation = ("hardswish", ())
+# Layers, functions and methods.
+ACTIVATIONS: dict[Any, Activation] = {
+    nn.ReLU: RELU,
+    torch.relu: RELU,
+    nn.functional.relu: RELU,
+    "relu": RELU,
+    "relu_": RELU,
+    nn.ReLU6: ("hardtanh", (0.0, 6.0)),
+    nn.SiLU: SILU,
+    nn.functional.silu: SILU,
+    nn.Hardswish: HARDSWISH,
+    nn.functional.hardswish: HARDSWISH,
+}
+SUMS = (operator.add, operator.iadd, torch.add)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a convolution moves over its input."""
+
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def arguments(self) -> tuple[list[int], list[int], list[int], int]:
+        """As oneDNN's operators take them."""
+        return list(self.padding), list(self.stride), list(self.dilation), self.groups
+
+
+class FusedConvolution(nn.Module):
+    """A convolution without gradients, its bias, then a second input added, then an activation."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, geometry: Geometry, activation: Activation, adds: bool) -> None:
+        super().__init__()
+        self.geometry = geometry
+        self._arguments = geometry.arguments()
+        self._name, self._scalars = activation[0], list(activation[1])
+        self._adds = adds
+        self._in_place = False
+        self._after_sum = None if activation == NONE else self._name
+
+    def write_in_place(self) -> None:
+        """From now on write the result over ``other``."""
+        self._in_place = True
+
+    def put(self, weight: torch.Tensor, bias: torch.Tensor | None, owner: Any = None) -> None:
+        """Use these tensors: dense ones, or a weight in oneDNN's own layout, whose memory ``owner`` keeps."""
+        # Not registered: a weight in oneDNN's layout is no tensor that modules could move or save.
+        object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "bias", bias)
+        object.__setattr__(self, "_owner", owner)
+
+    def forward(self, rows: torch.Tensor, other: torch.Tensor | None = None) -> Any:
+        """n x channels x height x width to the like; ``other`` has the output's shape."""
+        if other is None:
+            return torch.ops.mkldnn._convolution_pointwise(
+                rows, self.weight, self.bias, *self._arguments, self._name, self._scalars, ""
+            )
+        arguments: tuple[Any, ...] = (
+            self.weight,
+            self.bias,
+            *self._arguments,
+            "add",
+            1.0,
+            self._after_sum,
+            [],
+            "",
+        )
+        if self._in_place:
+            return torch.ops.mkldnn._convolution_pointwise_.binary(other, rows, *arguments)
+        return torch.ops.mkldnn._convolution_pointwise.binary(rows, other, *arguments)
+
+    def extra_repr(self) -> str:
+        """What makes two of them compute differently, apart from their tensors."""
+        return f"{self._arguments}, {self._name}{self._scalars}, adds={self._adds}{self._in_place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The layers that a fused convolution replaces."""
+
+    conv: nn.Conv2d
+    norm: nn.BatchNorm2d | None
+
+    def fold(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight and bias of the convolution with the norm in it."""
+        with torch.no_grad():
+            conv = self.conv if self.norm is None else fuse_conv_bn_eval(self.conv, self.norm)
+        return conv.weight.detach(), None if conv.bias is None else conv.bias.detach()
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A graph that computes what a network computes; ``sources`` are the dense convolutions, by name.
+
+    The fused ones among its modules have no tensors yet. All other modules are the network's own.
+    """
+
+    graph: fx.GraphModule
+    sources: dict[str, Source]
+
+
+def fuse(model: nn.Module) -> Fused | None:
+    """The network with its convolutions fused, None where none could be or where it cannot be traced."""
+    try:
+        graph = fx.symbolic_trace(model)
+    except Exception:  # noqa: BLE001 - tracing runs user code on stand-ins, which may raise anything
+        return None
+    uses = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
+    sources: dict[str, Source] = {}
+    for node in list(graph.graph.nodes):
+        conv = _module(graph, node)
+        if _can_fuse(conv) and uses[str(node.target)] == 1:
+            name = f"fused_{len(sources)}"
+            sources[name] = _fuse_node(graph, node, name, uses)
+    if not sources:
+        return None
+    graph.graph.eliminate_dead_code()
+    _reuse_outputs(graph)
+    graph.graph.lint()
+    graph.delete_all_unused_submodules()
+    graph.recompile()
+    return Fused(graph, sources)
+
+
+def _reuse_outputs(graph: fx.GraphModule) -> None:
+    """Let sums write over their second input where nobody reads it afterwards."""
+    order = {node: place for place, node in enumerate(graph.graph.nodes)}
+    for node, place in order.items():
+        module = _module(graph, node)
+        if isinstance(module, FusedConvolution) and len(node.args) == 2:
+            other = node.args[1]
+            assert isinstance(other, fx.Node)  # noqa: S101 - so it was made
+            before = [user for user in other.users if user is not node]
+            if (
+                _makes_own_tensor(_module(graph, other))
+                and node.args[0] is not other
+                and all(order[user] < place for user in before)
+                # What is no convolution might have given out a view.
+                and all(isinstance(_module(graph, user), FusedConvolution) for user in before)
+            ):
+                module.write_in_place()
+
+
+def _makes_own_tensor(module: nn.Module | None) -> bool:
+    return type(module) in (FusedConvolution, nn.MaxPool2d)
+
+
+def _can_fuse(conv: nn.Module | None) -> bool:
+    return (
+        type(conv) is nn.Conv2d
+        and conv.padding_mode == "zeros"
+        and not isinstance(conv.padding, str)
+        and conv.weight.dtype == torch.float32
+        and conv.weight.layout == torch.strided
+        and type(conv.weight) in (nn.Parameter, torch.Tensor)
+    )
+
+
+def _fuse_node(graph: fx.GraphModule, node: fx.Node, name: str, uses: Counter[str]) -> Source:
+    """Replace one convolution and what can be done with it."""
+    conv = _module(graph, node)
+    assert isinstance(conv, nn.Conv2d)  # noqa: S101 - the caller looked
+    norm_node = _only_user(node)
+    norm = _norm(graph, norm_node, uses)
+    last = norm_node if norm_node is not None and norm is not None else node
+    # With groups oneDNN does the sum apart, and in bfloat16 not at all.
+    last, other = _sum_after(last) if conv.groups == 1 else (last, None)
+    activation_node = _only_user(last)
+    activation = _activation(graph, activation_node)
+    if activation_node is not None and (activation == RELU if other is not None else activation != NONE):
+        last = activation_node
+    else:
+        activation = NONE
+    geometry = Geometry(tuple(conv.padding), conv.stride, conv.dilation, conv.groups)  # type: ignore[arg-type]
+    graph.add_submodule(name, FusedConvolution(geometry, activation, other is not None))
+    inputs = (node.args[0],) if other is None else (node.args[0], other)
+    with graph.graph.inserting_before(last):
+        fused = graph.graph.call_module(name, inputs)
+    last.replace_all_uses_with(fused)
+    for gone in _chain(last, node):
+        graph.graph.erase_node(gone)
+    return Source(conv, norm)
+
+
+def _chain(last: fx.Node, first: fx.Node) -> Iterator[fx.Node]:
+    """``last`` and the only users before it, back to ``first``."""
+    path = [first]
+    while path[-1] is not last:
+        path.append(next(iter(path[-1].users)))
+    return reversed(path)
+
+
+def _norm(graph: fx.GraphModule, node: fx.Node | None, uses: Counter[str]) -> nn.BatchNorm2d | None:
+    """The batch norm of a node, if it does the same to every batch and nothing else uses it."""
+    norm = _module(graph, node)
+    if type(norm) is not nn.BatchNorm2d or node is None or uses[str(node.target)] != 1:
+        return None
+    return None if norm.training or norm.running_mean is None else norm
+
+
+def _sum_after(node: fx.Node) -> tuple[fx.Node, fx.Node | None]:
+    """The sum that takes the node's output, and its other term, where the node can do it."""
+    user = _only_user(node)
+    if user is None or user.op != "call_function" or user.target not in SUMS:
+        return node, None
+    if user.kwargs or len(user.args) != 2:
+        return node, None
+    others = [term for term in user.args if term is not node]
+    if len(others) != 1 or not isinstance(others[0], fx.Node) or not _is_picture(others[0]):
+        return node, None
+    return user, others[0]
+
+
+def _is_picture(node: fx.Node) -> bool:
+    """Whether a sum with it surely has the convolution's shape: no broadcasting is left to oneDNN.
+
+    Nothing in the graph says so; the comparison with the plain network finds the rest.
+    """
+    return node.op in ("call_module", "call_function", "call_method")
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _activation(graph: fx.GraphModule, node: fx.Node | None) -> Activation:
+    if node is None or node.op not in ("call_module", "call_function", "call_method") or len(node.args) != 1:
+        return NONE
+    module = _module(graph, node)
+    key: Any = node.target if module is None else type(module)
+    return ACTIVATIONS.get(key, NONE)
+
+
+def _module(graph: fx.GraphModule, node: fx.Node | None) -> nn.Module | None:
+    if node is None or node.op != "call_module":
+        return None
+    return graph.get_submodule(str(node.target))

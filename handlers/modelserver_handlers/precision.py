@@ -1,0 +1,69 @@
+"""``precision: bf16``: the network computes in bfloat16, its inputs and outputs stay float32."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+
+from modelserver_handlers.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def convert(module: nn.Module) -> nn.Module:
+    """Its parameters in bfloat16, in place; statistics of batch norms stay, for their small variances."""
+    kept = {
+        id(tensor) for norm in module.modules() if isinstance(norm, _BatchNorm) for tensor in _tensors(norm)
+    }
+    with torch.no_grad():
+        module._apply(lambda tensor: tensor if id(tensor) in kept else half(tensor))  # type: ignore[no-untyped-call]
+    return module
+
+
+def converted(module: nn.Module) -> nn.Module:
+    """A copy in bfloat16."""
+    return convert(copy.deepcopy(module))
+
+
+def half(value: Any) -> Any:
+    """float32 tensors in bfloat16; anything else as it is."""
+    is_float = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    return value.to(torch.bfloat16) if is_float else value
+
+
+def full(value: Any) -> Any:
+    """bfloat16 tensors in float32; anything else as it is."""
+    is_half = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
+    return value.float() if is_half else value
+
+
+def in_bf16(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """``forward`` of a converted network, for float32 inputs and outputs."""
+
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(half, (args, kwargs))
+        return tree_map(full, forward(*args, **kwargs))
+
+    return cast
+
+
+def use_bf16(model: Any) -> Any:
+    """The network itself converted: for those that are not optimised.
+
+    Raises ModelLoadError for a model that is no eager network: its precision was fixed when it was exported.
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        raise ModelLoadError("precision: bf16 needs an eager network, not an exported or compiled program")
+    convert(model)
+    model.forward = in_bf16(model.forward)
+    return model
+
+
+def _tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]

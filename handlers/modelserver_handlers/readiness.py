@@ -1,0 +1,89 @@
+"""From a network that is loaded to one that is ready: converted, optimised or compiled, and warm."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from modelserver_handlers.compilation import asks_to_compile, compile_model, finds_compiler
+from modelserver_handlers.optimize import optimize
+from modelserver_handlers.precision import use_bf16
+from modelserver_handlers.warmup import warm_up
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from modelserver_handlers.model_options import ModelOptions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """What the network will get: full batches of ``size`` rows, each of ``shape`` (None: not known)."""
+
+    size: int
+    shape: tuple[int, ...] | None
+
+
+def make_ready(
+    model: Any, options: ModelOptions, document: Mapping[str, Any], batches: Batches, device: torch.device
+) -> Any:
+    """The network to be used instead of ``model``, mostly itself.
+
+    A compilation that fails is a warning, and the network runs as without it. Raises ModelLoadError for
+    settings that it cannot have.
+    """
+    if asks_to_compile(document):
+        compiled = _compiled(model, options, document, batches, device)
+        if compiled is not None:
+            return compiled
+    optimised = (
+        options.optimize
+        and device.type == "cpu"
+        and batches.shape is not None
+        and optimize(model, batches.shape, options.precision, batches.size)
+    )
+    if not optimised and options.precision == "bf16":
+        model = use_bf16(model)
+    _runs(model, options, batches, device)
+    return model
+
+
+def _compiled(
+    model: Any, options: ModelOptions, document: Mapping[str, Any], batches: Batches, device: torch.device
+) -> Any:
+    """The network compiled, None with a warning where that does not work."""
+    if device.type == "cpu" and not finds_compiler():
+        logger.warning("The model runs uncompiled: pt2 asks for code that needs a C++ compiler (g++)")
+        return None
+    source = use_bf16(copy.deepcopy(model)) if options.precision == "bf16" else model
+    compiled = compile_model(source, document)
+    if compiled is source:
+        return None
+    if not _runs(compiled, options, batches, device, compiles=True):
+        logger.warning("The model runs uncompiled: its compiled form failed")
+        return None
+    return compiled
+
+
+def _runs(
+    model: Any, options: ModelOptions, batches: Batches, device: torch.device, *, compiles: bool = False
+) -> bool:
+    """Whether the network is not known to fail: it is warmed up, where that is wanted and possible."""
+    if not options.warmup or batches.shape is None:
+        return True
+
+    def run(rows: torch.Tensor) -> None:
+        placed = rows.to(device)
+        if compiles and len(rows) > 1:
+            # Compiled once for all sizes; lone rows get code of their own.
+            torch._dynamo.maybe_mark_dynamic(placed, 0)
+        with torch.inference_mode():
+            model(placed)
+
+    return warm_up(run, batches.shape, batches.size)

@@ -1,0 +1,46 @@
+"""How model-config.yaml says what may be done to a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.model_options import ModelOptions
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("", ModelOptions()),
+        ("optimize: off", ModelOptions(optimize=False)),
+        ("optimize: auto", ModelOptions(optimize_asked=True)),
+        ("handler: {optimize: 'off', precision: bf16}", ModelOptions(optimize=False, precision="bf16")),
+        ("precision: bfloat16", ModelOptions(precision="bf16")),
+        ("precision: bf16\nhandler: {precision: fp32}", ModelOptions()),
+        ("handler: {warmup: false}", ModelOptions(warmup=False)),
+        ("warmup: {shape: [3, 32, 32]}", ModelOptions(shape=(3, 32, 32))),
+        ("handler: a name", ModelOptions()),
+    ],
+)
+def test_read(text: str, options: ModelOptions) -> None:
+    """The keys count at the top and under ``handler``, where they win; a bare ``off`` is understood."""
+    assert ModelOptions.parse(yaml.safe_load(text) or {}) == options
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"optimize": "fast"}, "optimize must be one of auto, on, off, got 'fast'"),
+        ({"handler": {"precision": "int8"}}, "precision must be one of fp32, float32, bf16, bfloat16"),
+        ({"warmup": {"shape": [3, 0]}}, "warmup must be"),
+        ({"warmup": {"sizes": [3]}}, "warmup must be"),
+        ({"warmup": 3}, "warmup must be"),
+    ],
+)
+def test_malformed(document: dict[str, Any], message: str) -> None:
+    """Another value stops the load, with what is allowed."""
+    with pytest.raises(ModelLoadError, match=message):
+        ModelOptions.parse(document)
