@@ -23,7 +23,7 @@ if __name__ == "__main__" and not __package__:
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.options import ARCHS, numbers, run
+from benchmarks.options import numbers, run
 from benchmarks.report import heading, machine, number, table, write_json
 from modelserver.settings.cpus import usable_cpus
 
@@ -69,7 +69,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser("benchmarks.optimizations", description=__doc__)
     add = parser.add_argument
-    add("--arch", choices=ARCHS, default="resnet152", help="default: resnet152")
+    add("--arch", default="resnet152", help="a classifier of torchvision (default: resnet152)")
     add("--batches", type=numbers, default=(8, 1), help="batch sizes (default: 8,1)")
     add("--reps", type=int, default=15, help="batches of each way (default: 15)")
     add("--threads", type=int, default=usable_cpus(), help="default: all cores")

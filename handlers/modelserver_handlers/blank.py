@@ -1,6 +1,6 @@
 """Networks made to be filled: without the random numbers that a file of weights replaces anyway.
 
-For 60 million weights those cost a second and 240 MB.
+For 60 million weights those cost half a second and 240 MB.
 """
 
 from __future__ import annotations
