@@ -115,9 +115,12 @@ def test_absurd_numbers(shared_server):
     get, put, post = (getattr(shared_server.management, verb) for verb in ("get", "put", "post"))
 
     assert get(f"/models?limit={huge}&next_page_token={huge}").json() == {"models": []}
+    for parameter in ("max_batch_delay", "response_timeout", "startup_timeout", "timeout"):
+        assert post(f"/models?url=echo.mar&{parameter}={huge}").status_code == 400, parameter
+    largest = 2**31 - 1
     registered = post(
-        f"/models?url=echo.mar&max_batch_delay={huge}&response_timeout={huge}"
-        f"&startup_timeout={huge}&batch_policy=greedy&initial_workers=1"
+        f"/models?url=echo.mar&max_batch_delay={largest}&response_timeout={largest}"
+        f"&startup_timeout={largest}&batch_policy=greedy&initial_workers=1"
     )
     assert registered.status_code == 200
     assert shared_server.predict("echo", b"x").content == b"x"
