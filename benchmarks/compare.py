@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     works = [WORKS[name] for name in options.works or WORKS]
     subjects = chosen_subjects(options.subjects)
     facts = machine() | {
-        "client": f"{chosen(options.client)}; ours for pictures and at half load",
-        "half load": f"open loop, Poisson arrivals, up to {PACED_CONNECTIONS} connections",
+        "client": f"{chosen(options.client)}; ours for pictures",
+        "half load": f"arrivals by chance over {PACED_CONNECTIONS} connections",
         "queues": f"{options.queue} requests where a server has a bound",
         "network": f"{options.arch}, random weights, seed 0",
         "threads of a ResNet": str(options.threads),

@@ -41,7 +41,7 @@ def work_text(result: Result, titles: Mapping[str, str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_HALF = "At half of each one's own largest rate (open loop)"
+_HALF = "At half of each one's own largest rate"
 
 
 def _rates(result: Result, titles: Mapping[str, str]) -> str:

@@ -79,14 +79,18 @@ def run_load(load: Load, client: Client = "auto") -> Outcome:
     return run_wrk(load) if chosen(client) == "wrk" else run_asyncio(load)
 
 
-def run_wrk(load: Load) -> Outcome:
-    """By wrk with one thread, for whole seconds. Raises RuntimeError with what wrk says if it fails."""
+def run_wrk(load: Load, *, pause_ms: float = 0.0) -> Outcome:
+    """By wrk with one thread, for whole seconds; each connection pauses so long on average between requests.
+
+    Raises RuntimeError with what wrk says if it fails.
+    """
     with tempfile.NamedTemporaryFile(prefix="benchmark-body-") as file:
         file.write(load.body)
         file.flush()
         command = ["wrk", "-t1", f"-c{load.connections}", f"-d{math.ceil(load.seconds)}s"]
         command += ["--timeout", f"{ANSWER_TIMEOUT:.0f}s", "-s", str(SCRIPT), load.url]
         environment = {"BENCHMARK_BODY": file.name, "BENCHMARK_CONTENT_TYPE": load.content_type}
+        environment["BENCHMARK_PAUSE_MS"] = f"{pause_ms:.3f}"
         before = cpu_of(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             command, env=os.environ | environment, capture_output=True, text=True, check=False

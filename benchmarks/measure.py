@@ -62,10 +62,10 @@ def sample(
 ) -> Sample:
     """Load the server once, and wait until it has let go of the load.
 
-    With ``pace``, so many requests per second arrive by chance, whoever has been answered.
+    With ``pace``, so many requests per second arrive by chance (see ``benchmarks.paced``).
     """
     machine, meter, began = busy_seconds(), CpuMeter(server.pid), time.perf_counter()
-    outcome = run_load(load, client) if pace is None else run_paced(load, pace)
+    outcome = run_load(load, client) if pace is None else run_paced(load, pace, client)
     used, elapsed = meter.used(), time.perf_counter() - began
     other = busy_seconds() - machine - used - outcome.client_cpu
     settle_down(server)

@@ -1,10 +1,19 @@
 -- For wrk: POST one body again and again, and say the outcome as one line of JSON.
--- BENCHMARK_BODY names the file of the body, BENCHMARK_CONTENT_TYPE its type.
+-- BENCHMARK_BODY names the file of the body, BENCHMARK_CONTENT_TYPE its type. With BENCHMARK_PAUSE_MS each
+-- connection pauses by chance before each request, so long on average.
 local file = assert(io.open(assert(os.getenv("BENCHMARK_BODY")), "rb"))
 wrk.method = "POST"
 wrk.body = file:read("*a")
 wrk.headers["Content-Type"] = os.getenv("BENCHMARK_CONTENT_TYPE")
 file:close()
+
+local pause = tonumber(os.getenv("BENCHMARK_PAUSE_MS") or "0")
+if pause > 0 then
+  -- wrk pauses for whole milliseconds: the fraction decides by chance, so that the mean is kept.
+  function delay()
+    return math.floor(-pause * math.log(1 - math.random()) + math.random())
+  end
+end
 
 local LINE = '\noutcome {"requests": %d, "seconds": %.6f, "p50_us": %d, "p99_us": %d, "max_us": %d, '
   .. '"failures": {"status": %d, "connect": %d, "read": %d, "write": %d, "timeout": %d}}\n'

@@ -248,7 +248,7 @@ def _loop(work: Work, plan: Plan) -> contextlib.AbstractContextManager[EagerLoop
 
 
 def _half_loads(servers: Mapping[str, Served], result: Result, plan: Plan) -> list[Sample]:
-    """An open loop at half of what each server did at most in this run; a void subject has no half."""
+    """Arrivals at half of what each server did at most in this run; a void subject has no half."""
     paces = {name: rate / 2 for name, rate in largest_rates(result.samples).items() if name in servers}
     takers = [partial(_take_paced, servers[name], name, pace, plan) for name, pace in paces.items()]
     return interleaved(plan.reps, takers, tell)
@@ -257,7 +257,7 @@ def _half_loads(servers: Mapping[str, Served], result: Result, plan: Plan) -> li
 def _take_paced(server: Served, name: str, pace: float, plan: Plan, repetition: int) -> Sample:
     question = server.question
     load = Load(server.url, question.body, question.content_type, paced.CONNECTIONS, plan.duration)
-    return sample(server.running, load, name, repetition, "asyncio", pace=pace)
+    return sample(server.running, load, name, repetition, plan.client, pace=pace)
 
 
 def largest_rates(samples: Sequence[Sample]) -> dict[str, float]:

@@ -1,14 +1,16 @@
-"""Servers from launch to first answer, the open loop, and the loops' networks."""
+"""Servers from launch to first answer, arrivals at a given rate, and the loops' networks."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from benchmarks.load import Load, run_asyncio
+from benchmarks import paced
+from benchmarks.load import Load, Outcome, run_asyncio
 from benchmarks.networks import FORMS, Rows, folded, formed, laid_out
 from benchmarks.paced import arrivals, run_paced
 from benchmarks.peers.launch import SUBJECTS, Job, Launch
@@ -145,7 +147,7 @@ def test_starting_is_measured_alone_and_again(tmp_path: Path) -> None:
     assert result.samples == []
 
 
-# The open loop
+# Arrivals at a given rate
 
 
 def test_arrivals_come_by_chance_at_their_rate() -> None:
@@ -163,7 +165,7 @@ def test_requests_arrive_whether_or_not_others_were_answered(tmp_path: Path) -> 
     job = plan(tmp_path).job(WORKS["noop_b1"], 0)
     with served(SUBJECTS["echo"].launch(job), job.folder) as server:
         load = Load(server.url, b"x", "text/plain", 16, 0.5)
-        outcome = run_paced(load, 200)
+        outcome = run_paced(load, 200, "asyncio")
 
     assert outcome.failures == {}
     assert outcome.requests == len(arrivals(200, 0.5))
@@ -173,7 +175,7 @@ def test_requests_arrive_whether_or_not_others_were_answered(tmp_path: Path) -> 
 def test_waiting_for_a_connection_counts(tmp_path: Path) -> None:
     """One connection and answers after 20 ms: who comes last has waited for those before."""
     with served(launch(SLOW), tmp_path) as server:
-        outcome = run_paced(Load(server.url, b"x", "text/plain", 1, 0.2), 100)
+        outcome = run_paced(Load(server.url, b"x", "text/plain", 1, 0.2), 100, "asyncio")
 
     assert outcome.failures == {}
     assert outcome.requests == len(arrivals(100, 0.2))
@@ -187,6 +189,33 @@ def test_a_measurement_lasts_until_an_answer(tmp_path: Path) -> None:
 
     assert outcome.failures == {}
     assert outcome.rate > 0
+
+
+def test_pauses_make_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By wrk each connection pauses as long as its turn lasts, less the time of an answer."""
+    pauses = []
+
+    def run_wrk(load: Load, *, pause_ms: float) -> Outcome:
+        pauses.append((load.seconds, pause_ms))
+        return Outcome(100, 50.0, 4.0, 9.0, {}, "wrk", 0.5)
+
+    monkeypatch.setattr(paced, "run_wrk", run_wrk)
+    outcome = run_paced(Load("http://127.0.0.1:9/", b"", "text/plain", 100, 3.0), 2000, "wrk")
+
+    assert pauses == [(1.0, 50.0), (3.0, 46.0)]
+    assert (outcome.requests, outcome.client_cpu, outcome.rate) == (200, 1.0, 50.0)
+
+
+def test_wrk_keeps_the_rate(tmp_path: Path) -> None:
+    """Where wrk is installed, requests come about as often as asked for."""
+    if shutil.which("wrk") is None:
+        pytest.skip("wrk is not installed")
+    job = plan(tmp_path).job(WORKS["noop_b1"], 0)
+    with served(SUBJECTS["echo"].launch(job), job.folder) as server:
+        outcome = run_paced(Load(server.url, b"x", "text/plain", 64, 1.0), 400, "wrk")
+
+    assert outcome.failures == {}
+    assert 250 < outcome.rate < 500
 
 
 def test_no_rate_is_refused() -> None:
