@@ -238,13 +238,13 @@ def test_the_changelog_has_a_section_for_what_comes() -> None:
 
 
 def test_tests_are_where_their_subject_is() -> None:
-    """A folder of tests is named for a room or a folder beside it, or holds end-to-end tests."""
+    """A folder of tests is named for a room or a folder beside it, or is for tests of the whole server."""
     folders = {
         path.name for path in (_ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"
     }
     rooms = {path.parent.name for path in (_ROOT / "app" / "modelserver").glob("*/__init__.py")}
 
-    assert folders <= rooms | {"handlers", "benchmarks", "e2e"}
+    assert folders <= rooms | {"handlers", "benchmarks", "e2e", "differential"}
 
 
 def test_test_files_have_names_of_their_own() -> None:

@@ -121,12 +121,15 @@ def test_the_next_line_predicts_with_it() -> None:
 def test_the_second_command_installs_and_runs_all_tests() -> None:
     """It works by itself: it makes the environment too, and leaves no test out."""
     command = block_under("Run the tests")
-    made, installed, tested = commands(f"    {command}\n")
+    made, installed, tested, slowly = commands(f"    {command}\n")
 
     assert "\n" not in command
     assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
     assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test]"])
     assert (tested.name, tested.arguments) == ("python", ["-m", "pytest"])
+    assert (slowly.name, slowly.arguments) == ("python", ["-m", "pytest", "-m", "slow"])
+    # Together they are all: what the first leaves out is what the second runs.
+    assert '"-m", "not slow"]' in (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_ci_runs_the_second_command_as_it_stands() -> None:
