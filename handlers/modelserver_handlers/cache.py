@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 VARIABLE = "MODELSERVER_CACHE"
-LIMIT = 8 << 30  # bytes of prepared weights; the longest unused go first
+LIMIT = 8 << 30  # bytes that a folder may have; the longest unused go first
 
 
 def cache_folder(name: str) -> Path | None:
@@ -102,14 +102,14 @@ def read(path: Path) -> Any:
     return content
 
 
-def prune(folder: Path, limit: int = LIMIT) -> None:
+def prune(folder: Path, limit: int = LIMIT, pattern: str = "*.pt") -> None:
     """Remove the files that were not used for longest, until those left have at most ``limit`` bytes.
 
     Workers that have mapped one keep it.
     """
     with contextlib.suppress(OSError):
         found = sorted(
-            ((path.stat(), path) for path in folder.glob("*.pt")), key=lambda each: each[0].st_mtime
+            ((path.stat(), path) for path in folder.glob(pattern)), key=lambda each: each[0].st_mtime
         )
         total = sum(status.st_size for status, _ in found)
         for status, path in found[:-1]:

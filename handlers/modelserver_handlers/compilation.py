@@ -43,17 +43,12 @@ def check_valid_pt2_backend(backend: str) -> bool:
     return False
 
 
-def asks_to_compile(config: Mapping[str, Any]) -> bool:
-    """Whether the document's ``pt2`` asks for torch.compile. Raises as :func:`compile_model`."""
-    return _compile_arguments(config.get("pt2")) is not None
-
-
 def compile_model(model: Any, config: Mapping[str, Any]) -> Any:
     """``model``, compiled if the document's ``pt2`` asks for it; uncompiled with a warning where that fails.
 
     Raises ModelLoadError for ``pt2: {compile: ...}`` without ``enable``.
     """
-    arguments = _compile_arguments(config.get("pt2"))
+    arguments = compile_arguments(config)
     if arguments is None or not check_valid_pt2_backend(str(arguments.get("backend", "inductor"))):
         return model
     if str(arguments.get("backend", "inductor")) == "inductor":
@@ -89,7 +84,12 @@ def finds_compiler() -> bool:
     return True
 
 
-def _compile_arguments(pt2: Any) -> dict[str, Any] | None:
+def compile_arguments(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the document's ``pt2`` tells torch.compile, None if it does not ask for it.
+
+    Raises ModelLoadError for ``pt2: {compile: ...}`` without ``enable``.
+    """
+    pt2 = config.get("pt2")
     if not pt2:
         return None
     if isinstance(pt2, str):

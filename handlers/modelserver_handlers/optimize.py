@@ -59,7 +59,7 @@ def _unsuited(model: Any) -> str | None:
         return "this torch has no oneDNN"
     if any(module.training for module in model.modules()):
         return "parts of it are in training mode"
-    if _has_hooks(list(model.modules())):
+    if has_hooks(list(model.modules())):
         return "it has hooks"
     if any(tensor.device.type != "cpu" for tensor in model.state_dict().values()):
         return "it is not on the processor"
@@ -172,7 +172,7 @@ class FastForward:
 
     def _is_changed(self) -> bool:
         """Whether somebody hooked into the layers, or wants to train them."""
-        return self._modules[0].training or _has_hooks(self._modules)
+        return self._modules[0].training or has_hooks(self._modules)
 
 
 def _is_batch(value: Any) -> bool:
@@ -190,5 +190,6 @@ def _contiguous(value: Any) -> Any:
     return value.contiguous() if isinstance(value, torch.Tensor) else value
 
 
-def _has_hooks(modules: list[nn.Module]) -> bool:
+def has_hooks(modules: list[nn.Module]) -> bool:
+    """Whether somebody wants to see what the layers are given and return."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in modules)

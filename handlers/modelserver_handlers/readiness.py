@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from modelserver_handlers.compilation import asks_to_compile, compile_model, finds_compiler
+from modelserver_handlers.ahead import Compiled, compile_ahead, install
+from modelserver_handlers.compilation import compile_arguments, compile_model, finds_compiler
 from modelserver_handlers.optimize import optimize
 from modelserver_handlers.precision import use_bf16
 from modelserver_handlers.warmup import warm_up
@@ -38,8 +39,11 @@ def make_ready(
     A compilation that fails is a warning, and the network runs as without it. Raises ModelLoadError for
     settings that it cannot have.
     """
-    if asks_to_compile(document):
-        compiled = _compiled(model, options, document, batches, device)
+    arguments = compile_arguments(document)
+    ahead = None
+    if arguments is not None:
+        ahead = _compiled_ahead(model, arguments, options, batches, device)
+        compiled = None if ahead else _compiled(model, options, document, batches, device)
         if compiled is not None:
             return compiled
     optimised = (
@@ -50,8 +54,25 @@ def make_ready(
     )
     if not optimised and options.precision == "bf16":
         model = use_bf16(model)
+    if ahead is not None:
+        # What is optimised is as quick with a single row, and made for it.
+        install(model, replace(ahead, lone=ahead.lone and (not optimised or batches.size == 1)))
     _runs(model, options, batches, device)
     return model
+
+
+def _compiled_ahead(
+    model: Any,
+    arguments: Mapping[str, Any],
+    options: ModelOptions,
+    batches: Batches,
+    device: torch.device,
+) -> Compiled | None:
+    """Code that is kept; None where the network or the settings have none."""
+    if device.type != "cpu" or batches.shape is None:
+        return None
+    source = use_bf16(copy.deepcopy(model)) if options.precision == "bf16" else model
+    return compile_ahead(source, arguments, batches.shape, batches.size, options.precision)
 
 
 def _compiled(
