@@ -187,16 +187,22 @@ def _key(program: ExportedProgram, arguments: Mapping[str, Any], precision: str)
 def _make(program: ExportedProgram, arguments: Mapping[str, Any], path: Path) -> Run:
     with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as name, _intermediates_in(name):
         package = Path(name, "network.pt2")
-        torch._inductor.aoti_compile_and_package(
+        _inductor().aoti_compile_and_package(
             program, package_path=str(package), inductor_configs=_settings(arguments)
         )
         os.replace(_extract(package, Path(name)), path)
     return _opened(path)
 
 
+def _inductor() -> Any:
+    from torch import _inductor  # noqa: PLC0415 - seconds of imports
+
+    return _inductor
+
+
 def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     mode = arguments.get("mode")
-    by_mode = torch._inductor.list_mode_options(mode) if mode else {}
+    by_mode = _inductor().list_mode_options(mode) if mode else {}
     return {"freezing": True, **by_mode, **(arguments.get("options") or {})}
 
 
