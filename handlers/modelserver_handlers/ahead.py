@@ -246,7 +246,7 @@ def _load(path: Path) -> Run | None:
 
 def _opened(path: Path) -> Run:
     # What the loader of packages uses; that one copies the library to a temporary folder for each process.
-    library = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)  # type: ignore[attr-defined]
+    library = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
     outputs = treespec_loads(library.get_call_spec()[1])
 
     def run(rows: torch.Tensor) -> Any:
