@@ -186,6 +186,7 @@ def model_server(
         "inference_address": f"http://{HOST}:{inference}",
         "management_address": f"http://{HOST}:{management}",
         "metrics_address": f"http://{HOST}:{metrics}",
+        "enable_grpc_api": "false",
         "job_queue_size": QUEUE_SIZE,
         **(settings or {}),
     }

@@ -25,12 +25,38 @@ _TORCH = {"torch", "torchvision"}
 
 # Room to the rooms it may import.
 _ALLOWED = {
-    "api": {"models", "batching", "workers", "wire", "telemetry", "settings", "errors", "ids"},
-    "models": {"workers", "wire", "telemetry", "settings", "errors"},
+    "api": {
+        "models",
+        "batching",
+        "workers",
+        "wire",
+        "tensors",
+        "telemetry",
+        "settings",
+        "auth",
+        "errors",
+        "ids",
+    },
+    "models": {"workers", "wire", "tensors", "telemetry", "settings", "errors"},
     "workers": {"batching", "wire", "errors"},
     "batching": {"wire", "ids"},
     "wire": set(),
-    "worker": {"wire", "modelserver_handlers"},
+    "tensors": {"errors"},
+    "worker": {"wire", "tensors", "modelserver_handlers"},
+    "frontend": {"api", "auth", "tls", "wire", "telemetry", "errors"},
+    "grpc": {
+        "api",
+        "auth",
+        "tls",
+        "models",
+        "batching",
+        "wire",
+        "tensors",
+        "settings",
+        "errors",
+    },
+    "auth": {"settings", "errors"},
+    "tls": {"settings", "errors"},
     "telemetry": {"errors", "settings"},
     "tuning": {"models", "settings", "errors"},
     "settings": {"errors"},
@@ -170,7 +196,16 @@ def test_functions_are_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["base.BaseHandler", "vision.VisionHandler", "image_classifier.ImageClassifier"]
+    "name",
+    [
+        "base.BaseHandler",
+        "vision.VisionHandler",
+        "image_classifier.ImageClassifier",
+        "image_segmenter.ImageSegmenter",
+        "object_detector.ObjectDetector",
+        "text_classifier.TextClassifier",
+        "envelopes.BaseEnvelope",
+    ],
 )
 def test_handler_methods_are_described(name: str) -> None:
     """What users override and call has a docstring, inherited or its own."""

@@ -144,7 +144,7 @@ def settings_of(tmp_path: Path, **changes: object) -> LoadedSettings:
     """Settings as they come from a file with free addresses."""
     (tmp_path / "store").mkdir(exist_ok=True)
     values = {f"{name}_address": free_address() for name in ("inference", "management", "metrics")}
-    lines = {**values, "model_store": tmp_path / "store", **changes}
+    lines = {**values, "model_store": tmp_path / "store", "enable_grpc_api": "false", **changes}
     config = tmp_path / "config.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     return load_settings({"ts_config": str(config)}, {}, tmp_path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver import __version__
+from modelserver.auth.policy import notice
 from modelserver.daemon import Readiness, start_detached
 from modelserver.errors import ConfigError
 from modelserver.pidfile import is_server, pid_file, read_pid, remove_own, write_pid
@@ -161,12 +162,17 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
         metrics_dir=metrics_dir,
         console=options.foreground,
         log_config=Path(options.log_config) if options.log_config else None,
+        as_json=loaded.settings.log_format == "json",
     )
     path = pid_file()
 
     async def run() -> None:
         await Server(
-            loaded, stamped_log=logs.stamped, on_started=readiness.started, on_progress=readiness.progress
+            loaded,
+            stamped_log=logs.stamped,
+            on_started=readiness.started,
+            on_progress=readiness.progress,
+            snapshots=None if options.no_config_snapshots else log_dir / "config",
         ).run()
 
     try:
@@ -187,10 +193,11 @@ def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
     for flag, reason in _WITHOUT_MEANING.items():
         if getattr(options, flag):
             say(f"Warning: {reason}; it has no effect here.")
-    if options.no_config_snapshots:
-        say("Warning: --no-config-snapshots has no effect yet: there are no snapshots.")
     for warning in loaded.warnings:
         say(f"Warning: {warning}")
+    # In the foreground the log says it, there.
+    for line in () if options.foreground else notice(loaded.settings, os.environ, Path.cwd()):
+        say(line)
     if options.print_settings or os.environ.get("MODELSERVER_PRINT_SETTINGS") == "1":
         say(explain(loaded))
 

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
 
 from modelserver.api.app import Role, Services, build_app
+from modelserver.api.cors import Cors
 from modelserver.api.edge import Edge, OnResponse
 from modelserver.api.http_protocol import HotRoutes, HttpProtocol, Listener, check_regularly
+from modelserver.auth.guard import Guard
+from modelserver.auth.origins import check_origin
 from modelserver.errors import ConfigError
+from modelserver.frontend.fleet import Fleet
+from modelserver.telemetry.logs import ACCESS_LOGGER
+from modelserver.tls.context import server_context, tls_arguments
+from modelserver.wire.frontend import Setup, Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from modelserver.auth.keeper import TokenKeeper
     from modelserver.settings.settings import Address, Settings
+    from modelserver.tls.context import Certificate
 
 BACKLOG = 2048
 
@@ -74,25 +85,57 @@ def _bind_unix(path: str) -> socket.socket:
 
 
 class Listeners:
-    """All listeners of the server."""
+    """All listeners of the server.
+
+    Args:
+        settings: where they listen.
+        services: what they answer from; ``hot`` is the endpoint of the hot routes.
+        on_response: told about each answer that is given in this process.
+        fleet: the front ends of the inference address, if it has any.
+        certificate: of the https addresses.
+    """
 
     def __init__(
-        self, settings: Settings, services: Services, hot: HotRoutes, on_response: OnResponse
+        self,
+        settings: Settings,
+        services: Services,
+        hot: HotRoutes,
+        on_response: OnResponse,
+        fleet: Fleet | None = None,
+        *,
+        certificate: Certificate | None = None,
     ) -> None:
+        self._tls = None if certificate is None else server_context(certificate)
         self._settings = settings
         self._services = services
         self._hot = hot
         self._on_response = on_response
+        self._fleet = fleet
         self._servers: list[asyncio.Server] = []
         self._listeners: list[Listener] = []
 
     async def open(self, sockets: dict[Address, socket.socket]) -> None:
-        """Starts to accept connections."""
+        """Starts to accept connections.
+
+        Raises:
+            ConfigError: the front ends cannot be started.
+            OSError: somebody else listens at an address.
+        """
         loop = asyncio.get_running_loop()
+        if self._fleet is not None:
+            await self._fleet.open(BACKLOG)
+        limit = self._settings.max_request_size
         for address, roles in roles_by_address(self._settings).items():
-            limit = self._settings.max_request_size
-            app = Edge(build_app(roles, self._services), self._on_response, limit)
-            listener = Listener(self._hot if "inference" in roles else None, limit, self._on_response)
+            if self._fleet is not None and "inference" in roles:
+                continue
+            app = make_edge(roles, self._services, self._settings, self._on_response)
+            listener = Listener(
+                self._hot if "inference" in roles else None,
+                limit,
+                self._on_response,
+                guard=make_guard(roles, self._services, self._settings),
+                cors=Cors.of(self._settings),
+            )
             config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
             config.load()
             make = _factory(config, listener)
@@ -100,13 +143,16 @@ class Listeners:
             if bound.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(make, sock=bound, backlog=BACKLOG)
             else:
-                server = await loop.create_server(make, sock=bound, backlog=BACKLOG)
+                tls = tls_arguments(self._tls if address.scheme == "https" else None)
+                server = await loop.create_server(make, sock=bound, backlog=BACKLOG, **tls)
             self._servers.append(server)
             self._listeners.append(listener)
         check_regularly(loop, self._listeners)
 
-    def refuse(self) -> None:
+    async def refuse(self) -> None:
         """Accepts no more connections; those that exist close after the request they are busy with."""
+        if self._fleet is not None:
+            await self._fleet.refuse()
         for server in self._servers:
             server.close()
         for listener in self._listeners:
@@ -115,8 +161,10 @@ class Listeners:
 
     async def close(self, grace: float) -> None:
         """Waits for the answers on their way, at most ``grace`` seconds, and closes all connections."""
-        self.refuse()
+        await self.refuse()
         deadline = asyncio.get_running_loop().time() + grace
+        if self._fleet is not None:
+            await self._fleet.close(grace)
         while any(listener.state.connections for listener in self._listeners):
             if asyncio.get_running_loop().time() > deadline:
                 break
@@ -124,6 +172,65 @@ class Listeners:
         for listener in self._listeners:
             for connection in list(listener.state.connections):
                 connection.transport.abort()
+
+
+def make_edge(roles: set[Role], services: Services, settings: Settings, on_response: OnResponse) -> Edge:
+    """The ASGI application of an address that plays these roles."""
+    cors, check = Cors.of(settings), None
+    # With tokens, a page would have to know one; off loopback without them, everybody is welcome.
+    if services.tokens is None and settings.management_address.is_loopback:
+        check = partial(check_origin, allowed=settings.cors_allowed_origin or "")
+    return Edge(build_app(roles, services), on_response, settings.max_request_size, cors, check)
+
+
+def make_guard(roles: set[Role], services: Services, settings: Settings) -> Guard | None:
+    """What asks for tokens at an address that plays these roles; None if nobody does."""
+    if services.tokens is None:
+        return None
+    return Guard(services.tokens.verifier, roles, ping_token=settings.ping_token)
+
+
+def make_fleet(  # noqa: PLR0917 - those of Listeners, between a number and a socket
+    count: int,
+    bound: socket.socket,
+    settings: Settings,
+    services: Services,
+    hot: HotRoutes,
+    on_response: OnResponse,
+    *,
+    stamped_log: bool,
+    certificate: Certificate | None = None,
+) -> Fleet:
+    """``count`` front ends for the socket of the inference address.
+
+    They get hashes of the tokens, and the certificate over a socket that nobody else has.
+    """
+    address = settings.inference_address
+    roles = roles_by_address(settings)[address]
+    tokens = services.tokens
+    cors = Cors.of(settings)
+    setup = Setup(
+        settings.max_request_size,
+        logging.getLogger(ACCESS_LOGGER).isEnabledFor(logging.INFO),
+        stamped_log,
+        cors.pairs if cors is not None else (),
+        () if tokens is None else tuple(sorted(roles)),
+        settings.ping_token,
+        (certificate.chain, certificate.key, certificate.client_ca)
+        if certificate is not None and address.scheme == "https"
+        else None,
+    )
+    edge = make_edge(roles, services, settings, on_response)
+    fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response)
+    if tokens is not None:
+        allow = partial(_allow, fleet, tokens)
+        allow()
+        tokens.on_change(allow)
+    return fleet
+
+
+def _allow(fleet: Fleet, tokens: TokenKeeper) -> None:
+    fleet.allow(Tokens(tuple((one.scope.value, one.digest, one.expires) for one in tokens.fingerprints)))
 
 
 def _factory(config: Config, listener: Listener) -> Callable[[], HttpProtocol]:

@@ -12,28 +12,45 @@ import shutil
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
 from modelserver.api.app import Role, Services
 from modelserver.api.inference import InferenceApi
+from modelserver.auth.policy import WARNING, notice
+from modelserver.auth.rotation import Rotation, kept_tokens
 from modelserver.daemon import STARTED_LINE
 from modelserver.errors import ConfigError
-from modelserver.listeners import Listeners, bind, roles_by_address
+from modelserver.frontend.fleet import front_ends
+from modelserver.grpc.ports import reserved
+from modelserver.grpc.start import open_grpc
+from modelserver.listeners import Listeners, bind, make_fleet, roles_by_address
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
+from modelserver.models.snapshot import parse_snapshot
+from modelserver.models.snapshot_files import SnapshotFolder
+from modelserver.models.state import StateKeeper
+from modelserver.settings.cpus import usable_cpus
+from modelserver.settings.dump import given_properties
 from modelserver.telemetry.access import AccessLog
+from modelserver.telemetry.collector import Collector
 from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.system import SystemMonitor, gpu_count
+from modelserver.tls.certificate import load_certificate, uses_tls
 from modelserver.workers.devices import DeviceRing
 from modelserver.workers.spawner import Spawner, can_fork
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
+    from modelserver.grpc.calls import OnCall
+    from modelserver.grpc.server import GrpcServers
     from modelserver.settings.settings import Address, LoadedSettings, Settings
+    from modelserver.tls.context import Certificate
 
 _log = logging.getLogger("modelserver.server")
 
@@ -49,6 +66,10 @@ class Server:
         stamped_log: whether access lines bring their own time (see :class:`AccessLog`).
         on_started: called when the listeners accept connections.
         on_progress: told what the start is busy with.
+        snapshots: the folder of the snapshots; without one none are written or restored (``--ncs``).
+
+    Raises:
+        ConfigError: ``model_snapshot`` is no state, ``metrics_config`` or ``system_metrics_cmd`` is no use.
     """
 
     def __init__(
@@ -58,12 +79,20 @@ class Server:
         stamped_log: bool,
         on_started: Callable[[], None],
         on_progress: Callable[[str], None],
+        snapshots: Path | None = None,
     ) -> None:
         self._loaded = loaded
         self._settings = loaded.settings
         self._stamped_log = stamped_log
         self._on_started = on_started
         self._on_progress = on_progress
+        self._given_state = parse_snapshot(loaded.settings.model_snapshot or "{}")
+        command = loaded.settings.system_metrics_cmd
+        python = loaded.settings.python or sys.executable
+        self._collector = None if command is None else Collector(command, python)
+        config = loaded.settings.metrics_config
+        self._metrics_config = None if config is None else load_metrics_config(config)
+        self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
         self._stop = asyncio.Event()
         self._signals = 0
 
@@ -76,20 +105,36 @@ class Server:
         settings = self._settings
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()
+        certificate = load_certificate(settings) if uses_tls(settings) else None
         with contextlib.ExitStack() as stack:
             sockets = {
                 address: stack.enter_context(bound_to(address, roles))
                 for address, roles in roles_by_address(settings).items()
             }
+            held = stack.enter_context(reserved(settings))
+            log_notice(settings)
+            # After the addresses are had: another server's file of tokens must not be replaced.
+            tokens = stack.enter_context(kept_tokens(settings, os.environ, Path.cwd()))
             workdir = stack.enter_context(work_directory())
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
-            await self._serve(sockets, workdir)
+            await self._serve(sockets, workdir, tokens, certificate, held)
 
-    async def _serve(self, sockets: dict[Address, socket.socket], workdir: Path) -> None:
+    async def _serve(
+        self,
+        sockets: dict[Address, socket.socket],
+        workdir: Path,
+        tokens: Rotation | None,
+        certificate: Certificate | None,
+        held: list[socket.socket],
+    ) -> None:
         settings = self._settings
         loop = asyncio.get_running_loop()
-        metrics = ServerMetrics(mode=settings.metrics_mode)
+        metrics = ServerMetrics(
+            mode=settings.metrics_mode,
+            config=self._metrics_config,
+            auto_detect=settings.model_metrics_auto_detect,
+        )
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
         spawner = Spawner() if settings.worker_start == "auto" and can_fork() else None
         registry = Registry(
@@ -104,54 +149,128 @@ class Server:
             metrics.response(status)
             access.log(client, method, target, version, status, seconds)
 
-        services = Services(registry, metrics, settings)
+        services = Services(registry, metrics, settings, None if tokens is None else tokens.keeper)
         hot = InferenceApi(registry, settings.max_request_size)
-        listeners = Listeners(settings, services, hot, on_response)
+        fleet = None
+        if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
+            bound = sockets[settings.inference_address]
+            stamped = self._stamped_log
+            fleet = make_fleet(
+                *(count, bound, settings, services, hot, on_response),
+                stamped_log=stamped,
+                certificate=certificate,
+            )
+            fleet.start()
+        listeners = Listeners(settings, services, hot, on_response, fleet, certificate=certificate)
         metrics.on_render(lambda: show_pools(registry))
         log_configuration(settings)
         stopping = loop.create_task(self._stop.wait())
         watching: asyncio.Task[None] | None = None
-        loading = loop.create_task(registry.load_initial(self._on_progress))
+        rpc: GrpcServers | None = None
+        rotating = None if tokens is None else loop.create_task(tokens.watch())
+        keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
+        loading = loop.create_task(self._load(registry))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         try:
             if loading.done() and not stopping.done():
                 loading.result()
                 await self._open(listeners, registry, sockets)
+                rpc = await self._open_grpc(
+                    partial(open_grpc, services, call_observer(metrics, access), held, certificate), registry
+                )
+                if keeper is not None:
+                    await keeper.write("startup")
+                    registry.on_change = keeper.changed
                 if not settings.disable_system_metrics:
-                    monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu)
-                    watching = loop.create_task(watch_system(monitor, metrics, settings.metric_time_interval))
+                    watching = loop.create_task(self._watch(metrics))
                 freeze_garbage()
                 self._on_started()
                 _log.info(STARTED_LINE)
                 await stopping
-            for task in (loading, watching):
+            for task in (loading, watching, rotating):
                 if task is not None:
                     task.cancel()
-            await self._shut_down(listeners, registry, spawner)
+            await self._shut_down(listeners, registry, spawner, keeper, rpc)
         finally:
             access.close()
+
+    def _watch(self, metrics: ServerMetrics) -> Coroutine[Any, Any, None]:
+        """Reads the state of the system again and again, by the operator's command if there is one."""
+        settings = self._settings
+        if self._collector is not None:
+            return watch_collector(self._collector, metrics, settings.metric_time_interval)
+        monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu)
+        return watch_system(monitor, metrics, settings.metric_time_interval)
+
+    async def _load(self, registry: Registry) -> None:
+        """What was registered last, and what the settings name (design, section 9)."""
+        settings = self._settings
+        saved, origin = self._given_state, "model_snapshot"
+        if (
+            settings.model_snapshot is None
+            and self._snapshots is not None
+            and (found := await asyncio.to_thread(self._snapshots.newest))
+        ):
+            saved, origin = found.models, str(found.path)
+        if saved:
+            also = ",".join(map(str, settings.load_models)) or "nothing"
+            _log.info(
+                "Restoring %d model versions from %s; also loading, unless they are among them: %s",
+                *(len(saved), origin, also),
+            )
+            await registry.restore(saved, self._on_progress)
+        await registry.load_initial(self._on_progress, restored=bool(saved))
 
     @staticmethod
     async def _open(listeners: Listeners, registry: Registry, sockets: dict[Address, socket.socket]) -> None:
         try:
             await listeners.open(sockets)
+        except ConfigError:
+            await registry.close(grace=0.0)
+            raise
         except OSError as error:
             # Another server bound the address at the same time, and was the first to listen.
             await registry.close(grace=0.0)
             raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
 
-    async def _shut_down(self, listeners: Listeners, registry: Registry, spawner: Spawner | None) -> None:
+    @staticmethod
+    async def _open_grpc(
+        start: Callable[[], Awaitable[GrpcServers | None]], registry: Registry
+    ) -> GrpcServers | None:
+        try:
+            return await start()
+        except ConfigError:
+            await registry.close(grace=0.0)
+            raise
+
+    async def _shut_down(
+        self,
+        listeners: Listeners,
+        registry: Registry,
+        spawner: Spawner | None,
+        keeper: StateKeeper | None,
+        rpc: GrpcServers | None,
+    ) -> None:
         """No new connections, answers for what waits, then no more workers."""
         grace = self._settings.drain_timeout
         _log.info("Stopping: what waits is served, at most for %g s", grace)
-        listeners.refuse()
+        await listeners.refuse()
+        if rpc is not None:
+            rpc.refuse()
         await registry.drain(grace)
+        if keeper is not None and registry.on_change is not None:
+            # Of a start that was broken off nothing is kept: it had not loaded all. What goes from here on
+            # goes because the server does.
+            registry.on_change = None
+            await keeper.write("shutdown")
         if spawner is not None:
             # Before the workers: those that wait for it are not wanted any more.
             await spawner.close()
         # What the grace did not suffice for is refused: its clients are still there to be told.
         await registry.close(grace=2.0)
         await listeners.close(5.0)
+        if rpc is not None:
+            await rpc.close(5.0)
         _log.info("modelserver stopped.")
 
     def _on_signal(self) -> None:
@@ -161,6 +280,16 @@ class Server:
             logging.shutdown()
             os._exit(1)
         self._stop.set()
+
+
+def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
+    """Counts gRPC calls like answers over HTTP of the same meaning, and notes them with their own codes."""
+
+    def on_call(client: str, path: str, code: int, like: int, seconds: float) -> None:
+        metrics.response(like)
+        access.log(client, "gRPC", path, "2.0", code, seconds)
+
+    return on_call
 
 
 @contextlib.contextmanager
@@ -234,6 +363,20 @@ async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: fl
         except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
             _log.exception("The state of the system could not be read")
         await asyncio.sleep(every)
+
+
+async def watch_collector(collector: Collector, metrics: ServerMetrics, every: float) -> None:
+    """Runs the operator's collector now and every ``every`` seconds."""
+    while True:
+        metrics.collected(await collector.read())
+        await asyncio.sleep(every)
+
+
+def log_notice(settings: Settings) -> None:
+    """Who may use the server, before given tokens are taken out of the environment."""
+    for line in notice(settings, os.environ, Path.cwd()):
+        level = logging.WARNING if line.startswith(WARNING) else logging.INFO
+        _log.log(level, "%s", line.removeprefix(WARNING))
 
 
 def log_configuration(settings: Settings) -> None:

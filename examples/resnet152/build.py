@@ -57,22 +57,22 @@ def write_parts(folder: Path, arch: str, model: nn.Module, labels: tuple[str, ..
     (folder / "index_to_name.json").write_text(json.dumps(names, indent=0), encoding="utf-8")
 
 
-def pack(folder: Path, arch: str, settings: dict[str, int], export_path: Path) -> Path:
+def pack(folder: Path, settings: dict[str, int], options: argparse.Namespace) -> Path:
     """Write the archive for the parts in ``folder`` and return its path."""
     config_file = folder / "model-config.yaml"
     if settings:
         lines = [f"  {key}: {value}" for key, value in settings.items()]
         config_file.write_text("\n".join(["handler:", *lines, ""]), encoding="utf-8")
-    export_path.mkdir(parents=True, exist_ok=True)
+    options.export_path.mkdir(parents=True, exist_ok=True)
     config = ArchiveConfig(
-        model_name=arch.replace("resnet", "resnet-"),
+        model_name=options.model_name or options.arch.replace("resnet", "resnet-"),
         version="1.0",
-        handler="image_classifier",
+        handler=options.handler,
         model_file=folder / "model.py",
-        serialized_file=folder / f"{arch}.pth",
+        serialized_file=folder / f"{options.arch}.pth",
         extra_files=str(folder / "index_to_name.json"),
         config_file=config_file if settings else None,
-        export_path=export_path,
+        export_path=options.export_path,
         force=True,
     )
     return build_archive(config)
@@ -88,6 +88,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0, help="for --weights random")
     parser.add_argument("--arch", choices=list(LAYERS), default="resnet152")
+    parser.add_argument("--handler", default="image_classifier", help="built-in name, or a file of your own")
+    parser.add_argument("--model-name", help="default: the architecture, as in resnet-152")
     parser.add_argument(
         "--export-path", type=Path, default=Path("model_store"), help="folder for the archive"
     )
@@ -107,7 +109,7 @@ def main() -> None:
         step("saving")
         write_parts(Path(folder), options.arch, network.model, network.labels)
         step("packing")
-        print(f"wrote {pack(Path(folder), options.arch, settings, options.export_path)}")
+        print(f"wrote {pack(Path(folder), settings, options)}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,19 +20,43 @@ from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.labels import load_label_mapping
 from modelserver_handlers.memory import give_back_memory, keep_memory
 from modelserver_handlers.model_options import ModelOptions
+from modelserver_handlers.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
 from modelserver_handlers.readiness import Batches, make_ready
+from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 
 logger = logging.getLogger(__name__)
 
 LABELS_FILE = "index_to_name.json"
 
+# What TorchServe's module of this name tells handlers that ask it.
+PROFILER_AVAILABLE = True
+PT2_AVAILABLE = True
+PT230_AVAILABLE = True
+XLA_AVAILABLE = find_spec("torch_xla") is not None
+IPEX_AVAILABLE = find_spec("intel_extension_for_pytorch") is not None
+
+__all__ = [
+    "IPEX_AVAILABLE",
+    "ONNX_AVAILABLE",
+    "PROFILER_AVAILABLE",
+    "PT2_AVAILABLE",
+    "PT230_AVAILABLE",
+    "XLA_AVAILABLE",
+    "BaseHandler",
+    "setup_ort_session",
+]
+
 
 class BaseHandler:
     """Override ``preprocess``, ``inference`` or ``postprocess``; :meth:`handle` joins them.
 
-    With ``pipelined = True`` a class promises that its ``prepare`` may run for the next batch, in another
-    thread, while ``complete`` runs for the current one. The promise counts for the class that makes it only:
+    With ``pipelined = True`` a class promises that its ``preprocess`` may run for the next batch, in another
+    thread, while the rest runs for the current one. The promise counts for the class that makes it only:
     a subclass repeats it.
+
+    Different from TorchServe's: importing it changes no precision on any GPU (``precision`` in
+    model-config.yaml does); an ONNX model can be called like any other; explanations are of every row of the
+    batch, not of the first.
     """
 
     pipelined: ClassVar[bool] = False
@@ -62,43 +87,45 @@ class BaseHandler:
         if self.device.type == "cpu":
             keep_memory()
         model_dir = str(properties.get("model_dir"))
-        serialized = self._manifest_entry("serializedFile")
+        serialized = self._ms_manifest_entry("serializedFile")
         self.model_pt_path = os.path.join(model_dir, serialized) if serialized else None
-        self.model = self._load_model(model_dir)
-        self.mapping = self._load_labels(model_dir)
-        self._choose_processing()
-        self.model = self._made_ready(self.model)
+        self.model = self._ms_load_model(model_dir)
+        self.mapping = self._ms_load_labels(model_dir)
+        self._ms_choose_processing()
+        self.model = self._ms_made_ready(self.model)
         give_back_memory()
         self.initialized = True
 
-    def _choose_processing(self) -> None:
+    def _ms_choose_processing(self) -> None:
         """Settle how inputs are prepared, in subclasses where the network or the configuration says it."""
 
-    def input_shape(self) -> tuple[int, ...] | None:
+    def _ms_input_shape(self) -> tuple[int, ...] | None:
         """Of one row that ``inference`` gets, None if it is not known; model-config.yaml may say it too."""
         return None
 
-    def _made_ready(self, model: Any) -> Any:
+    def _ms_made_ready(self, model: Any) -> Any:
+        if isinstance(model, OnnxNetwork):
+            return model
         options = ModelOptions.parse(self.model_yaml_config)
-        if not options.optimize_asked and not self._loads_as_we_do():
+        if not options.optimize_asked and not self._ms_loads_as_we_do():
             options = replace(options, optimize=False)
         size = int(self.context.system_properties.get("batch_size") or 1)
-        batches = Batches(size, options.shape or self.input_shape())
+        batches = Batches(size, options.shape or self._ms_input_shape())
         return make_ready(model, options, self.model_yaml_config, batches, self.device)
 
-    def _loads_as_we_do(self) -> bool:
+    def _ms_loads_as_we_do(self) -> bool:
         """Whether the class leaves loading to us: one with an ``initialize`` of its own may do more to it."""
         return all(
             getattr(type(self), name).__module__.startswith(f"{__package__}.")
-            for name in ("initialize", "_load_model", "_load_pickled_model", "_made_ready")
+            for name in ("initialize", "_ms_load_model", "_load_pickled_model", "_ms_made_ready")
         )
 
-    def _manifest_entry(self, key: str) -> str | None:
+    def _ms_manifest_entry(self, key: str) -> str | None:
         return ((self.manifest or {}).get("model") or {}).get(key) or None
 
-    def _load_model(self, model_dir: str) -> Any:
+    def _ms_load_model(self, model_dir: str) -> Any:
         """The network on its device, in evaluation mode, by the first loader that fits (reference 14.1)."""
-        model_file = self._manifest_entry("modelFile")
+        model_file = self._ms_manifest_entry("modelFile")
         if model_file:
             model = self._load_pickled_model(model_dir, model_file, self.model_pt_path)
             return model.to(self.device).eval()
@@ -106,7 +133,9 @@ class BaseHandler:
         if path.endswith(".pt"):
             return self._load_torchscript_model(path).eval()
         if path.endswith(".pt2"):
-            return self._load_exported_program(path)
+            return self._ms_load_exported_program(path)
+        if path.endswith(".onnx"):
+            return OnnxNetwork(setup_ort_session(path, self.map_location))
         if path.endswith(".so") and self._use_torch_export_aot_compile():
             return self._load_torch_export_aot_compile(path)
         raise ModelLoadError(weights.NO_WEIGHTS + _hint(path))
@@ -121,32 +150,44 @@ class BaseHandler:
         """A TorchScript program."""
         return weights.load_torchscript(Path(model_pt_path), self.device)
 
-    def _load_exported_program(self, model_pt2_path: str) -> Any:
+    def _ms_load_exported_program(self, model_pt2_path: str) -> Any:
         """What torch.export or AOTInductor packed into a ``.pt2`` file."""
         return weights.load_exported(Path(model_pt2_path), self.device)
 
     def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
         """A library that AOTInductor compiled."""
-        return weights.load_compiled_library(Path(model_so_path), str(self.map_location))
+        return weights.load_compiled_library(Path(model_so_path), str(self.device))
 
     def _use_torch_export_aot_compile(self) -> bool:
         pt2 = self.model_yaml_config.get("pt2")
         export = pt2.get("export") if isinstance(pt2, Mapping) else None
         return bool(isinstance(export, Mapping) and export.get("aot_compile"))
 
-    def _load_labels(self, model_dir: str) -> dict[str, str] | None:
+    def _ms_load_labels(self, model_dir: str) -> dict[str, str] | None:
         """Class number to name, or None."""
         return load_label_mapping(os.path.join(model_dir, LABELS_FILE))
 
     # One batch
 
     def preprocess(self, data: Any) -> Any:
-        """Rows of requests to what the network takes: here, a tensor of the rows."""
-        return torch.as_tensor(data, device=self.device)
+        """Rows of requests to what the network takes: here, a tensor of the rows.
+
+        Of V2 rows that are tensors: the tensor of all rows, or of several inputs a dict of tensors. A handler
+        with a method ``preprocess_tensors(inputs)`` gets that dict (name to a tensor whose first dimension
+        are the rows) there instead, for batches of such rows; ours.
+        """
+        tensors = stacked(data)
+        if tensors is None:
+            return torch.as_tensor(data, device=self.device)
+        on_device = {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        return on_device if len(on_device) > 1 else next(iter(on_device.values()))
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs for one prepared batch."""
         with torch.inference_mode():
+            if isinstance(data, dict):
+                # Several inputs of V2: what forward calls them.
+                return self.model(*args, **{k: v.to(self.device) for k, v in data.items()}, **kwargs)
             return self.model(data.to(self.device), *args, **kwargs)
 
     def postprocess(self, data: Any) -> Any:
@@ -158,19 +199,20 @@ class BaseHandler:
         self.context = context
         if "ENABLE_TORCH_PROFILER" in os.environ:
             return self._infer_with_profiler(data)[0]
-        return self.complete(self.prepare(data, context), data, context)
+        return self._ms_complete(self._ms_prepare(data, context), data, context)
 
-    def prepare(self, data: Any, context: Any) -> Any:
+    def _ms_prepare(self, data: Any, context: Any) -> Any:
         """The first half of :meth:`handle`: preprocess."""
         self.context = context
         if self._is_describe():
             return None
         started = time.perf_counter()
-        prepared = self.preprocess(data)
+        take = getattr(self, "preprocess_tensors", None) if isinstance(data, TensorRows) else None
+        prepared = self.preprocess(data) if take is None else take(data.tensors)
         _record_phases(context, time.perf_counter() - started, 0.0, 0.0)
         return prepared
 
-    def complete(self, prepared: Any, data: Any, context: Any) -> Any:
+    def _ms_complete(self, prepared: Any, data: Any, context: Any) -> Any:
         """The second half: inference and postprocess of what ``prepare`` made of the same rows."""
         self.context = context
         if self._is_describe():
@@ -184,9 +226,15 @@ class BaseHandler:
         else:
             outputs = self.inference(prepared)
             inferred = time.perf_counter()
-            answers = self.postprocess(outputs)
+            answers = self._ms_answers(outputs, data)
         _record_phases(context, 0.0, inferred - started, time.perf_counter() - inferred)
         return _with_gaps(answers, len(data), rejected) if rejected else answers
+
+    def _ms_answers(self, outputs: Any, data: Any) -> Any:
+        """Postprocess; where a class leaves that to us, tensors are answered with tensors."""
+        if isinstance(data, TensorRows) and type(self).postprocess is BaseHandler.postprocess:
+            return rows_of(outputs)
+        return self.postprocess(outputs)
 
     def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
         """Answers, and the profiler whose trace goes to ``<temp>/pytorch_profiler/<model>``."""
@@ -200,7 +248,7 @@ class BaseHandler:
         if "on_trace_ready" not in arguments:
             arguments["on_trace_ready"] = tensorboard_trace_handler(folder)
         with profile(**arguments) as profiler:
-            answers = self.complete(self.prepare(data, self.context), data, self.context)
+            answers = self._ms_complete(self._ms_prepare(data, self.context), data, self.context)
         return answers, profiler
 
     # Explanations and descriptions
@@ -224,12 +272,12 @@ class BaseHandler:
         return None
 
     def _is_explain(self) -> bool:
-        return bool(self._server_property("explain") == "True")
+        return bool(self._ms_server_property("explain") == "True")
 
     def _is_describe(self) -> bool:
-        return bool(self._server_property("describe") == "True")
+        return bool(self._ms_server_property("describe") == "True")
 
-    def _server_property(self, name: str) -> Any:
+    def _ms_server_property(self, name: str) -> Any:
         if self.context is None:
             return None
         return self.context.get_request_header(0, name)
@@ -254,12 +302,12 @@ def _target(row: Mapping[str, Any]) -> int:
 
 
 def _rejections(context: Any) -> Mapping[int, Any]:
-    rejections: Mapping[int, Any] = getattr(context, "rejections", None) or {}
+    rejections: Mapping[int, Any] = getattr(context, "_ms_rejections", None) or {}
     return rejections
 
 
 def _record_phases(context: Any, *seconds: float) -> None:
-    state = getattr(context, "state", None)
+    state = getattr(context, "_ms_state", None)
     if state is not None:
         state.phases = tuple(before + more for before, more in zip(state.phases, seconds, strict=True))
 

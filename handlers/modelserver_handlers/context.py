@@ -7,11 +7,16 @@ both see their own. A thread that never began a batch (one that a handler starte
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modelserver_handlers.headers import Headers
+
+if TYPE_CHECKING:
+    from modelserver_handlers.streaming import Stream
 
 Lazy: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
@@ -103,6 +108,7 @@ class BatchState:
         self.request_ids: dict[int, str] | None = dict(enumerate(request_ids)) or None
         self.rejections: dict[int, tuple[int, str]] = {}
         self.phases = (0.0, 0.0, 0.0)
+        self.stream: Stream | None = None
         self._headers = headers
         self._parameters = parameters
         self._properties = properties
@@ -186,7 +192,7 @@ class Context:
     ) -> None:
         self.model_name = model_name
         self.manifest = manifest
-        self._system_properties: dict[str, Any] = {
+        self._ms_system_properties: dict[str, Any] = {
             "model_dir": model_dir,
             "gpu_id": gpu,
             "batch_size": batch_size,
@@ -195,56 +201,66 @@ class Context:
             "limit_max_image_pixels": limit_max_image_pixels,
         }
         self.model_yaml_config: dict[str, Any] = {} if model_yaml_config is None else model_yaml_config
-        self._metrics = metrics
+        self._ms_metrics = metrics
         self.stopping_criteria: Any = None
         self.cl_socket: Any = None
         self.header_key_sequence_id = "ts_request_sequence_id"
         self.header_key_sequence_start = "ts_request_sequence_start"
         self.header_key_sequence_end = "ts_request_sequence_end"
-        self._latest = BatchState()
-        self._of_thread = threading.local()
+        self._ms_latest = BatchState()
+        self._ms_of_thread = threading.local()
 
-    def begin(self, state: BatchState) -> None:
+    def _ms_begin(self, state: BatchState) -> None:
         """Make ``state`` the current batch of the calling thread."""
-        self._of_thread.state = self._latest = state
+        self._ms_of_thread.state = self._ms_latest = state
+
+    def _ms_of_request(self, state: BatchState) -> Context:
+        """A context of its own for a call beside which others run; what handlers attached is shared.
+
+        TorchServe copies all of that for each request.
+        """
+        own = copy.copy(self)
+        own._ms_of_thread = threading.local()
+        own._ms_latest = state
+        return own
 
     @property
-    def state(self) -> BatchState:
+    def _ms_state(self) -> BatchState:
         """The current batch of the calling thread, or the latest one begun by any."""
-        state: BatchState = getattr(self._of_thread, "state", self._latest)
+        state: BatchState = getattr(self._ms_of_thread, "state", self._ms_latest)
         return state
 
     @property
     def system_properties(self) -> dict[str, Any]:
         """``model_dir``, ``gpu_id``, ``batch_size``, ``limit_max_image_pixels``, server name and version."""
-        return self._system_properties
+        return self._ms_system_properties
 
     @property
     def metrics(self) -> Any:
         """The metrics a handler reports to (reference 13.6)."""
-        return self._metrics
+        return self._ms_metrics
 
     @metrics.setter
     def metrics(self, metrics: Any) -> None:
-        self._metrics = metrics
+        self._ms_metrics = metrics
 
     @property
     def request_ids(self) -> dict[int, str] | None:
         """Position in the batch to request id; None before the first batch."""
-        return self.state.request_ids
+        return self._ms_state.request_ids
 
     @request_ids.setter
     def request_ids(self, request_ids: dict[int, str] | None) -> None:
-        self.state.request_ids = request_ids
+        self._ms_state.request_ids = request_ids
 
     @property
     def request_processor(self) -> list[RequestProcessor]:
         """One processor per request of the batch."""
-        return self.state.processors
+        return self._ms_state.processors
 
     @request_processor.setter
     def request_processor(self, request_processor: list[RequestProcessor]) -> None:
-        self.state.processors = request_processor
+        self._ms_state.processors = request_processor
 
     def get_request_id(self, idx: int = 0) -> str | None:
         """Request ``idx``'s id."""
@@ -253,15 +269,15 @@ class Context:
 
     def get_request_header(self, idx: int, key: str) -> Any:
         """A header of request ``idx``, in any case, or None."""
-        return self.state.processor(idx).get_request_property(key)
+        return self._ms_state.processor(idx).get_request_property(key)
 
     def get_all_request_header(self, idx: int) -> Mapping[str, Any]:
         """All headers of request ``idx``."""
-        return self.state.processor(idx).get_request_properties()
+        return self._ms_state.processor(idx).get_request_properties()
 
     def get_request_parameters(self, idx: int) -> dict[str, Any]:
         """The other top-level fields of request ``idx``'s V1 body (``parameters`` and the like); ours."""
-        return dict(self.state.parameters(idx))
+        return dict(self._ms_state.parameters(idx))
 
     def set_response_content_type(self, idx: int, value: str) -> None:
         """Set the content type of answer ``idx``."""
@@ -269,11 +285,11 @@ class Context:
 
     def get_response_content_type(self, idx: int) -> str | None:
         """The content type set for answer ``idx``, or None."""
-        return self.state.processor(idx).get_response_header("content-type")
+        return self._ms_state.processor(idx).get_response_header("content-type")
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
         """Set the status of answer ``idx``; a phrase that is not empty replaces the standard one."""
-        self.state.processor(idx).report_status(code, reason_phrase=phrase)
+        self._ms_state.processor(idx).report_status(code, reason_phrase=phrase)
 
     def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
         """Set the status of every answer of the batch."""
@@ -282,16 +298,16 @@ class Context:
 
     def get_response_status(self, idx: int) -> tuple[int, str | None]:
         """Status and phrase of answer ``idx``."""
-        processor = self.state.processor(idx)
+        processor = self._ms_state.processor(idx)
         return processor.get_response_status_code(), processor.get_response_status_phrase()
 
     def set_response_header(self, idx: int, key: str, value: str) -> None:
         """Set a header of answer ``idx``."""
-        self.state.processor(idx).add_response_property(key, value)
+        self._ms_state.processor(idx).add_response_property(key, value)
 
     def get_response_headers(self, idx: int) -> dict[str, str]:
         """The headers set for answer ``idx``."""
-        return self.state.processor(idx).get_response_headers()
+        return self._ms_state.processor(idx).get_response_headers()
 
     def get_sequence_id(self, idx: int) -> Any:
         """The sequence that request ``idx`` belongs to, or None."""
@@ -302,17 +318,38 @@ class Context:
 
         Raises IndexError outside the batch.
         """
-        self.state.reject(idx, message, status)
+        self._ms_state.reject(idx + getattr(self._ms_of_thread, "first", 0), message, status)
+
+    @contextlib.contextmanager
+    def _ms_count_from(self, first: int) -> Iterator[None]:
+        """In the calling thread :meth:`reject` counts from row ``first``: it works on a part; ours."""
+        self._ms_of_thread.first = first
+        try:
+            yield
+        finally:
+            self._ms_of_thread.first = 0
+
+    def is_cancelled(self, idx: int = 0) -> bool:
+        """Whether the client of request ``idx`` is gone, so that its answer may be left unfinished; ours.
+
+        Raises IndexError outside the batch.
+        """
+        stream = self._ms_state.stream
+        return False if stream is None else stream.is_cancelled(idx)
 
     @property
-    def rejections(self) -> dict[int, tuple[int, str]]:
+    def _ms_rejections(self) -> dict[int, tuple[int, str]]:
         """Rejected instances of the current batch: position to (status, message); ours."""
-        return self.state.rejections
+        return self._ms_state.rejections
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Context) and self._comparable() == other._comparable()
+        return isinstance(other, Context) and self._ms_comparable() == other._ms_comparable()
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _comparable(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"_latest", "_of_thread"}}
+    def _ms_comparable(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in {"_ms_latest", "_ms_of_thread"}
+        }

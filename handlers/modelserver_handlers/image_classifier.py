@@ -8,35 +8,32 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from modelserver_handlers.classic import ClassicProcessing
-from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.handler_options import whole_number
+from modelserver_handlers.imagenet import MEAN, STD, classic_processing, configured_processing
 from modelserver_handlers.labels import map_class_to_label
 from modelserver_handlers.vision import VisionHandler
 from modelserver_handlers.zoo import Network, NetworkSpec, build_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
-
-
-def classic_processing(resize: int = 256, crop: int = 224) -> ClassicProcessing:
-    """ImageNet's: shorter side to ``resize`` pixels, the middle ``crop`` x ``crop``, normalised."""
-    return ClassicProcessing(resize, crop, MEAN, STD)
+__all__ = ["MEAN", "STD", "ImageClassifier", "classic_processing"]
 
 
 class ImageClassifier(VisionHandler):
     """Answers ``{label: probability}`` for the ``topk`` likeliest classes, in falling order.
 
-    model-config.yaml may say ``handler: {resize: 232, crop: 224}``, and ``handler: {torchvision: {arch,
-    weights, seed}}`` to build the network instead of loading it from the archive. There too: VisionOptions.
+    Better than TorchServe: a model with fewer classes answers all it has, instead of failing.
+    model-config.yaml may say ``handler: {topk: 3, resize: 232, crop: 224}``, and ``handler: {torchvision:
+    {arch, weights, seed}}`` to build the network instead of loading it from the archive. There too:
+    VisionOptions.
     """
 
     pipelined: ClassVar[bool] = True
     topk = 5
     picture_mode = "RGB"
     image_processing: Callable[[Any], Any] = classic_processing()
-    _network: Network | None = None
+    _ms_network: Network | None = None
 
     def set_max_result_classes(self, topk: int) -> None:
         """Answer ``topk`` classes; a model with fewer answers all."""
@@ -46,15 +43,16 @@ class ImageClassifier(VisionHandler):
         """How many classes are answered."""
         return self.topk
 
-    def _choose_processing(self) -> None:
-        settings = self._handler_settings()
-        if "resize" in settings or "crop" in settings:
-            self._process_with(
-                classic_processing(_pixels(settings, "resize", 256), _pixels(settings, "crop", 224))
-            )
-        elif self._network is not None and self._network.transforms is not None:
-            preset = self._network.transforms
-            self._process_with(ClassicProcessing.of_preset(preset) or preset)
+    def _ms_choose_processing(self) -> None:
+        settings = self._ms_handler_settings()
+        if "topk" in settings:
+            self.topk = whole_number(settings, "topk", 5)
+        asked = configured_processing(settings)
+        if asked is not None:
+            self._ms_process_with(asked)
+        elif self._ms_network is not None and self._ms_network.transforms is not None:
+            preset = self._ms_network.transforms
+            self._ms_process_with(ClassicProcessing.of_preset(preset) or preset)
 
     def postprocess(self, data: torch.Tensor) -> list[Any]:
         """Logits (n x classes) to one ``{label: probability}`` per row."""
@@ -62,25 +60,18 @@ class ImageClassifier(VisionHandler):
         best, classes = torch.topk(scores, min(self.topk, scores.shape[1]), dim=1)
         return list(map_class_to_label(best.tolist(), self.mapping, classes.tolist()))
 
-    def _load_model(self, model_dir: str) -> Any:
-        settings = self._handler_settings().get("torchvision")
+    def _ms_load_model(self, model_dir: str) -> Any:
+        settings = self._ms_handler_settings().get("torchvision")
         if settings is None:
-            return super()._load_model(model_dir)
-        self._network = build_network(NetworkSpec.parse(settings), Path(model_dir))
-        return self._network.model.to(self.device)
+            return super()._ms_load_model(model_dir)
+        self._ms_network = build_network(NetworkSpec.parse(settings), Path(model_dir))
+        return self._ms_network.model.to(self.device)
 
-    def _load_labels(self, model_dir: str) -> dict[str, str] | None:
-        if self._network is None or (Path(model_dir) / "index_to_name.json").is_file():
-            return super()._load_labels(model_dir)
-        return {str(number): label for number, label in enumerate(self._network.labels)} or None
+    def _ms_load_labels(self, model_dir: str) -> dict[str, str] | None:
+        if self._ms_network is None or (Path(model_dir) / "index_to_name.json").is_file():
+            return super()._ms_load_labels(model_dir)
+        return {str(number): label for number, label in enumerate(self._ms_network.labels)} or None
 
-    def _process_with(self, processing: Callable[[Any], torch.Tensor]) -> None:
+    def _ms_process_with(self, processing: Callable[[Any], torch.Tensor]) -> None:
         self.image_processing = processing
         self.picture_mode = "RGB"
-
-
-def _pixels(settings: Mapping[str, Any], key: str, default: int) -> int:
-    value = settings.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelLoadError(f"handler: {key} must be a number of pixels, got {value!r}")
-    return value

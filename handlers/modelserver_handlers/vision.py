@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from threading import Barrier
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +17,8 @@ from modelserver_handlers.cuda_graphs import BatchGraphs, batch_sizes, record_gr
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.gathering import Gathering
 from modelserver_handlers.gradients import integrated_gradients
+from modelserver_handlers.handler_options import handler_settings
+from modelserver_handlers.insights import captum_attributions
 from modelserver_handlers.model_options import ModelOptions
 from modelserver_handlers.nvjpeg import JpegDecoder, start_decoder
 from modelserver_handlers.pictures import BadPicture, open_picture, picture_input
@@ -25,7 +26,7 @@ from modelserver_handlers.transfer import CopyStream, DeviceLanding, HostLanding
 from modelserver_handlers.vision_options import NVJPEG, VisionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +47,12 @@ class VisionHandler(BaseHandler):
     pipelined: ClassVar[bool] = True
     picture_mode: str | None = None
     image_processing: Callable[[Image.Image], Any]
-    _options = VisionOptions()
-    _decoders: ThreadPoolExecutor | None = None
-    _copies: CopyStream | None = None
-    _jpeg_decoder: JpegDecoder | None = None
-    _graphs: BatchGraphs | None = None
-    _order: torch.memory_format = torch.contiguous_format
+    _ms_options = VisionOptions()
+    _ms_decoders: ThreadPoolExecutor | None = None
+    _ms_copies: CopyStream | None = None
+    _ms_jpeg_decoder: JpegDecoder | None = None
+    _ms_graphs: BatchGraphs | None = None
+    _ms_order: torch.memory_format = torch.contiguous_format
 
     def initialize(self, context: Any) -> None:
         """As BaseHandler, and lift Pillow's limit of pixels where ``limit_max_image_pixels`` is false.
@@ -61,106 +62,115 @@ class VisionHandler(BaseHandler):
         super().initialize(context)
         if not context.system_properties.get("limit_max_image_pixels", True):
             Image.MAX_IMAGE_PIXELS = None
-        self._options = VisionOptions.parse(self._handler_settings())
-        self._decoders = start_decoders(min(torch.get_num_threads(), MAX_DECODERS))
+        self._ms_options = VisionOptions.parse(self._ms_handler_settings())
+        self._ms_decoders = start_decoders(min(torch.get_num_threads(), MAX_DECODERS))
         if self.device.type == "cuda":
-            self._use_gpu(int(context.system_properties.get("batch_size") or 1))
-        elif self._options.cuda_graphs or self._options.decode == NVJPEG:
+            self._ms_use_gpu(int(context.system_properties.get("batch_size") or 1))
+        elif self._ms_options.cuda_graphs or self._ms_options.decode == NVJPEG:
             logger.warning("There is no GPU: handler: decode and cuda_graphs have no effect")
 
-    def input_shape(self) -> tuple[int, ...] | None:
+    def _ms_input_shape(self) -> tuple[int, ...] | None:
         """Of one prepared picture, channels x height x width; None where only ``image_processing`` knows."""
-        processing = self._classic()
+        processing = self._ms_classic()
         return None if processing is None else (3, processing.crop, processing.crop)
 
-    def preprocess(self, data: Any) -> torch.Tensor:
+    def preprocess(self, data: Any) -> Any:
         """Rows to one tensor, rejected ones left out; empty if all were. All must come out in one shape."""
         rows = list(data)
-        processing = self._classic()
-        return self._prepare_singly(rows) if processing is None else self._prepare_together(rows, processing)
+        processing = self._ms_classic()
+        return (
+            self._ms_prepare_singly(rows)
+            if processing is None
+            else self._ms_prepare_together(rows, processing)
+        )
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """As BaseHandler; replayed where a CUDA graph fits."""
-        if self._graphs is not None and not args and not kwargs and self._graphs.fits(data):
-            return self._graphs(data)
+        if self._ms_graphs is not None and not args and not kwargs and self._ms_graphs.fits(data):
+            return self._ms_graphs(data)
         return super().inference(data, *args, **kwargs)
 
-    def _use_gpu(self, batch_size: int) -> None:
-        self._copies = CopyStream(self.device)
-        processing = self._classic()
+    def _ms_use_gpu(self, batch_size: int) -> None:
+        self._ms_copies = CopyStream(self.device)
+        processing = self._ms_classic()
         if processing is None:
             return
         if ModelOptions.parse(self.model_yaml_config).optimize and _is_eager(self.model):
-            self._order = torch.channels_last
-            self.model.to(memory_format=self._order)
-        if self._options.decode == NVJPEG:
-            self._jpeg_decoder = start_decoder(self.device, processing)
-        if self._options.cuda_graphs:
+            self._ms_order = torch.channels_last
+            self.model.to(memory_format=self._ms_order)
+        if self._ms_options.decode == NVJPEG:
+            self._ms_jpeg_decoder = start_decoder(self.device, processing)
+        if self._ms_options.cuda_graphs:
             shape = (3, processing.crop, processing.crop)
             sizes = batch_sizes(batch_size)
-            self._graphs = record_graphs(super().inference, shape, sizes, self.device, self._order)
+            self._ms_graphs = record_graphs(super().inference, shape, sizes, self.device, self._ms_order)
 
-    def _classic(self) -> ClassicProcessing | None:
+    def _ms_classic(self) -> ClassicProcessing | None:
         processing = getattr(self, "image_processing", None)
         return processing if isinstance(processing, ClassicProcessing) else None
 
-    def _handler_settings(self) -> Mapping[str, Any]:
-        settings = self.model_yaml_config.get("handler")
-        return settings if isinstance(settings, Mapping) else {}
+    def _ms_handler_settings(self) -> Mapping[str, Any]:
+        return handler_settings(self.model_yaml_config)
 
-    def _prepare_together(self, rows: list[Any], processing: ClassicProcessing) -> torch.Tensor:
+    def _ms_prepare_together(self, rows: list[Any], processing: ClassicProcessing) -> torch.Tensor:
         """By ClassicProcessing: crops as bytes, and one tensor of floats that they are written to."""
         landing: HostLanding | DeviceLanding
-        if self._copies is None:
+        if self._ms_copies is None:
             landing = HostLanding(processing, len(rows))
             landed: frozenset[int] = frozenset()
         else:
-            landing = DeviceLanding(processing, len(rows), self._copies, self._order)
-            landed = self._decode_on_gpu(rows, processing, landing)
-        enough = processing.resized_size if self._options.fast_decode else None
-        mode = self._mode()
+            landing = DeviceLanding(processing, len(rows), self._ms_copies, self._ms_order)
+            landed = self._ms_decode_on_gpu(rows, processing, landing)
+        enough = processing.resized_size if self._ms_options.fast_decode else None
+        mode = self._ms_mode()
         gathering = Gathering(processing, landing, lambda file: open_picture(file, mode, enough))
-        outcomes = self._each(
+        outcomes = self._ms_each(
             lambda place: None if place in landed else gathering.take(place, rows[place]),
             list(range(len(rows))),
         )
         for place, outcome in enumerate(outcomes):
             if isinstance(outcome, BadPicture):
-                self._reject(place, str(outcome))
+                self._ms_reject(place, str(outcome))
         return gathering.join(outcomes, self.device)
 
-    def _decode_on_gpu(
+    def _ms_decode_on_gpu(
         self, rows: list[Any], processing: ClassicProcessing, landing: DeviceLanding
     ) -> frozenset[int]:
         """Land what nvJPEG can decode; returns the places. None of them if one turns out to be damaged."""
-        if self._jpeg_decoder is None or self._mode() != "RGB":
+        if self._ms_jpeg_decoder is None or self._ms_mode() != "RGB":
             return frozenset()
         files = {place: file for place, row in enumerate(rows) if (file := _file_of(row)) is not None}
-        files = {place: file for place, file in files.items() if self._jpeg_decoder.suits(file, processing)}
+        files = {
+            place: file for place, file in files.items() if self._ms_jpeg_decoder.suits(file, processing)
+        }
         try:
             landing.land_on_device(
-                list(files), partial(self._jpeg_decoder.crops, list(files.values()), processing)
+                list(files), partial(self._ms_jpeg_decoder.crops, list(files.values()), processing)
             )
         except RuntimeError as error:
             logger.info("nvJPEG left %d pictures to the processor: %s", len(files), error)
             return frozenset()
         return frozenset(files)
 
-    def _prepare_singly(self, rows: list[Any]) -> torch.Tensor:
-        mode = self._mode()
+    def _ms_prepare_singly(self, rows: list[Any]) -> Any:
+        mode = self._ms_mode()
         tensors = []
-        for idx, prepared in enumerate(self._each(lambda row: self._prepare_row(row, mode), rows)):
+        for idx, prepared in enumerate(self._ms_each(lambda row: self._ms_prepare_row(row, mode), rows)):
             if isinstance(prepared, BadPicture):
-                self._reject(idx, str(prepared))
+                self._ms_reject(idx, str(prepared))
             else:
                 tensors.append(prepared)
-        return self._stack(tensors).to(self.device) if tensors else torch.empty(0)
+        return self._ms_join(tensors) if tensors else torch.empty(0)
 
-    def _stack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+    def _ms_join(self, tensors: list[torch.Tensor]) -> Any:
+        """What the network gets for several prepared pictures: here, one tensor on its device."""
+        return self._ms_stack(tensors).to(self.device)
+
+    def _ms_stack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """One tensor, made by a single thread: this may run beside inference, which needs the cores more."""
-        if self._decoders is None:
+        if self._ms_decoders is None:
             return torch.stack(tensors)
-        return self._decoders.submit(torch.stack, tensors).result()
+        return self._ms_decoders.submit(torch.stack, tensors).result()
 
     def get_insights(self, tensor_data: torch.Tensor, _inputs: Any, target: Any = 0) -> list[Any]:
         """Integrated gradients of each row as lists; PredictionException (400) for an unknown class."""
@@ -169,29 +179,34 @@ class VisionHandler(BaseHandler):
         except IndexError:
             raise PredictionException(f"the model has no class {target}", 400) from None
 
-    def _prepare_row(self, row: Any, mode: str | None) -> Any:
+    @cached_property
+    def ig(self) -> Any:
+        """Captum's IntegratedGradients of the network, for handlers of one's own; needs Captum."""
+        return captum_attributions().IntegratedGradients(self.model)
+
+    def _ms_prepare_row(self, row: Any, mode: str | None) -> Any:
         """A tensor, or the BadPicture that says why there is none."""
         try:
             value = picture_input(row)
-            return value if isinstance(value, torch.Tensor) else self._process(value, mode)
+            return value if isinstance(value, torch.Tensor) else self._ms_process(value, mode)
         except BadPicture as bad:
             return bad
 
-    def _process(self, encoded: bytes, mode: str | None) -> Any:
+    def _ms_process(self, encoded: bytes, mode: str | None) -> Any:
         return self.image_processing(open_picture(encoded, mode))
 
-    def _each(self, function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
-        if self._decoders is None:
+    def _ms_each(self, function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
+        if self._ms_decoders is None:
             return [function(row) for row in rows]
-        return list(self._decoders.map(function, rows))
+        return list(self._ms_decoders.map(function, rows))
 
-    def _reject(self, idx: int, message: str) -> None:
+    def _ms_reject(self, idx: int, message: str) -> None:
         reject = getattr(self.context, "reject", None)
         if reject is None:
             raise PredictionException(message, 400)
         reject(idx, message, 400)
 
-    def _mode(self) -> str | None:
+    def _ms_mode(self) -> str | None:
         """``picture_mode`` if it is stated at least as near as ``image_processing``: both belong together."""
         for owner in (self, *type(self).__mro__):
             if "picture_mode" in vars(owner):

@@ -149,14 +149,14 @@ def _load_package(path: Path, device: torch.device) -> Callable[..., Any]:
     return package
 
 
-def load_compiled_library(path: Path, map_location: str) -> Callable[..., Any]:
-    """A ``.so`` that AOTInductor compiled (``pt2: {export: {aot_compile: true}}``)."""
+def load_compiled_library(path: Path, device: str) -> Callable[..., Any]:
+    """A ``.so`` that AOTInductor compiled (``pt2: {export: {aot_compile: true}}``); on ``cpu``, ``cuda:N``"""
     if not path.is_file():
         raise ModelLoadError(f"Missing the {path.name} file")
     from torch._export import aot_load  # noqa: PLC0415 - seconds of imports
 
     try:
-        library: Callable[..., Any] = aot_load(str(path), map_location)
+        library: Callable[..., Any] = aot_load(str(path), device)
     except RuntimeError as error:
         raise ModelLoadError(f"{path.name} is not a library of this torch: {_first_line(error)}") from error
     return library

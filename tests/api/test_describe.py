@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from modelserver.api.answers import pretty
 from modelserver.api.describe import describe, describe_worker
+from modelserver.batching.sequences import SequenceStatistics
 from modelserver.models.options import BatchPolicy, ModelOptions
 from modelserver.workers.pool import PoolStatistics
 from modelserver.workers.worker import WorkerState
@@ -19,11 +20,13 @@ def worker(**changes: Any) -> Any:
     return SimpleNamespace(**{**values, **changes})
 
 
-def model(options: ModelOptions, *workers: Any) -> Any:
+def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | None = None) -> Any:
     statistics = PoolStatistics(
         pending=3, capacity=100, instances=5, batches_in_flight=1, ready=1, loading=0, failed=0
     )
-    pool = SimpleNamespace(min_workers=1, max_workers=2, workers=workers, statistics=lambda: statistics)
+    pool = SimpleNamespace(
+        min_workers=1, max_workers=2, workers=workers, statistics=lambda: statistics, sequences=sequences
+    )
     return SimpleNamespace(
         name="m",
         version="1.0",
@@ -83,3 +86,32 @@ def test_device_ids_only_where_given() -> None:
     assert with_ids["deviceIds"] == [0, 1]
     assert b"deviceIds" not in pretty(cast("Any", without))
     assert b'"failure"' not in pretty(without)
+
+
+def test_no_sequences() -> None:
+    """A model without sequences shows zeros, whatever its defaults, and no count of them (reference 5.4)."""
+    described = describe(model(ModelOptions()))
+
+    assert described["stateful"] is False
+    assert described["sequenceMaxIdleMSec"] == described["sequenceTimeoutMSec"] == 0
+    assert described["maxNumSequence"] == described["maxSequenceJobQueueSize"] == 0
+    assert described["sequences"] is None
+
+
+def test_sequences() -> None:
+    """A stateful model shows its bounds, and its sequences beside the queue that others share."""
+    options = ModelOptions(
+        sequence_batching=True,
+        sequence_max_idle_ms=15,
+        sequence_timeout_ms=25,
+        max_num_sequence=4,
+        max_sequence_job_queue_size=10,
+        use_job_ticket=True,
+    )
+    described = describe(model(options, sequences=SequenceStatistics(living=3, waiting=2)))
+
+    assert (described["stateful"], described["useJobTicket"]) == (True, True)
+    assert (described["sequenceMaxIdleMSec"], described["sequenceTimeoutMSec"]) == (15, 25)
+    assert (described["maxNumSequence"], described["maxSequenceJobQueueSize"]) == (4, 10)
+    assert described["sequences"] == {"living": 3, "waiting": 2}
+    assert described["jobQueueStatus"] == {"remainingCapacity": 99, "pendingRequests": 1}

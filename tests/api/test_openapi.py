@@ -6,6 +6,8 @@ import pytest
 from openapi_spec_validator import validate
 
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
+from modelserver.models.signature import Signature
+from modelserver.tensors.tensor import TensorSpec
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -41,17 +43,50 @@ def test_inference_operations():
     assert "post /models" not in ids
 
 
-def test_open_inference_is_described_where_it_is_served():
-    """The V2 route is in the documents of servers that have it, and only there."""
-    path = "/v2/models/{model_name}/infer"
-    document = describe_listener("inference", "1", open_inference=True)
-    model = describe_model("m", open_inference=True)
-    validate(document)
-    validate(model)
+def test_open_inference_operations():
+    """The routes of the protocol and of its repository extension; the latter are those of both listeners."""
+    found = operations(describe_listener("inference", "1"))
+    model = "get /v2/models/{model_name}"
 
-    assert path in document["paths"]
-    assert path not in describe_listener("all", "1")["paths"]
-    assert "/v2/models/m/infer" in model["paths"]
+    assert {"get /v2", "get /v2/health/live", "get /v2/health/ready", model, f"{model}/ready"} <= set(found)
+    assert {
+        f"{verb} /v2/models/{{model_name}}/versions/{{model_version}}{end}"
+        for verb, end in (("get", ""), ("get", "/ready"), ("post", "/infer"))
+    } <= set(found)
+    assert "post /v2/repository/index" in operations(describe_listener("management", "1"))
+
+
+def test_a_signature_types_the_model() -> None:
+    """Names, datatypes and ranks of the tensors are in the document, with an example that keeps to them."""
+    signature = Signature(
+        (
+            TensorSpec("x", "FP32", (-1, 2)),
+            TensorSpec("y", "BYTES", (-1,)),
+            TensorSpec("z", "FP32", (-1, 99)),
+        ),
+        (TensorSpec("p", "INT64", (-1,)),),
+    )
+    document = describe_model("m", "2", signature=signature)
+    validate(document)
+    operation = document["paths"]["/v2/models/m/versions/2/infer"]["post"]
+    body = operation["requestBody"]["content"]["application/json"]
+    inputs = body["schema"]["allOf"][1]["properties"]["inputs"]
+    (output,) = operation["responses"]["200"]["content"]["application/json"]["schema"]["allOf"][1][
+        "properties"
+    ]["outputs"]["items"]["oneOf"]
+
+    assert [each["allOf"][1]["properties"]["name"]["enum"] for each in inputs["items"]["oneOf"]] == [
+        ["x"],
+        ["y"],
+        ["z"],
+    ]
+    assert (inputs["minItems"], inputs["maxItems"]) == (3, 3)
+    assert output["allOf"][1]["properties"]["datatype"]["enum"] == ["INT64"]
+    assert body["example"]["inputs"] == [
+        {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 1.0]},
+        {"name": "y", "shape": [1], "datatype": "BYTES", "data": ["text"]},
+        {"name": "z", "shape": [1, 99], "datatype": "FP32", "parameters": {"binary_data_size": 396}},
+    ]
 
 
 def test_management_operations():
@@ -126,7 +161,8 @@ def test_model_document(version, path):
     validate(document)
 
     assert document["info"] == {"title": "RESTful API for: m", "version": "1.0.0"}
-    assert list(document["paths"]) == [path, "/v1/models/m:predict"]
+    v2 = "/v2/models/m/versions/2.0/infer" if version else "/v2/models/m/infer"
+    assert list(document["paths"]) == [path, "/v1/models/m:predict", v2]
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "{model}", "ü", "<script>"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.api import inference
+from modelserver.api import limits
 from modelserver.api.inference import Route, parse_route
 from modelserver.errors import PayloadTooLarge
 
@@ -20,6 +20,9 @@ from modelserver.errors import PayloadTooLarge
         ("/explanations/m/2/x", Route("m", "2", "x", explain=True)),
         ("/v1/models/m:predict", Route("m", v1=True)),
         ("/v1/models/m:explain/", Route("m", explain=True, v1=True)),
+        ("/v2/models/m/infer", Route("m", v2=True)),
+        ("/v2/models/a b/versions/1.0/infer/", Route("a b", "1.0", v2=True)),
+        ("/v2/models/m/explain", Route("m", explain=True, v2=True)),
         ("/invocations", Route("", query=True)),
         ("/models/m/invoke", Route("m", query=True)),
         ("/m/predict", Route("m", query=True)),
@@ -62,6 +65,11 @@ def test_routes_of_inference(path: str, route: Route) -> None:
         "//predict",
         "//m/predict",
         "/a/b/c/predict",
+        "/v2/models/m",
+        "/v2/models//infer",
+        "/v2/models/m/versions//infer",
+        "/v2/models/m/versions/1/ready",
+        "/v2/models/m/infer/more",
         "/ping",
         "/workflows/predict",
         "/metrics",
@@ -82,14 +90,14 @@ def test_any_path_has_a_route_or_none(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instances", "repeated"), [(inference.MAX_INSTANCES + 1, 0), (10_000, inference.MAX_REPEATED // 9_999)]
+    ("instances", "repeated"), [(limits.MAX_INSTANCES + 1, 0), (10_000, limits.MAX_REPEATED // 9_999)]
 )
 def test_small_bodies_of_much_work_are_refused(instances: int, repeated: int) -> None:
     """Very many instances, or long parameters for many of them, are a 413 that names the limit."""
     with pytest.raises(PayloadTooLarge, match=r"are allowed"):
-        inference.check_size(instances, repeated)
+        limits.check_size(instances, repeated)
 
 
 def test_large_requests_within_the_limits_are_taken() -> None:
     """The limits themselves are allowed."""
-    inference.check_size(inference.MAX_INSTANCES, inference.MAX_REPEATED // inference.MAX_INSTANCES)
+    limits.check_size(limits.MAX_INSTANCES, limits.MAX_REPEATED // limits.MAX_INSTANCES)

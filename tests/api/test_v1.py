@@ -139,3 +139,9 @@ def test_answer_is_the_predictions() -> None:
 def test_batched_answer_names_its_batch_in_a_fixed_order() -> None:
     """The batcher's body has three keys in the order that KServe writes them."""
     assert join([b"2"], "b-1") == b'{"message":"","batchId":"b-1","predictions":[2]}'
+
+
+def test_explanations_have_a_key_of_their_own() -> None:
+    """What KServe calls explanations stands under that name, in both forms."""
+    assert join([b"1"], None, b"explanations") == b'{"explanations":[1]}'
+    assert join([b"1"], "b-1", b"explanations") == b'{"message":"","batchId":"b-1","explanations":[1]}'

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from modelserver.batching.policies import Greedy, Policy, Window
-from modelserver.batching.queue import BatchQueue, QueueFull
+from modelserver.batching.queue import Alone, BatchQueue, QueueFull
 from modelserver.batching.request import Batch, Request
 from modelserver.wire.messages import Row
 
@@ -193,6 +193,19 @@ def test_deadline_within_the_window_sends_at_once(short_first: bool) -> None:
 
     assert line.due(0.0, 1) == 0.0
     assert names(line.take(0.0, 1)) == ["a0", "b0"]
+
+
+def test_who_travels_alone_waits_for_nobody() -> None:
+    """A request that shares no batch goes at once, whatever the window; others still wait for theirs."""
+    line = queue()
+    line.put(request("shared"))
+    line.put(request("one", key=Alone()))
+    line.put(request("two", key=Alone()))
+
+    assert line.due(0.0, 1) == 0.0
+    assert [names(line.take(0.0, 1)), names(line.take(0.0, 1))] == [["one0"], ["two0"]]
+    assert line.take(0.0, 1) is None
+    assert line.due(0.0, 1) == 1.0
 
 
 def test_deadline_after_the_window_changes_nothing() -> None:

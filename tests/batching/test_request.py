@@ -80,3 +80,14 @@ def test_batch_ids_are_distinct_version_4_uuids() -> None:
 
     assert len(set(ids)) == 50
     assert all(uuid.UUID(i).version == 4 and str(uuid.UUID(i)) == i for i in ids)
+
+
+def test_batch_knows_whose_its_rows_are() -> None:
+    """Positions lead to requests and back; a position outside of the batch leads nowhere."""
+    first, second = make(2), make(5)
+    batch = Batch([Parcel(first, 0, 2), Parcel(second, 1, 3), Parcel(first, 0, 1)], 6, "size")
+
+    assert [batch.request_of(row) for row in range(7)] == [first, first, second, second, second, first, None]
+    assert batch.rows_of(first) == [0, 1, 5]
+    assert batch.rows_of(second) == [2, 3, 4]
+    assert batch.rows_of(make(1)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ def settings(model_store, **others):
         f"{name}_address": f"http://127.0.0.1:{free_port()}"
         for name in ("inference", "management", "metrics")
     }
-    return {**ports, "model_store": model_store, **others}
+    return {**ports, "model_store": model_store, "enable_grpc_api": "false", **others}
 
 
 @pytest.fixture
@@ -167,7 +168,11 @@ def test_two_servers_on_one_port(tmp_path, detached, home, model_store):
         ),
         (["--model-store", "."], "blacklist_env_vars=[", "Invalid configuration: blacklist_env_vars=[: "),
         (["--model-store", "."], "model_store=$$E2E_UNSET$$", "Invalid Environment Variable E2E_UNSET"),
-        (["--model-store", "."], "inference_address=https://127.0.0.1:8443", "Invalid configuration: "),
+        (
+            ["--model-store", "."],
+            "certificate_file=bad.properties",
+            "Invalid configuration: private_key_file=: ",
+        ),
     ],
 )
 def test_refused_start(home, flags, line, message):
@@ -204,16 +209,18 @@ def test_config_that_is_a_directory(home, model_store):
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_management_off_loopback(home, model_store):
-    """Management that others can reach is refused without tokens or an explicit word (F63)."""
-    address = f"http://0.0.0.0:{free_port()}"
-    done = home.run(
-        "--start", "--ts-config", home.write_config(settings(model_store, management_address=address))
-    )
+def test_management_off_loopback(home, detached):
+    """Management that others can reach asks for tokens; the start says where they are (F63)."""
+    port = free_port()
+    done, _ = detached(management_address=f"http://0.0.0.0:{port}")
+    url = f"http://127.0.0.1:{port}/models"
+    token = json.loads((home.path / "key_file.json").read_text())["management"]["key"]
 
-    assert done.returncode == 1
-    assert f"management_address={address}" in done.stdout
-    assert "--disable-token-auth" in done.stdout
+    assert done.returncode == 0, done.stdout
+    assert str(home.path / "key_file.json") in done.stdout
+    assert httpx.get(url, timeout=10, trust_env=False).status_code == 400
+    headers = {"Authorization": f"Bearer {token}"}
+    assert httpx.get(url, headers=headers, timeout=10, trust_env=False).status_code == 200
 
 
 def test_management_off_loopback_allowed(detached):
@@ -241,7 +248,7 @@ def test_flags_without_meaning(home, detached, tmp_path):
     warnings = [line for line in done.stdout.splitlines() if line.startswith("Warning: ")]
 
     assert done.returncode == 0, done.stdout
-    for word in ("--cpp-log-config", "--plugins-path", "--workflow-store", "--no-config-snapshots"):
+    for word in ("--cpp-log-config", "--plugins-path", "--workflow-store"):
         assert sum(word in line for line in warnings) == 1, word
 
 

@@ -545,3 +545,19 @@ def test_folder_and_descriptions(shared_server):
     assert "paths" in shared_server.management.request("OPTIONS", "/models/echo").json()
     assert shared_server.management.request("OPTIONS", "/models/none").status_code == 404
     assert "/models" in shared_server.management.get("/openapi.json").json()["paths"]
+
+
+def test_web_pages_register_nothing(start_server):
+    """A page of another site in a browser on this machine is refused; the server's own page is not (F65)."""
+    server = start_server()
+    foreign = server.management.post(
+        "/models", params={"url": "echo.mar"}, headers={"Origin": "http://evil.example"}
+    )
+    own = f"http://{server.management.base_url.netloc.decode()}"
+
+    assert foreign.status_code == 403
+    assert foreign.json()["type"] == "ForeignOriginException"
+    assert server.management.get("/models").json()["models"] == []
+    assert server.management.get("/models", headers={"Origin": "http://evil.example"}).status_code == 200
+    answer = server.management.post("/models", params={"url": "echo.mar"}, headers={"Origin": own})
+    assert answer.status_code == 200

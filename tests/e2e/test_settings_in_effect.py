@@ -367,7 +367,7 @@ def test_java_syntax(home, model_store):
         f"! a comment\ninference_address: http\\://127.0.0.1:{ports[0]}\n"
         f"management_address http://127.0.0.1:{ports[1]}\nmetrics_address=http://127.0.0.1:{ports[2]}\n"
         f"model_store={model_store}\nload_models=echo.mar,\\\n    own\\=tell.mar\n"
-        "default_workers_per_model=1\n"
+        "default_workers_per_model=1\nenable_grpc_api=false\n"
     )
     done = home.run("--start", "--ts-config", "java.properties")
     try:

@@ -310,7 +310,7 @@ def test_explain(shared_server):
     """``:explain`` reaches the handler as such, in batches of its own."""
     answer = shared_server.inference.post("/v1/models/told:explain", json={"instances": [{}]})
 
-    assert answer.json()["predictions"][0]["headers"]["explain"] == "True"
+    assert answer.json()["explanations"][0]["headers"]["explain"] == "True"
 
 
 def test_predictions_share_the_queue(shared_server, pool):

@@ -89,7 +89,7 @@ def begin() -> Callable[..., BatchState]:
         ids = [f"id-{number}" for number in range(size)]
         own = {"explain": "False", "url_path": "predict", **properties}
         state = BatchState(ids, [{} for _ in ids], properties=[own] * size)
-        context.begin(state)
+        context._ms_begin(state)
         return state
 
     return start

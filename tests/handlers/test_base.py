@@ -140,7 +140,7 @@ def test_rejected_rows_leave_gaps(bad: int, context: Context, begin: Any) -> Non
     begin(context, 3)
 
     assert handler.handle(numbers(*values), context) == expected
-    assert context.rejections == {bad: (422, "negative")}
+    assert context._ms_rejections == {bad: (422, "negative")}
 
 
 def test_all_rejected(context: Context, begin: Any) -> None:
@@ -171,7 +171,7 @@ def test_halves_are_the_whole(context: Context, begin: Any) -> None:
     rows = numbers(1, -1, 3)
     begin(context, 3)
 
-    assert handler.complete(handler.prepare(rows, context), rows, context) == [2, None, 6]
+    assert handler._ms_complete(handler._ms_prepare(rows, context), rows, context) == [2, None, 6]
 
 
 def test_phases_are_timed(context: Context, begin: Any) -> None:

@@ -55,14 +55,14 @@ def test_before_the_first_batch(context: Context) -> None:
 def test_attributes_of_handlers_stay(context: Context) -> None:
     """Handlers attach attributes, which live on over batches."""
     context.kv_cache = {"a": 1}  # type: ignore[attr-defined]
-    context.begin(BatchState(["a"]))
+    context._ms_begin(BatchState(["a"]))
 
     assert context.kv_cache == {"a": 1}  # type: ignore[attr-defined]
 
 
 def test_request_ids(context: Context) -> None:
     """Ids are by position; outside the batch there is none."""
-    context.begin(BatchState(["a", "b"]))
+    context._ms_begin(BatchState(["a", "b"]))
 
     assert context.request_ids == {0: "a", 1: "b"}
     assert context.get_request_id(1) == "b"
@@ -73,7 +73,9 @@ def test_headers_are_decoded_once_and_only_where_asked(context: Context) -> None
     """Only the request whose header is wanted is decoded, and once."""
     calls: list[int] = []
     sources = [decoded(calls, idx, {"X-N": str(idx)}) for idx in range(3)]
-    context.begin(BatchState("abc", sources, properties=[{"explain": "False", "url_path": "predict"}] * 3))
+    context._ms_begin(
+        BatchState("abc", sources, properties=[{"explain": "False", "url_path": "predict"}] * 3)
+    )
 
     assert context.get_request_header(1, "explain") == "False"
     assert context.get_request_header(1, "describe") is None
@@ -86,7 +88,7 @@ def test_headers_are_decoded_once_and_only_where_asked(context: Context) -> None
 def test_clients_cannot_set_server_properties(context: Context) -> None:
     """``explain``, ``describe`` and ``url_path`` come from the server alone."""
     client = {"explain": "True", "describe": "True", "url_path": "evil"}
-    context.begin(BatchState(["a"], [client], properties=[{"explain": "False", "url_path": "predict"}]))
+    context._ms_begin(BatchState(["a"], [client], properties=[{"explain": "False", "url_path": "predict"}]))
 
     assert context.get_request_header(0, "explain") == "False"
     assert context.get_request_header(0, "describe") is None
@@ -95,7 +97,7 @@ def test_clients_cannot_set_server_properties(context: Context) -> None:
 
 def test_plain_headers_are_case_insensitive(context: Context) -> None:
     """A batch made with plain dicts behaves alike."""
-    context.begin(BatchState(["a"], [{"X-Foo": "1"}]))
+    context._ms_begin(BatchState(["a"], [{"X-Foo": "1"}]))
 
     assert context.get_request_header(0, "x-foo") == "1"
     assert isinstance(context.get_all_request_header(0), Headers)
@@ -104,7 +106,7 @@ def test_plain_headers_are_case_insensitive(context: Context) -> None:
 def test_untouched_requests_cost_nothing(context: Context) -> None:
     """Only requests whose headers or answers were used have a processor for the runtime to look at."""
     state = BatchState(["a", "b"], [{}, {}])
-    context.begin(state)
+    context._ms_begin(state)
     context.set_response_status(201, "Made", 1)
 
     assert state.touched(0) is None
@@ -113,7 +115,7 @@ def test_untouched_requests_cost_nothing(context: Context) -> None:
 
 def test_responses(context: Context) -> None:
     """Status, phrase, content type and headers belong to one answer."""
-    context.begin(BatchState(["a", "b"]))
+    context._ms_begin(BatchState(["a", "b"]))
     context.set_response_status(404, "Nothing", idx=1)
     context.set_response_content_type(0, "text/plain")
     context.set_response_header(0, "x-a", "1")
@@ -127,7 +129,7 @@ def test_responses(context: Context) -> None:
 
 def test_all_statuses(context: Context) -> None:
     """One call sets the status of every answer."""
-    context.begin(BatchState(["a", "b"]))
+    context._ms_begin(BatchState(["a", "b"]))
     context.set_all_response_status(202, "Taken")
 
     assert [context.get_response_status(idx) for idx in range(2)] == [(202, "Taken")] * 2
@@ -151,32 +153,32 @@ def test_processors_can_be_replaced(context: Context) -> None:
 
 def test_sequence_id(context: Context) -> None:
     """The sequence is named by the header that the context names."""
-    context.begin(BatchState(["a"], [{"ts_request_sequence_id": "s1"}]))
+    context._ms_begin(BatchState(["a"], [{"ts_request_sequence_id": "s1"}]))
 
     assert context.get_sequence_id(0) == "s1"
 
 
 def test_parameters(context: Context) -> None:
     """The other top-level fields of a V1 body are decoded when asked for, and empty by default."""
-    context.begin(BatchState(["a", "b"], parameters=[lambda: {"temperature": 0.5}, {}]))
+    context._ms_begin(BatchState(["a", "b"], parameters=[lambda: {"temperature": 0.5}, {}]))
 
     assert context.get_request_parameters(0) == {"temperature": 0.5}
     assert context.get_request_parameters(1) == {}
-    context.begin(BatchState(["a"]))
+    context._ms_begin(BatchState(["a"]))
     assert context.get_request_parameters(0) == {}
 
 
 def test_rejections(context: Context) -> None:
     """Rejections belong to a batch, name status and message, and need a position inside it."""
-    context.begin(BatchState(["a", "b"]))
+    context._ms_begin(BatchState(["a", "b"]))
     context.reject(1, "not a picture")
     context.reject(-2, "too old", status=410)
 
-    assert context.rejections == {1: (400, "not a picture"), 0: (410, "too old")}
+    assert context._ms_rejections == {1: (400, "not a picture"), 0: (410, "too old")}
     with pytest.raises(IndexError, match="request 2 of a batch of 2"):
         context.reject(2, "nobody")
-    context.begin(BatchState(["c"]))
-    assert context.rejections == {}
+    context._ms_begin(BatchState(["c"]))
+    assert context._ms_rejections == {}
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
@@ -192,20 +194,20 @@ def test_each_thread_has_its_own_batch(context: Context) -> None:
     """A batch begun in another thread leaves the current one of this thread alone."""
 
     def prepare_next() -> str | None:
-        context.begin(BatchState(["next"]))
+        context._ms_begin(BatchState(["next"]))
         context.reject(0, "bad")
         return context.get_request_id(0)
 
-    context.begin(BatchState(["current"]))
+    context._ms_begin(BatchState(["current"]))
 
     assert in_thread(prepare_next) == "next"
     assert context.get_request_id(0) == "current"
-    assert context.rejections == {}
+    assert context._ms_rejections == {}
 
 
 def test_other_threads_see_the_latest_batch(context: Context) -> None:
     """A thread that never began a batch, one of the handler's own, sees the latest."""
-    context.begin(BatchState(["current"]))
+    context._ms_begin(BatchState(["current"]))
 
     assert in_thread(lambda: context.get_request_id(0)) == "current"
 

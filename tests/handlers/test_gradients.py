@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from modelserver_handlers.gradients import integrated_gradients
+from modelserver_handlers.gradients import chosen_outputs, integrated_gradients
 
 
 def test_linear_model_is_exact() -> None:
@@ -29,3 +30,10 @@ def test_attributions_add_up() -> None:
     sums = integrated_gradients(model, rows, 0).sum(1)
 
     assert torch.allclose(sums, model(rows)[:, 0] - model(torch.zeros_like(rows))[:, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("target", [2, -3, [0, 2]])
+def test_classes_that_there_are_not(target: int | list[int]) -> None:
+    """They are refused before they are looked up, which on a GPU would end the process."""
+    with pytest.raises(IndexError, match="the classes are 0 to 1"):
+        chosen_outputs(torch.zeros(2, 2), target)

@@ -46,7 +46,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     handler.initialize(context)
 
     def send(rows: list[Any]) -> Any:
-        context.begin(BatchState([str(number) for number in range(len(rows))]))
+        context._ms_begin(BatchState([str(number) for number in range(len(rows))]))
         return handler.handle(rows, context)
 
     yield send

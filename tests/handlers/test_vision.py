@@ -36,7 +36,7 @@ class Plain(VisionHandler):
 
     image_processing = staticmethod(small)
 
-    def _load_model(self, model_dir: str) -> Any:
+    def _ms_load_model(self, model_dir: str) -> Any:
         return lambda batch: batch.flatten(1).mean(dim=1)
 
 
@@ -93,8 +93,8 @@ def test_one_bad_picture(
 
     assert answers.pop(position) is None
     assert answers == pytest.approx(expected, rel=1e-6)
-    status, message = handler.context.rejections[position]
-    assert (list(handler.context.rejections), status) == ([position], 400)
+    status, message = handler.context._ms_rejections[position]
+    assert (list(handler.context._ms_rejections), status) == ([position], 400)
     assert "picture" in message
 
 
@@ -103,7 +103,7 @@ def test_all_bad(handler: Coloured, begin: Any) -> None:
     begin(handler.context, 2)
 
     assert handler.handle([{"body": b"x"}, {"body": b"y"}], handler.context) == [None, None]
-    assert len(handler.context.rejections) == 2
+    assert len(handler.context._ms_rejections) == 2
 
 
 def test_without_reject_the_batch_fails(handler: Coloured) -> None:
@@ -118,9 +118,9 @@ def test_without_reject_the_batch_fails(handler: Coloured) -> None:
 def test_threads_do_not_change_numbers(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
     """Decoding side by side gives the same tensor as one after the other."""
     rows = [{"body": file} for file in pictures * 3]
-    handler._decoders = start_decoders(4)
+    handler._ms_decoders = start_decoders(4)
     together = handler.preprocess(rows)
-    handler._decoders = None
+    handler._ms_decoders = None
 
     assert torch.equal(together, handler.preprocess(rows))
 
@@ -248,7 +248,7 @@ def classifier(request: pytest.FixtureRequest) -> ImageClassifier:
     """Prepares for a GPU if the test's parameter says so."""
     made = ImageClassifier()
     if getattr(request, "param", "gpu") == "gpu":
-        made._copies = Played()  # type: ignore[assignment]
+        made._ms_copies = Played()  # type: ignore[assignment]
     return made
 
 
@@ -285,7 +285,7 @@ def test_together_but_for_one(
     batch = classifier.preprocess(rows)
     first, second = one_by_one(pictures[:2])
 
-    assert list(classifier.context.rejections) == [position]
+    assert list(classifier.context._ms_rejections) == [position]
     assert torch.equal(batch, torch.stack([first, numbers, second]))
 
 
@@ -315,7 +315,7 @@ def test_small_pictures_take_the_long_way(classifier: ImageClassifier, encode: A
 def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: list[bytes]) -> None:
     """What nvJPEG suits goes there in one call; the rest is decoded as ever, each in its place."""
     decoder = PlayedDecoder()
-    classifier._jpeg_decoder = decoder  # type: ignore[assignment]
+    classifier._ms_jpeg_decoder = decoder  # type: ignore[assignment]
     batch = classifier.preprocess([{"body": file} for file in pictures])
     expected = one_by_one(pictures)
     jpegs = [place for place, file in enumerate(pictures) if file.startswith(b"\xff\xd8")]
@@ -328,7 +328,7 @@ def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: lis
 
 def test_a_jpeg_that_the_gpu_cannot_decode(classifier: ImageClassifier, pictures: list[bytes]) -> None:
     """The batch's JPEGs are then decoded by the processor, which finds the guilty one (F17)."""
-    classifier._jpeg_decoder = PlayedDecoder(damaged=True)  # type: ignore[assignment]
+    classifier._ms_jpeg_decoder = PlayedDecoder(damaged=True)  # type: ignore[assignment]
 
     assert torch.equal(classifier.preprocess([{"body": file} for file in pictures]), one_by_one(pictures))
 
@@ -336,7 +336,7 @@ def test_a_jpeg_that_the_gpu_cannot_decode(classifier: ImageClassifier, pictures
 def test_fast_decoding(classifier: ImageClassifier, encode: Any, picture: Any) -> None:
     """Large JPEGs come out a little different, others as they are."""
     files = [encode(picture(1, (1200, 900)), "JPEG"), encode(picture(2), "JPEG"), encode(picture(3))]
-    classifier._options = VisionOptions(fast_decode=True)
+    classifier._ms_options = VisionOptions(fast_decode=True)
     large, *others = classifier.preprocess([{"body": file} for file in files])
     exact = one_by_one(files)
 
@@ -352,7 +352,7 @@ def test_gpu_options_without_a_gpu(
     handler.initialize(make_context(tmp_path, {"handler": {"decode": "nvjpeg", "cuda_graphs": True}}))
 
     assert caplog.messages[-1] == "There is no GPU: handler: decode and cuda_graphs have no effect"
-    assert handler._copies is None
+    assert handler._ms_copies is None
 
 
 def test_a_malformed_option_stops_the_load(make_context: Any, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
 
     classifier.model = lambda batch, scale=1.0: batch.sum(dim=1) * scale
     classifier.device = torch.device("cpu")
-    classifier._graphs = Graphs()  # type: ignore[assignment]
+    classifier._ms_graphs = Graphs()  # type: ignore[assignment]
 
     assert classifier.inference(torch.ones(2, 3)).tolist() == [-1.0, -1.0]
     assert classifier.inference(torch.ones(3, 3)).tolist() == [3.0] * 3
@@ -385,11 +385,11 @@ def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
 def test_the_shape_of_an_input(handler: Coloured) -> None:
     """It is known where the classic processing says it."""
     classifier = ImageClassifier()
-    assert classifier.input_shape() == (3, 224, 224)
+    assert classifier._ms_input_shape() == (3, 224, 224)
     classifier.image_processing = classic_processing(64, 48)
 
-    assert classifier.input_shape() == (3, 48, 48)
-    assert handler.input_shape() is None
+    assert classifier._ms_input_shape() == (3, 48, 48)
+    assert handler._ms_input_shape() is None
 
 
 @pytest.mark.parametrize(
@@ -410,12 +410,12 @@ def test_what_a_gpu_is_prepared_for(
     classifier.device = torch.device("cpu")
     classifier.model = torch.nn.Conv2d(3, 2, 3)
     classifier.model_yaml_config = {"optimize": optimize}
-    classifier._options = VisionOptions("nvjpeg", cuda_graphs=True)
-    classifier._use_gpu(6)
+    classifier._ms_options = VisionOptions("nvjpeg", cuda_graphs=True)
+    classifier._ms_use_gpu(6)
 
     assert (seen["shape"], seen["sizes"], seen["order"]) == ((3, 224, 224), (1, 2, 4, 6), order)
     assert torch.equal(seen["answers"], classifier.model(torch.ones(1, 3, 4, 4)))
     assert classifier.model.weight.is_contiguous(memory_format=order)
-    assert isinstance(classifier._jpeg_decoder, PlayedDecoder)
+    assert isinstance(classifier._ms_jpeg_decoder, PlayedDecoder)
     prepared = classifier.preprocess([{"data": torch.ones(3, 224, 224).tolist()}])
     assert prepared.shape == (1, 3, 224, 224)

@@ -194,6 +194,18 @@ def test_compiled_package(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
     assert same(load_exported(tmp_path / "net.pt2", CPU)(rows), net(rows))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_compiled_library(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A library that AOTInductor compiled, as archives for TorchServe hold it, computes the same."""
+    inductor = pytest.importorskip("torch._inductor")
+    program = torch.export.export(net, (rows,)).module()
+    made = tmp_path / "net.so"
+    inductor.aot_compile(program, (rows,), options={**FAST, "aot_inductor.output_path": str(made)})
+
+    assert same(load_compiled_library(made, "cpu")(rows), net(rows))
+
+
 @pytest.mark.parametrize("content", [b"nothing", b"PK\x05\x06" + bytes(18)])
 def test_no_program(content: bytes, tmp_path: Path) -> None:
     """A .pt2 file of another kind is named (F40)."""

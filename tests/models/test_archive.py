@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import InternalError, InvalidModel
-from modelserver.models.archive import open_archive
+from modelserver.models.archive import nameless, open_archive
+from modelserver.models.manifest import Manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,8 +100,52 @@ def test_only_folder_is_not_followed_as_a_link(tmp_path: Path) -> None:
     (tmp_path / "outer").mkdir()
     (tmp_path / "outer" / "inner").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(InvalidModel, match=r"MAR-INF/MANIFEST\.json is missing"):
-        open_archive(tmp_path / "outer", "outer", tmp_path)
+    opened = open_archive(tmp_path / "outer", "outer", tmp_path)
+
+    assert opened.model_dir == tmp_path / "outer"
+    assert opened.manifest.missing
+
+
+def test_archive_without_manifest_needs_a_name(tmp_path: Path) -> None:
+    """F59: without a manifest an archive says nothing; the refusal to guess its name tells which and why."""
+    archive = open_archive(make_zip(tmp_path / "x.mar", {"handler.py": b""}), "x.mar", tmp_path / "work")
+
+    assert archive.manifest == Manifest(missing=True)
+    assert nameless(archive.url, archive.manifest).message == (
+        "Model name is not defined. Archive 'x.mar': MAR-INF/MANIFEST.json is missing, "
+        "and the registration gives no model_name."
+    )
+
+
+def test_manifest_without_name_is_told(tmp_path: Path) -> None:
+    """F59: a manifest without modelName is named as the cause, with the archive."""
+    content = {"MAR-INF/MANIFEST.json": b"{}"}
+
+    archive = open_archive(make_zip(tmp_path / "x.mar", content), "x.mar", tmp_path / "work")
+
+    assert (
+        "'x.mar': MAR-INF/MANIFEST.json has no modelName" in nameless(archive.url, archive.manifest).message
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"MAR-INF/MANIFEST.json": b"{"}, "Failed to parse signature.json. "),
+        ({"MAR-INF/MANIFEST.json": b'{"runtime": "java"}'}, "Runtime is not defined or invalid. "),
+        (files(handler="../up.py:go"), "Invalid handler '../up.py:go': "),
+    ],
+    ids=range(3),
+)
+def test_refusals_begin_in_torchserves_words_and_name_the_archive(
+    tmp_path: Path, content: dict[str, bytes], message: str
+) -> None:
+    """F59: what is wrong with a manifest is told with the archive that holds it."""
+    with pytest.raises(InvalidModel) as caught:
+        open_archive(make_zip(tmp_path / "x.mar", content), "x.mar", tmp_path / "work")
+
+    assert caught.value.message.startswith(message)
+    assert caught.value.message.endswith(" Archive: 'x.mar'.")
 
 
 def test_manifest_alone_is_a_model(tmp_path: Path) -> None:
@@ -122,7 +167,6 @@ def test_generated_directory_goes_with_close(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"handler.py": b""}, "MAR-INF/MANIFEST.json is missing"),
         ({"MAR-INF/MANIFEST.json": b"{"}, "Failed to parse signature.json."),
         ({"MAR-INF/MANIFEST.json": bytes(5 << 20)}, "larger than"),
         (files(None, configFile="none.yaml"), "configFile 'none.yaml'"),
@@ -133,7 +177,7 @@ def test_generated_directory_goes_with_close(tmp_path: Path) -> None:
         (files(handler="os.path:join"), "os is a module of Python itself"),
         (files(handler="subprocess.py:run"), "subprocess is a module of Python itself"),
     ],
-    ids=range(10),
+    ids=range(9),
 )
 def test_unusable_content_leaves_nothing(tmp_path: Path, content: dict[str, bytes], message: str) -> None:
     """F59: content that cannot be served is a 400, and neither its unpacked nor its downloaded files stay."""
@@ -163,7 +207,7 @@ def test_own_file_may_be_named_like_a_python_module(tmp_path: Path) -> None:
     archive = open_archive(make_zip(tmp_path / "x.mar", content), "x.mar", tmp_path / "work")
 
     assert archive.manifest.handler == "code.py:handle"
-    with pytest.raises(InvalidModel):
+    with pytest.raises(InvalidModel, match=r"Python itself\. Archive: 'x\.mar'\.$"):
         archive.check_handler("os:system")
 
 

@@ -84,6 +84,14 @@ def test_numbers_are_strings_as_written() -> None:
     assert parsed.raw["model"]["modelVersion"] == 1.1
 
 
+@pytest.mark.parametrize(
+    ("written", "runtime"), [("PYTHON", "python"), ("Python3", "python3"), ("lsp", "LSP")]
+)
+def test_runtime_is_read_in_any_case(written: str, runtime: str) -> None:
+    """Upper and lower case do not matter, as in TorchServe."""
+    assert parse_manifest(manifest(runtime=written)).runtime == runtime
+
+
 @pytest.mark.parametrize("runtime", [b'"java"', b"null", b'""'])
 def test_unknown_runtime_is_refused(runtime: bytes) -> None:
     """A runtime other than python, python3 and LSP is refused with TorchServe's words."""

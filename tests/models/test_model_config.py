@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.errors import InvalidModel
-from modelserver.models.config import Batcher, ModelConfig, parse_model_config
+from modelserver.models.config import MAX_PROCESSES, Batcher, ModelConfig, Torchrun, parse_model_config
+from modelserver.models.config_keys import CONFIG_KEYS, HANDLER_KEYS, KNOWN, SPECIAL_KEYS, TORCHRUN_KEYS
 
 
 def _refusal(text: str) -> str:
@@ -63,7 +67,7 @@ handler: {profile: true}
         device_ids=(0, 2),
         parallel_type="tp",
         parallel_level=2,
-        torchrun={"nproc-per-node": 2},
+        torchrun=Torchrun(2),
         max_retry_timeout=0,
         client_timeout_ms=1500,
         job_queue_size=30,
@@ -119,7 +123,7 @@ def test_numbers_below_one_are_raised(key: str, name: str) -> None:
         ("deviceIds=[0, -1]", "a whole number of at least 0 is needed"),
         ("parallelType=xp", "one of pp, tp, pptp, custom is needed"),
         ("useVenv=1", "true or false is needed"),
-        ("torchrun=3", "a mapping is needed"),
+        ("deviceIds=[1, 1]", "a list that names no device twice is needed"),
     ],
 )
 def test_wrong_types_leave_the_default(line: str, reason: str) -> None:
@@ -136,6 +140,122 @@ def test_keys_that_differ_only_in_spelling_get_a_hint() -> None:
         "model-config.yaml: batch_size is not a setting of the server; did you mean batchSize?",
         "model-config.yaml: batchsize is not a setting of the server; did you mean batchSize?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("maxBatchDely", "maxBatchDelay"),
+        ("responseTimeouts", "responseTimeout"),
+        ("maxRetryTimeoutInSecs", "maxRetryTimeoutInSec"),
+        ("clientTimeoutInMillis", "clientTimeoutInMills"),
+        ("deviceId", "deviceIds"),
+        ("MicroBatching", "micro_batching"),
+        ("optimise", "optimize"),
+    ],
+)
+def test_a_slip_of_the_pen_gets_the_nearest_known_key(key: str, meant: str) -> None:
+    """One line each, and the value has no effect."""
+    config, warnings = parse_model_config(f"{key}: 1")
+    assert warnings == [f"model-config.yaml: {key} is not a setting of the server; did you mean {meant}?"]
+    assert config == ModelConfig(raw={key: 1})
+
+
+@pytest.mark.parametrize("key", sorted(HANDLER_KEYS))
+def test_keys_of_handlers_are_handed_on_in_silence(key: str) -> None:
+    """What built-in handlers read is theirs to check; the server keeps it as it is."""
+    text = f"{key}: {{a: [1, 2.5, null], b: {{c: yes}}}}"
+    config, warnings = parse_model_config(text)
+    assert warnings == []
+    assert config.raw[key] == {"a": [1, 2.5, None], "b": {"c": True}}
+
+
+def test_endless_keys_cost_no_time() -> None:
+    """Thousands of unknown keys, and a very long one, are passed over (F60)."""
+    text = "\n".join(f"batchSiz{n}: 1" for n in range(5000)) + f"\n{'batchSize' * 100}: 1"
+    _, warnings = parse_model_config(text)
+    assert len(warnings) < 300
+
+
+# torchrun
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ("{}", Torchrun(1)),
+        ("{nproc-per-node: 4}", Torchrun(4)),
+        ("{nproc-per-node: 2, OMP_NUMBER_THREADS: 3}", Torchrun(2, 3)),
+        (
+            "{nproc-per-node: 2, nnodes: 1, node-rank: 0, rdzv-backend: c10d, monitor-interval: 5}",
+            Torchrun(2),
+        ),
+        ('{nnodes: "1:1"}', Torchrun(1)),
+    ],
+)
+def test_a_torchrun_block_says_how_many_processes(block: str, expected: Torchrun) -> None:
+    """Its rendezvous has nothing to say on one machine (reference 9)."""
+    config, warnings = parse_model_config(f"torchrun: {block}")
+    assert config.torchrun == expected
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("3", "torchrun=3: a mapping is needed"),
+        ("{nproc-per-node: two}", "torchrun.nproc-per-node=two: a whole number of at least 1 is needed"),
+        ("{nproc-per-node: 0}", "torchrun.nproc-per-node=0: a whole number of at least 1 is needed"),
+        ("{nproc-per-node: 9999}", f"torchrun.nproc-per-node=9999: at most {MAX_PROCESSES} is possible"),
+        ("{OMP_NUMBER_THREADS: x}", "torchrun.OMP_NUMBER_THREADS=x: a whole number of at least 1 is needed"),
+        ("{nnodes: 2}", "torchrun.nnodes=2: only 1 is possible, a worker lives on one machine"),
+        ("{node-rank: 1}", "torchrun.node-rank=1: only 0 is possible, a worker lives on one machine"),
+    ],
+)
+def test_a_torchrun_block_that_cannot_be_meant_is_refused(value: str, message: str) -> None:
+    """A model that needs several processes is not served by one."""
+    assert _refusal(f"torchrun: {value}") == f"model-config.yaml: {message}"
+
+
+def test_unknown_keys_of_torchrun_are_told() -> None:
+    """With the nearest known one, if there is one."""
+    _, warnings = parse_model_config("torchrun: {nproc_per_node: 2, colour: red}")
+    assert warnings == [
+        "model-config.yaml: torchrun.nproc_per_node is not a known setting; did you mean nproc-per-node?",
+        "model-config.yaml: torchrun.colour is not a known setting and is ignored",
+    ]
+
+
+# The table
+
+
+def test_every_key_fills_a_field() -> None:
+    """The table and ``ModelConfig`` say the same."""
+    fields = {key.field for key in CONFIG_KEYS.values()} | {"split_instances", "batcher"}
+    assert fields == set(ModelConfig.__slots__) - {"raw"}
+    assert frozenset((*CONFIG_KEYS, *SPECIAL_KEYS, *HANDLER_KEYS)) == KNOWN
+    assert set(SPECIAL_KEYS) == {"splitInstances", "batcher"}
+    assert TORCHRUN_KEYS
+
+
+@pytest.mark.parametrize("key", CONFIG_KEYS.values(), ids=lambda key: key.name)
+@pytest.mark.parametrize("value", ["{a: 1}", "[[]]", "word", "-1.5", "2001-01-01", "~"])
+def test_every_value_is_used_told_or_refused(key: Any, value: str) -> None:
+    """Nothing strange goes into a field, and what is left out is named with what is allowed."""
+    if key.strict and value not in ("~", "{a: 1}" if key.name == "torchrun" else ""):
+        assert re.fullmatch(rf"model-config\.yaml: {key.name}=.* is needed", _refusal(f"{key.name}: {value}"))
+        return
+    config, warnings = parse_model_config(f"{key.name}: {value}")
+    used = getattr(config, key.field)
+    if value == "~":
+        assert (used, warnings) == (None, [])
+    elif key.name == "torchrun":
+        assert used == Torchrun(1)
+    else:
+        assert used is None
+        assert len(warnings) == 1
+        assert warnings[0].startswith(f"model-config.yaml: {key.name}=")
+        assert warnings[0].endswith("needed")
 
 
 @pytest.mark.parametrize("block", ["batcher: {}", "batcher:"])
@@ -204,7 +324,9 @@ def test_what_is_no_mapping_names_its_line(text: str, line: int) -> None:
 )
 def test_tags_are_refused(text: str) -> None:
     """Nothing but plain data is built (F60)."""
-    assert _refusal(text).startswith("model-config.yaml: line 2: could not determine a constructor")
+    message = _refusal(text)
+    assert message.startswith("model-config.yaml: line 2: could not determine a constructor for the tag")
+    assert message.endswith("only plain values are allowed, nothing that Python would have to build")
 
 
 def test_documents_that_explode_are_refused() -> None:

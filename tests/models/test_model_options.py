@@ -8,6 +8,7 @@ import pytest
 
 from modelserver.errors import BadRequest
 from modelserver.models.config import ModelConfig, parse_model_config
+from modelserver.models.config_keys import CONFIG_KEYS, SPECIAL_KEYS
 from modelserver.models.options import (
     BATCHER_DEFAULT,
     COMMAND_LINE,
@@ -22,9 +23,11 @@ from modelserver.models.options import (
     Registration,
     resolve_options,
 )
+from modelserver.models.signature import Signature
 from modelserver.settings.keys import KEYS
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
+from modelserver.tensors.tensor import TensorSpec
 
 
 def _resolve(
@@ -260,11 +263,11 @@ def test_split_instances(registration: Registration, yaml: str, expected: tuple[
 
 
 def test_devices() -> None:
-    """GPUs where there are any, within number_of_gpu; the list is taken as given."""
+    """GPUs where there are any, within number_of_gpu."""
     assert _found(_resolve(devices=2), "device_type") == ("gpu", DEFAULT)
     assert _found(_resolve(devices=2, number_of_gpu=0), "device_type") == ("cpu", DEFAULT)
     assert _found(_resolve(None, "deviceType: cpu", devices=2), "device_type") == ("cpu", YAML)
-    assert _resolve(None, "deviceIds: [1, 5]", devices=2).device_ids == (1, 5)
+    assert _found(_resolve(None, "deviceIds: [1, 0]", devices=2), "device_ids") == ((1, 0), YAML)
     assert _resolve(at_startup=True, devices=8, number_of_gpu=3).min_workers == 3
 
 
@@ -277,11 +280,248 @@ def test_a_gpu_that_is_not_there_becomes_the_cpu() -> None:
     )
 
 
-def test_parallel_level_needs_a_type_or_torchrun() -> None:
-    """Reference 9."""
-    assert _resolve(None, "parallelLevel: 2").parallel_level == 0
-    assert _resolve(None, "parallelLevel: 2\nparallelType: tp").parallel_level == 2
-    assert _resolve(None, "torchrun: {nproc-per-node: 4}").parallel_level == 4
+@pytest.mark.parametrize(("ids", "devices"), [("[1, 2]", 2), ("[0]", 0), ("[0, 1]", 1)])
+def test_devices_that_are_not_there_leave_the_list_out(ids: str, devices: int) -> None:
+    """All must be below the number of GPUs, else the list is ignored with a warning (reference 9)."""
+    options = _resolve(None, f"deviceIds: {ids}", devices=devices)
+    assert _found(options, "device_ids") == ((), DEFAULT)
+    reason = f"numbers below {devices}, that of the GPUs, are needed"
+    assert options.warnings == (f"model-config.yaml: deviceIds={ids} is ignored: {reason}",)
+
+
+def test_on_the_cpu_no_list_of_devices_counts() -> None:
+    """``deviceType: cpu`` is not asked twice."""
+    options = _resolve(None, "deviceType: cpu\ndeviceIds: [7]", devices=2)
+    assert (options.device_type, options.device_ids, options.warnings) == ("cpu", (), ())
+
+
+@pytest.mark.parametrize(
+    ("yaml", "level", "processes", "threads"),
+    [
+        ("parallelLevel: 2", 0, 0, 0),
+        ("parallelType: tp", 0, 0, 0),
+        ("parallelLevel: 2\nparallelType: tp", 2, 2, 0),
+        ("parallelLevel: 2\nparallelType: pp", 2, 2, 0),
+        ("parallelLevel: 3\nparallelType: pptp", 3, 3, 0),
+        ("parallelLevel: 2\nparallelType: custom", 2, 0, 0),
+        ("parallelType: custom\ntorchrun: {nproc-per-node: 2}", 2, 2, 0),
+        ("parallelType: pp\ntorchrun: {nproc-per-node: 4, OMP_NUMBER_THREADS: 2}\nparallelLevel: 8", 4, 4, 2),
+        ("parallelType: tp\ntorchrun: {}", 1, 1, 0),
+        ("torchrun: {nproc-per-node: 4}", 0, 0, 0),
+    ],
+)
+def test_devices_and_processes_of_one_worker(yaml: str, level: int, processes: int, threads: int) -> None:
+    """A level needs a type, or torchrun, which sets it; a custom type is one process (reference 9, 18.1)."""
+    options = _resolve(None, yaml)
+    assert (options.parallel_level, options.processes, options.rank_threads) == (level, processes, threads)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "workers", "warned"),
+    [
+        ("parallelType: tp\ntorchrun: {nproc-per-node: 2}\nminWorkers: 2\nmaxWorkers: 2", (2, 2), False),
+        ("parallelType: tp\ntorchrun: {nproc-per-node: 2}\nminWorkers: 1\nmaxWorkers: 9", (1, 2), True),
+        ("parallelType: tp\ntorchrun: {nproc-per-node: 3}\nminWorkers: 2\nmaxWorkers: 2", (1, 1), True),
+        (
+            "parallelType: tp\nparallelLevel: 2\ndeviceIds: [0, 3]\nminWorkers: 2\nmaxWorkers: 2",
+            (1, 1),
+            True,
+        ),
+        (
+            "parallelType: tp\ntorchrun: {nproc-per-node: 2}\ndeviceType: cpu\nminWorkers: 3\nmaxWorkers: 3",
+            (3, 3),
+            False,
+        ),
+        ("parallelType: tp\ntorchrun: {nproc-per-node: 8}\nminWorkers: 3\nmaxWorkers: 3", (3, 3), False),
+        ("parallelType: tp\ntorchrun: {nproc-per-node: 2}", (2, 2), False),
+    ],
+)
+def test_as_many_workers_as_groups_of_gpus(yaml: str, workers: tuple[int, int], warned: bool) -> None:
+    """On four GPUs, workers of several are capped, at a start without a word (reference 18.3)."""
+    options = _resolve(None, yaml, at_startup=True, devices=4)
+    assert (options.min_workers, options.max_workers) == workers
+    assert bool(options.warnings) == warned
+
+
+def test_torchrun_alone_is_told_to_have_no_effect() -> None:
+    """TorchServe starts one process then, and does not say why."""
+    assert _resolve(None, "torchrun: {nproc-per-node: 4}").warnings == (
+        "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)",
+    )
+
+
+# All keys and sources
+
+_ALL: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any], dict[str, object]]] = [
+    # option, registration, yaml, models=, config.properties, value by source
+    (
+        "batch_size",
+        {"batch_size": 9},
+        "batchSize: 8",
+        {"batch_size": 7},
+        {},
+        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, DEFAULT: 1},
+    ),
+    (
+        "batch_size",
+        {"max_batch_size": 9},
+        "batcher: {maxBatchSize: 8}\nbatchSize: 6",
+        {"batch_size": 7},
+        {},
+        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, DEFAULT: 1},
+    ),
+    (
+        "max_batch_delay",
+        {"max_batch_delay": 9},
+        "maxBatchDelay: 8",
+        {"max_batch_delay": 7},
+        {},
+        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, DEFAULT: 100},
+    ),
+    (
+        "response_timeout",
+        {"response_timeout": 9},
+        "responseTimeout: 8",
+        {"response_timeout": 7},
+        {"default_response_timeout": 6},
+        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 120},
+    ),
+    (
+        "startup_timeout",
+        {"startup_timeout": 9},
+        "startupTimeout: 8",
+        {"startup_timeout": 7},
+        {"default_startup_timeout": 6},
+        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 120},
+    ),
+    (
+        "min_workers",
+        {"min_workers": 9},
+        "minWorkers: 8\nmaxWorkers: 8",
+        {"min_workers": 7},
+        {"default_workers_per_model": 6},
+        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 4},
+    ),
+    (
+        "max_workers",
+        {"max_workers": 9},
+        "minWorkers: 8\nmaxWorkers: 8",
+        {"max_workers": 7},
+        {"default_workers_per_model": 6},
+        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 4},
+    ),
+    (
+        "batch_policy",
+        {"batch_policy": "greedy"},
+        "batchPolicy: window",
+        {},
+        {"batch_policy": "greedy"},
+        {REGISTER: "greedy", YAML: "window", CONFIG_FILE: "greedy", DEFAULT: "adaptive"},
+    ),
+    (
+        "split_instances",
+        {"split_instances": "true"},
+        "splitInstances: false",
+        {},
+        {"split_instances": "true"},
+        {REGISTER: "true", YAML: "false", CONFIG_FILE: "true", DEFAULT: "auto"},
+    ),
+    (
+        "request_timeout",
+        {"timeout": 9},
+        "clientTimeoutInMills: 8000",
+        {},
+        {},
+        {REGISTER: 9, YAML: 8.0},
+    ),
+    (
+        "job_queue_size",
+        {},
+        "jobQueueSize: 8",
+        {},
+        {"job_queue_size": 6},
+        {YAML: 8, CONFIG_FILE: 6, DEFAULT: 100},
+    ),
+    *(
+        (
+            option,
+            {},
+            f"{key}: {value}",
+            {},
+            {},
+            {YAML: value if isinstance(value, int) else True, DEFAULT: default},
+        )
+        for option, key, value, default in (
+            ("max_retry_timeout", "maxRetryTimeoutInSec", 0, 300),
+            ("sequence_max_idle_ms", "sequenceMaxIdleMSec", 8, 0),
+            ("sequence_timeout_ms", "sequenceTimeoutMSec", 8, 0),
+            ("max_num_sequence", "maxNumSequence", 8, 1),
+            ("max_sequence_job_queue_size", "maxSequenceJobQueueSize", 8, 1),
+            ("use_job_ticket", "useJobTicket", "true", False),
+            ("use_venv", "useVenv", "true", False),
+            ("sequence_batching", "sequenceBatching", "true", False),
+            ("continuous_batching", "continuousBatching", "true", False),
+            ("async_communication", "asyncCommunication", "true", False),
+        )
+    ),
+    (
+        "signature",
+        {},
+        "signature: {inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]}",
+        {},
+        {},
+        {YAML: Signature((TensorSpec("x", "FP32", (-1, 2)),)), DEFAULT: Signature()},
+    ),
+    ("device_type", {}, "deviceType: gpu", {}, {}, {YAML: "gpu", DEFAULT: "gpu"}),
+    ("device_ids", {}, "deviceIds: [1]", {}, {}, {YAML: (1,), DEFAULT: ()}),
+    ("parallel_type", {}, "parallelType: pp", {}, {}, {YAML: "pp", DEFAULT: ""}),
+    ("parallel_level", {}, "parallelType: pp\nparallelLevel: 2", {}, {}, {YAML: 2, DEFAULT: 0}),
+    ("processes", {}, "parallelType: tp\ntorchrun: {nproc-per-node: 2}", {}, {}, {YAML: 2, DEFAULT: 0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("option", "registration", "yaml", "fallback", "settings", "values"),
+    _ALL,
+    ids=[f"{option}-{yaml.partition(':')[0]}" for option, _, yaml, *_ in _ALL],
+)
+def test_each_key_by_rank(
+    option: str,
+    registration: dict[str, Any],
+    yaml: str,
+    fallback: dict[str, Any],
+    settings: dict[str, Any],
+    values: dict[str, object],
+) -> None:
+    """Registration, yaml, models=, config.properties, default: of those that know a key the first one
+    counts (reference 8.5, 8.6, 9; a yaml that is silent on a timeout hides nothing).
+    """
+    given = {
+        REGISTER: Registration(**registration),
+        YAML: yaml,
+        MODELS_KEY: ModelDefaults(**fallback),
+        CONFIG_FILE: settings,
+    }
+    devices = 4 if option in {"device_type", "device_ids", "parallel_level", "processes"} else 0
+    for source in (REGISTER, YAML, MODELS_KEY, CONFIG_FILE, DEFAULT):
+        if source in values:
+            options = _resolve(
+                given.get(REGISTER, Registration()),  # type: ignore[arg-type]
+                str(given.get(YAML, "")),
+                given.get(MODELS_KEY, ModelDefaults()),  # type: ignore[arg-type]
+                at_startup=True,
+                devices=devices,
+                **given.get(CONFIG_FILE, {}),  # type: ignore[arg-type]
+            )
+            assert _found(options, option) == (values[source], source)
+        given.pop(source, None)
+
+
+def test_every_key_of_the_yaml_has_its_rank_tested() -> None:
+    """The test above leaves no key out."""
+    tested = {line.partition(":")[0] for _, _, yaml, *_ in _ALL for line in yaml.splitlines()}
+
+    assert tested == {*CONFIG_KEYS, *SPECIAL_KEYS}
 
 
 @pytest.mark.parametrize(
@@ -359,3 +599,21 @@ def test_no_config_is_an_empty_config() -> None:
         for config in (None, ModelConfig())
     )
     assert with_none == with_empty
+
+
+@pytest.mark.parametrize(
+    ("yaml", "expected", "warned"),
+    [
+        ("sequenceBatching: true\nsequenceMaxIdleMSec: 8", (8, YAML), False),
+        ("sequenceBatching: true\nsequenceMaxIdleMSec: 0", (60_000, DEFAULT), True),
+        ("sequenceBatching: true", (60_000, DEFAULT), True),
+        ("sequenceMaxIdleMSec: 8", (8, YAML), False),
+        ("", (0, DEFAULT), False),
+    ],
+)
+def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned: bool) -> None:
+    """Where sequences are kept and no idle time is given, it is a minute, with a warning (reference 8.9)."""
+    options = _resolve(yaml=yaml)
+
+    assert _found(options, "sequence_max_idle_ms") == expected
+    assert bool(options.warnings) is warned

@@ -13,6 +13,7 @@ from modelserver.errors import BadRequest, InternalError, InvalidModel, ModelNot
 from modelserver.models.options import Registration
 from modelserver.models.preparation import Preparation, Steps
 from modelserver.settings.keys import KEYS
+from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
 from modelserver.settings.values import ModelToLoad
 from modelserver.telemetry.metrics import ServerMetrics
@@ -68,7 +69,9 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
             DeviceRing(gpus),
         )
         archive = await preparation.open(url)
-        return preparation.build(url, Registration(url=url, **(parameters or {})), archive, at_startup=False)
+        return await preparation.build(
+            url, Registration(url=url, **(parameters or {})), archive, at_startup=False
+        )
 
     return compose
 
@@ -128,6 +131,21 @@ async def test_cpp_runtime(prepare: Any, store: Path, where: str) -> None:
         await (prepare("cpp") if where == "manifest" else prepare(parameters={"runtime": "LSP"}))
 
 
+@pytest.mark.parametrize(
+    ("parameters", "models", "expected"),
+    [
+        ({}, {}, "python"),
+        ({}, {"m": {"1.0": ModelDefaults(runtime_type="python3")}}, "python3"),
+        ({"runtime": "python"}, {"m": {"1.0": ModelDefaults(runtime_type="python3")}}, "python"),
+        ({}, {"m": {"2.0": ModelDefaults(runtime_type="LSP")}}, "python"),
+        ({}, {"m": {"1.0": ModelDefaults(batch_size=3)}}, "python"),
+    ],
+)
+async def test_runtime_by_rank(prepare: Any, parameters: dict[str, Any], models: Any, expected: str) -> None:
+    """The registration, ``models=``, the manifest (reference 3.4)."""
+    assert (await prepare("m", parameters=parameters, models=models)).runtime == expected
+
+
 async def test_model_config(prepare: Any, store: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The archive's model-config.yaml has its say; what is not understood is logged."""
     write(store / "tuned", "batchSize: 7\nresponseTimeout: 9\nminWorkers: two\n")
@@ -159,7 +177,7 @@ async def test_too_many_parallel_devices(prepare: Any, store: Path) -> None:
     """A model that needs more GPUs than there are is refused in TorchServe's words."""
     write(store / "wide", "parallelType: pp\nparallelLevel: 4\n")
     with pytest.raises(InternalError, match=r"^No enough gpu devices for model:wide parallelLevel:4$"):
-        await prepare("wide")
+        await prepare("wide", gpus=2)
 
 
 async def test_devices(prepare: Any, store: Path) -> None:
@@ -172,6 +190,122 @@ async def test_devices(prepare: Any, store: Path) -> None:
     named = (await prepare("named", gpus=2)).pool._devices
     assert [named.assign() for _ in range(3)] == [1, 0, 1]
     assert (await prepare("cpu", gpus=2)).pool._devices.assign() is None
+
+
+async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
+    """The refusal names archive, key, value and what is allowed."""
+    write(store / "odd", "batchPolicy: fast\n")
+    with pytest.raises(InvalidModel) as error:
+        await prepare("odd")
+
+    assert error.value.message == (
+        "odd: model-config.yaml: batchPolicy=fast: one of adaptive, greedy, window is needed"
+    )
+
+
+async def test_config_with_tags(prepare: Any, store: Path) -> None:
+    """What would make Python build an object is refused by archive and line (F60)."""
+    write(store / "tagged", "a: 1\nb: !!python/object/apply:os.system [ls]\n")
+    with pytest.raises(InvalidModel, match=r"^tagged: model-config.yaml: line 2: .* only plain values"):
+        await prepare("tagged")
+
+
+# Several processes or devices
+
+
+async def test_usual_workers_have_no_ranks(prepare: Any) -> None:
+    """One process, any device."""
+    assert (await prepare("m", gpus=4)).pool._spec.ranks is None
+
+
+@pytest.mark.parametrize(
+    ("config", "processes", "broadcast", "groups"),
+    [
+        ("parallelType: tp\ntorchrun: {nproc-per-node: 2}", 2, True, {0: (0, 1), 2: (2, 3)}),
+        ("parallelType: pp\nparallelLevel: 2", 2, False, {0: (0, 1), 2: (2, 3)}),
+        ("parallelType: custom\nparallelLevel: 3", 0, True, {0: (0, 1, 2)}),
+        ("parallelType: tp\nparallelLevel: 2\ndeviceIds: [3, 1, 0]", 2, True, {3: (3, 1)}),
+        ("parallelType: tp\nparallelLevel: 2\ndeviceType: cpu", 2, True, {}),
+    ],
+)
+async def test_workers_that_span_devices(
+    prepare: Any,
+    store: Path,
+    config: str,
+    processes: int,
+    broadcast: bool,
+    groups: dict[int, tuple[int, ...]],
+) -> None:
+    """Each worker takes the next group of GPUs (reference 18.1, 18.3)."""
+    write(store / "wide", config)
+    pool = (await prepare("wide", gpus=4)).pool
+    ranks = pool._spec.ranks
+    firsts = list(groups) or [None]
+
+    assert (ranks.processes, ranks.broadcast, ranks.groups) == (processes, broadcast, groups)
+    assert [pool._devices.assign() for _ in range(3)] == [firsts[i % len(firsts)] for i in range(3)]
+
+
+async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:
+    """They compute on the CPU, as with TorchServe; each loads the model."""
+    write(store / "wide", "parallelType: tp\ntorchrun: {nproc-per-node: 3, OMP_NUMBER_THREADS: 2}")
+    usual, wide = (await prepare("m")).pool._spec, (await prepare("wide")).pool._spec
+
+    assert (wide.ranks.processes, wide.ranks.groups, wide.ranks.threads) == (3, {}, 2)
+    assert wide.need > 2.9 * usual.need
+
+
+@pytest.mark.parametrize("mode", ["continuousBatching", "asyncCommunication"])
+async def test_ranks_take_whole_batches(prepare: Any, store: Path, mode: str) -> None:
+    """Ways of serving in which processes would part ways are refused for several."""
+    write(store / "wide", f"parallelType: tp\ntorchrun: {{nproc-per-node: 2}}\n{mode}: true")
+    with pytest.raises(InvalidModel, match=r"^wide: model-config.yaml: continuousBatching and async"):
+        await prepare("wide")
+    write(store / "one", f"parallelType: custom\nparallelLevel: 2\n{mode}: true")
+
+    assert (await prepare("one")).options.processes == 0
+
+
+# Packages of its own
+
+
+async def test_requirements_are_not_installed_unasked(
+    prepare: Any, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says so; the worker is started as usual (F67)."""
+    write(store / "needy", requirementsFile="requirements.txt")
+    model = await prepare("needy")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "needy 1.0: the archive's requirements.txt is not installed: install_py_dep_per_model=false"
+    ]
+    assert model.pool._spec.python == sys.executable
+    assert model.pool._spec.extra_environment == {}
+
+
+async def test_requirements_are_installed(
+    prepare: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server was told to install is on the path of this model's workers."""
+    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
+    write(store / "needy", requirementsFile="requirements.txt")
+    (store / "needy" / "requirements.txt").write_text("# nothing, in fact\n")
+    spec = (await prepare("needy", install_py_dep_per_model=True)).pool._spec
+
+    assert spec.extra_environment["PYTHONPATH"].startswith(str(tmp_path / "cache" / "environments"))
+    assert spec.python == sys.executable
+
+
+async def test_a_virtual_environment(
+    prepare: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``useVenv`` gives the workers a Python of their own, also where nothing may be installed."""
+    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
+    write(store / "apart", "useVenv: true\n", requirementsFile="requirements.txt")
+    spec = (await prepare("apart")).pool._spec
+
+    assert spec.python.startswith(str(tmp_path / "cache" / "environments" / "venv-"))
+    assert spec.extra_environment == {}
 
 
 async def test_not_found(prepare: Any) -> None:

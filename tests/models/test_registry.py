@@ -15,6 +15,7 @@ from modelserver.errors import (
     ModelVersionNotFound,
     StartFailed,
 )
+from modelserver.models.manifest import Manifest
 from modelserver.models.options import ModelOptions, Registration
 from modelserver.models.registry import Registry
 
@@ -27,7 +28,7 @@ class Archive:
         self.removed = False
         self.closed = False
         name, _, version = url.removesuffix(".mar").partition("-")
-        self.manifest = SimpleNamespace(model_name=name, model_version=version or "1.0")
+        self.manifest = Manifest(name, version or "1.0")
 
     def remove(self) -> None:
         self.removed = True
@@ -76,6 +77,8 @@ class Preparation:
         self.refusal: Exception | None = None
         self.startup: list[Registration] = []
         self.dismantled: list[str] = []
+        self.retired: list[tuple[str, str]] = []
+        self.built: list[Any] = []
 
     async def open(self, url: str, on_progress: Any = None) -> Archive:
         if url == "absent":
@@ -85,11 +88,19 @@ class Preparation:
         await self.gate.wait()
         return archive
 
-    def build(self, name: str, registration: Registration, archive: Archive, *, at_startup: bool) -> Any:
+    async def build(
+        self,
+        name: str,
+        registration: Registration,
+        archive: Archive,
+        *,
+        at_startup: bool,
+        on_progress: Any = None,
+    ) -> Any:
         if self.refusal is not None:
             raise self.refusal
         workers = registration.initial_workers or 0
-        return SimpleNamespace(
+        model = SimpleNamespace(
             name=name,
             version=archive.manifest.model_version,
             archive=archive,
@@ -97,11 +108,18 @@ class Preparation:
             loaded_at_startup=False,
             options=ModelOptions(min_workers=workers, max_workers=workers),
         )
+        self.built.append(model)
+        return model
 
     async def dismantle(self, model: Any) -> None:
         self.dismantled.append(f"{model.name}-{model.version}")
         await model.pool.close(0)
         model.archive.remove()
+
+    async def retire(self, model: Any, successor: Any) -> None:
+        self.retired.append((f"{model.name}-{model.version}", f"{successor.name}-{successor.version}"))
+        await model.pool.close(0)
+        model.archive.close()
 
     def initial(self) -> list[Registration]:
         return self.startup
@@ -377,3 +395,76 @@ async def test_end(registry: Registry, preparation: Preparation) -> None:
 
     assert (model.pool.drained, model.pool.closed, model.archive.closed) == (True, True, True)
     assert registry.names() == []
+
+
+# Loading anew
+
+
+async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[Any]:
+    """A replacement whose workers have not loaded yet."""
+    task = asyncio.create_task(
+        cast("Any", registry.replace(before, Registration(url=url, model_name="m", initial_workers=1)))
+    )
+    await asyncio.sleep(0.02)
+    return task
+
+
+def replacement(preparation: Preparation) -> Any:
+    """The version that was built last."""
+    return preparation.built[-1]
+
+
+@pytest.mark.parametrize("version", ["1.0", "3.0"])
+async def test_a_model_is_replaced(registry: Registry, preparation: Preparation, version: str) -> None:
+    """The old one serves until the new one is loaded; then that has its place, as the default too (F52)."""
+    before = await register(registry, "m-1.0.mar")
+    other = await register(registry, "m-2.0.mar")
+    task = await replacing(registry, before, f"m-{version}.mar")
+    assert registry.get("m") is before
+    assert not before.pool.closed
+    replacement(preparation).pool.loaded.set_result(None)
+    after = await task
+
+    assert registry.get("m") is registry.get("m", version) is after
+    assert registry.versions("m") == [after, other]
+    assert preparation.retired == [("m-1.0", f"m-{version}")]
+    assert before.pool.closed
+    assert not before.archive.removed
+
+
+async def test_a_failed_replacement_changes_nothing(registry: Registry, preparation: Preparation) -> None:
+    """What was there goes on serving; what was built for the other is gone (F52)."""
+    before = await register(registry, "m-1.0.mar")
+    task = await replacing(registry, before, "m-1.0.mar")
+    failed = replacement(preparation)
+    failed.pool.loaded.set_exception(StartFailed("no such module"))
+    with pytest.raises(StartFailed, match="no such module"):
+        await task
+
+    assert registry.get("m") is before
+    assert not before.pool.closed
+    assert failed.pool.closed
+    assert failed.archive.removed
+
+
+async def test_a_replacement_of_what_is_gone(registry: Registry, preparation: Preparation) -> None:
+    """Whoever unregisters meanwhile has the last word."""
+    before = await register(registry, "m-1.0.mar")
+    task = await replacing(registry, before, "m-1.0.mar")
+    await registry.unregister("m", None)
+    replacement(preparation).pool.loaded.set_result(None)
+    with pytest.raises(Conflict, match="was unregistered while it was loaded anew"):
+        await task
+
+    assert registry.names() == []
+    assert replacement(preparation).pool.closed
+
+
+async def test_a_replacement_by_another_version(registry: Registry) -> None:
+    """One that is registered beside it cannot take its place."""
+    before = await register(registry, "m-1.0.mar")
+    await register(registry, "m-2.0.mar")
+    with pytest.raises(Conflict):
+        await registry.replace(before, Registration(url="m-2.0.mar"))
+
+    assert registry.get("m") is before

@@ -52,6 +52,20 @@ def test_nothing_given_is_all_defaults(tmp_path: Path) -> None:
     assert loaded == LoadedSettings(Settings(), dict.fromkeys(KEYS, "default"), (), None)
 
 
+@pytest.mark.parametrize(("text", "value"), [("auto", "auto"), (" AUTO ", "auto"), ("1", 1), ("64", 64)])
+def test_counts(tmp_path: Path, text: str, value: int | str) -> None:
+    """frontend_processes is a number or the word auto."""
+    assert _load(tmp_path, f"frontend_processes={text}").settings.frontend_processes == value
+
+
+@pytest.mark.parametrize("text", ["0", "65", "many", "2.5", "-1", ""])
+def test_counts_that_are_none(tmp_path: Path, text: str) -> None:
+    """Anything else is refused with what is allowed."""
+    refusal = _refusal(tmp_path, f"frontend_processes={text}")
+
+    assert f"frontend_processes={text}: auto, or a whole number from 1 to 64 is needed" in refusal
+
+
 def test_values_are_typed(tmp_path: Path) -> None:
     """Each kind of key becomes a value of its type; paths are absolute."""
     (tmp_path / "store").mkdir()
@@ -236,11 +250,11 @@ def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
         ("grpc_inference_port=70000", "a whole number from 0 to 65535 is needed"),
         (
             "inference_address=127.0.0.1",
-            "Invalid binding address: 127.0.0.1: http://host[:port] or unix:/path is needed",
+            "Invalid binding address: 127.0.0.1: http[s]://host[:port] or unix:/path is needed",
         ),
         (
             "metrics_address=http://h:65535",
-            "Invalid port number: http://h:65535: http://host[:port] or unix:/path is needed",
+            "Invalid port number: http://h:65535: http[s]://host[:port] or unix:/path is needed",
         ),
         ("metrics_mode=cloud", "one of log, prometheus, legacy is needed"),
         ("service_envelope=xml", "one of body, json, kserve, kservev2 is needed"),
@@ -286,11 +300,30 @@ def test_java_keystores_are_refused(tmp_path: Path) -> None:
     assert message.startswith("Invalid configuration: keystore_type=JKS: only PKCS12 can be read")
 
 
-def test_https_waits_for_tls(tmp_path: Path) -> None:
-    """An https address is refused instead of being served in the clear (F66)."""
-    message = _refusal(tmp_path, "inference_address=https://127.0.0.1:8443")
-    assert message.startswith(
-        "Invalid configuration: inference_address=https://127.0.0.1:8443: TLS is not available yet"
+def test_https_addresses_are_read(tmp_path: Path) -> None:
+    """Ports that are not named are TorchServe's for https."""
+    found = _load(
+        tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1"
+    ).settings
+    assert str(found.inference_address) == "https://0.0.0.0:443"
+    assert str(found.management_address) == "https://127.0.0.1:8444"
+
+
+@pytest.mark.parametrize("given", ["private_key_file", "certificate_file"])
+def test_half_a_pair_is_refused(tmp_path: Path, given: str) -> None:
+    """A key without a certificate, or the other way round, is named (F66)."""
+    (tmp_path / "file.pem").write_text("")
+    missing = ({"private_key_file", "certificate_file"} - {given}).pop()
+    assert _refusal(tmp_path, f"{given}=file.pem").startswith(f"Invalid configuration: {missing}=: ")
+
+
+def test_one_port_has_one_scheme(tmp_path: Path) -> None:
+    """An address is served in the clear or over TLS, not both."""
+    text = "inference_address=https://127.0.0.1:8080\nmanagement_address=http://127.0.0.1:8080"
+    message = _refusal(tmp_path, text)
+    assert message == (
+        "Invalid configuration: management_address=http://127.0.0.1:8080: "
+        "inference_address has the same host and port over https"
     )
 
 
@@ -298,33 +331,19 @@ def test_https_waits_for_tls(tmp_path: Path) -> None:
     "text",
     [
         "management_address=http://0.0.0.0:8081",
-        "management_address=http://example.com:8081",
+        "management_address=http://0.0.0.0:8081\ndisable_token_authorization=true",
         "inference_address=http://10.0.0.1:80\nmanagement_address=http://10.0.0.1:80",
     ],
 )
-def test_open_management_is_refused(tmp_path: Path, text: str) -> None:
-    """Management off loopback, alone or beside inference, does not start without a word (F63)."""
-    message = _refusal(tmp_path, text)
-    assert message.startswith(f"Invalid configuration: {text.splitlines()[-1]}: ")
-    assert "http://127.0.0.1:8" in message
-    assert "--disable-token-auth" in message
+def test_management_may_be_open(tmp_path: Path, text: str) -> None:
+    """Off loopback tokens are asked for, unless a key says otherwise: nothing is refused (F63)."""
+    assert not _load(tmp_path, text).settings.management_address.is_loopback
 
 
-def test_open_management_is_served_where_asked_for(tmp_path: Path) -> None:
-    """--disable-token-auth or its key accept the risk (F63)."""
-    text = "management_address=http://0.0.0.0:8081\n"
-    assert not _load(
-        tmp_path, text, {"disable_token_authorization": True}
-    ).settings.management_address.is_loopback
-    assert not _load(
-        tmp_path, text + "disable_token_authorization=true"
-    ).settings.management_address.is_loopback
-
-
-def test_inference_and_metrics_may_be_open(tmp_path: Path) -> None:
-    """Only management is guarded."""
-    loaded = _load(tmp_path, "inference_address=http://0.0.0.0:8080\nmetrics_address=http://0.0.0.0:8082")
-    assert not loaded.settings.inference_address.is_loopback
+def test_tokens_do_not_expire_unless_asked(tmp_path: Path) -> None:
+    """token_expiration_min is empty by default, and may be a fraction."""
+    assert _load(tmp_path, "").settings.token_expiration_min is None
+    assert _load(tmp_path, "token_expiration_min=0.25").settings.token_expiration_min == 0.25
 
 
 def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
@@ -339,22 +358,15 @@ def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
 def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
     """One line for what is not built and for what only Java needs; none for a switch left in its place."""
     text = """
-        grpc_inference_port=7070
-        metrics_mode=log
-        cors_allowed_origin=*
-        cors_allowed_methods=
-        enable_grpc_ssl=false
-        install_py_dep_per_model=true
+        workflow_store=.
+        cpu_launcher_enable=false
         number_of_netty_threads=32
         debug=false
         ipex_enable=true
         number_of_gpu=1
     """
     assert _load(tmp_path, text).warnings == (
-        "grpc_inference_port has no effect yet",
-        "metrics_mode has no effect yet",
-        "cors_allowed_origin has no effect yet",
-        "install_py_dep_per_model has no effect yet",
+        "workflow_store has no effect yet",
         "number_of_netty_threads has no effect: it is for TorchServe's Java server only",
         "ipex_enable has no effect yet",
     )

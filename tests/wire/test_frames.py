@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelserver.wire import frames
+from modelserver.wire.arena import LARGE, Arena, CopiedIncoming, MappedIncoming, Outgoing, adopt, create
 from modelserver.wire.frames import (
     FrameReader,
     ProtocolError,
@@ -282,6 +286,138 @@ def test_tail_is_a_view_of_what_arrived() -> None:
 
     assert isinstance(tail, memoryview)
     assert tail.obj is stream
+
+
+# Bytes in an arena
+
+
+@pytest.fixture
+def arenas() -> Any:
+    """The server's side of an arena, and the worker's."""
+    ours = create()
+    assert ours is not None
+    theirs = adopt(os.dup(ours.descriptor))
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+Arenas = tuple[Arena, Arena]
+BODY_BYTES = bytes(range(256)) * (LARGE // 256 + 1)
+
+
+def question(size: int = LARGE) -> Framed:
+    return Predict(1, [Row("a", 3), Row("b", size - 3)]), [b"abc", BODY_BYTES[3:size]]
+
+
+def answer(size: int = LARGE) -> Framed:
+    return Result(1, [Answer(3), Answer(size - 3)], 0.0), [b"abc", BODY_BYTES[3:size]]
+
+
+@pytest.mark.parametrize("to_worker", [True, False])
+def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
+    """Their frame is small and one piece; they are read where they were put; then their place is free."""
+    ours, theirs = arenas
+    sent = question() if to_worker else answer()
+    sender, receiver = (ours, theirs) if to_worker else (theirs, ours)
+    decoder = to_worker_decoder if to_worker else to_server_decoder
+    reader: FrameReader[Any] = FrameReader(decoder)
+    reader.arena = receiver.incoming
+
+    for _ in range(3):
+        (piece,) = encode(*sent, sender.outgoing)
+        assert len(piece) < 200
+        assert piece.endswith(bytes(8))
+        ((message, rows),) = [(m, bytes(tail)) for m, tail in reader.feed(piece)]
+        assert (message, rows) == (sent[0], b"".join(sent[1]))
+
+
+def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
+    """Until the next message is asked for, nothing else is put there."""
+    ours, theirs = arenas
+    reader = FrameReader(to_worker_decoder)
+    reader.arena = theirs.incoming
+    messages = reader.feed(encode(*question(), ours.outgoing)[0])
+    next(messages)
+
+    assert ours.outgoing.put([b"x"], 1) != 0
+    assert next(messages, None) is None
+    assert ours.outgoing.put([b"x"], 1) == 0
+
+
+def test_only_large_rows_lie_in_the_arena(arenas: Arenas) -> None:
+    """One byte less, and the frame is the one it is without an arena."""
+    assert encode(*question(LARGE - 1), arenas[0].outgoing) == encode(*question(LARGE - 1))
+    assert len(encode(*question(LARGE), arenas[0].outgoing)) == 1
+
+
+def test_rows_without_room_travel_in_the_frame() -> None:
+    """A full arena changes nothing but the way."""
+    full = mock.Mock(Outgoing)
+    full.put.return_value = None
+
+    assert encode(*question(), full) == encode(*question())
+
+
+@given(
+    st.lists(st.one_of(predicts(), alone(st.builds(Ping))), max_size=6),
+    CUTS,
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_both_ways_mix(sent: list[Framed], cuts: list[int], pages: int, copied: bool) -> None:
+    """Whatever is large, and whether there is room for it, everything comes out in order as it went in."""
+    file = os.memfd_create("test")
+    os.ftruncate(file, pages * 4096)
+    out = Outgoing(file, 0, pages * 4096)
+    reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+    reader.arena = (CopiedIncoming if copied else MappedIncoming)(file, 0, pages * 4096)
+    with mock.patch.object(frames, "LARGE", 20):
+        stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies, out))
+        received = feed(reader, stream, cuts)
+    os.close(file)
+
+    assert received == [(m, b"".join(b)) for m, b in sent]
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        pytest.param(answer()[0], 1 << 26, id="beyond the end"),
+        pytest.param(answer()[0], (1 << 26) - 4096, id="over the end"),
+        pytest.param(answer()[0], (1 << 64) - 1, id="far away"),
+        pytest.param(answer()[0], 17, id="between"),
+        pytest.param(Result(1, [Answer(1 << 26)], 0.0), 0, id="longer than the arena"),
+        pytest.param(Result(1, [Answer(1 << 62)], 0.0), 0, id="longer than memory"),
+        pytest.param(Result(1, [Answer(7)], 0.0), 0, id="not large"),
+        pytest.param(Result(1, [], 0.0), 0, id="no rows"),
+        pytest.param(Pong(), 0, id="no message with rows"),
+    ],
+)
+def test_wrong_places_are_a_protocol_error(arenas: Arenas, message: Any, place: int) -> None:
+    """A worker that names what is no block of its arena is not believed (F70)."""
+    reader = FrameReader(to_server_decoder)
+    reader.arena = arenas[0].incoming
+
+    with pytest.raises(ProtocolError):
+        list(reader.feed(frame(msgspec.msgpack.encode(message), struct.pack("<Q", place))))
+
+
+def test_rows_in_an_arena_keep_to_the_limit(arenas: Arenas) -> None:
+    """What is too large for a frame is too large for the arena: it is refused before it is read (F28)."""
+    ours, theirs = arenas
+    pieces = encode(*answer(), theirs.outgoing)
+    reader = FrameReader(to_server_decoder, LARGE - 1)
+    reader.arena = ours.incoming
+
+    with pytest.raises(ProtocolError, match=f"{LARGE} bytes of rows announced, {LARGE - 1} are allowed"):
+        list(reader.feed(pieces[0]))
+
+
+def test_place_without_an_arena_is_refused(arenas: Arenas) -> None:
+    """Who has no arena knows nothing of places."""
+    with pytest.raises(ProtocolError, match="8 bytes of rows came"):
+        from_worker(encode(*answer(), arenas[1].outgoing)[0])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def test_long_and_broken_texts_are_cut(tmp_path: Path) -> None:
+    """A megabyte of text does not become an answer to a registration; a text that fails is left out (F44)."""
+
+    class Strange(Exception):
+        """Cannot be told."""
+
+        def __str__(self) -> str:
+            raise ValueError
+
+    told = explain_failure(ValueError("x" * 1_000_000), tmp_path)
+
+    assert told.startswith("ValueError: xxx")
+    assert told.endswith("x… (1000012 characters)")
+    assert len(told) < 5000
+    assert explain_failure(Strange(), tmp_path) == "Strange"
+
+
 def test_cause_names_the_line_in_the_archive(tmp_path: Path) -> None:
     """The reason of a failed load says what and, in the archive's own code, where (F40)."""
     (tmp_path / "code").mkdir()

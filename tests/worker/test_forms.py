@@ -32,13 +32,19 @@ def test_parts_come_out_as_they_went_in(parts: dict[str, bytes]) -> None:
     assert parse_multipart(body, FORM) == {name: (content, "") for name, content in parts.items()}
 
 
-def test_part_carries_its_content_type() -> None:
-    """A part's type is given as written, whatever the case of the header's name."""
-    body = (
-        b'--B\r\ncontent-disposition: form-data; name="a"\r\nCONTENT-TYPE: image/png; q=1\r\n\r\nx\r\n' + END
-    )
+def test_file_carries_its_content_type() -> None:
+    """A file's type is given as written, whatever the case of the header's name."""
+    head = b'--B\r\ncontent-disposition: form-data; name="a"; filename="f"\r\n'
+    body = head + b"CONTENT-TYPE: image/png; q=1\r\n\r\nx\r\n" + END
 
     assert parse_multipart(body, FORM) == {"a": (b"x", "image/png; q=1")}
+
+
+def test_field_is_plain_bytes() -> None:
+    """As in TorchServe, what is no file has no type, whatever it claims."""
+    body = part("a", b"{}", content_type="application/json") + END
+
+    assert parse_multipart(body, FORM) == {"a": (b"{}", "")}
 
 
 def test_last_of_a_repeated_name_wins() -> None:
@@ -56,7 +62,7 @@ def test_file_names_are_not_used() -> None:
     """A path in a file name leads nowhere: the name of the part is the key (F7)."""
     body = part("a", b"x", disposition='; filename="../../etc/passwd"') + END
 
-    assert parse_multipart(body, FORM) == {"a": (b"x", "")}
+    assert parse_multipart(body, FORM) == {"a": (b"x", "application/octet-stream")}
 
 
 @pytest.mark.parametrize(

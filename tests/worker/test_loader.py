@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.worker.loader import BUILT_IN_PACKAGE, HandlerNotUsable, load_handler
+from modelserver.worker.failures import explain_failure
+from modelserver.worker.loader import BUILT_IN_PACKAGE, HandlerExited, HandlerNotUsable, load_handler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,6 +179,58 @@ def test_built_in_handlers_are_found_by_name(model_dir: Path) -> None:
 
     assert loaded.built_in
     assert type(loaded.instance).__module__ == f"{BUILT_IN_PACKAGE}.image_classifier"
+
+
+@pytest.mark.parametrize(
+    "form", ["ts.torch_handler.image_classifier", "image_classifier.py", "x/image_classifier"]
+)
+def test_built_in_handlers_are_found_under_other_names(form: str, model_dir: Path) -> None:
+    """By TorchServe's full name too, with a suffix or a folder (reference 12.2)."""
+    loaded = load_handler(form, model_dir)
+
+    assert loaded.built_in
+    assert type(loaded.instance).__name__ == "ImageClassifier"
+
+
+@pytest.mark.parametrize(
+    ("source", "when", "place"),
+    [
+        ("import sys\n\nsys.exit(3)\n", "imported", "line 3, in <module>"),
+        (
+            "import sys\nclass A:\n    def __init__(self):\n        sys.exit(3)\n    handle = None\n",
+            "made",
+            "line 4, in __init__",
+        ),
+        (
+            "import sys\nclass A:\n    def initialize(self, c):\n        sys.exit(3)\n    handle = None\n",
+            "initialised",
+            "line 4, in initialize",
+        ),
+        (
+            "import sys\ndef handle(data, context):\n    sys.exit(3)\n",
+            "initialised",
+            "line 3, in handle",
+        ),
+    ],
+    ids=["import", "constructor", "initialize", "function"],
+)
+def test_exit_while_loading_is_a_failure_with_a_place(
+    source: str, when: str, place: str, model_dir: Path, write: Write
+) -> None:
+    """sys.exit in each place is told with the step and the line, instead of ending the process (F45)."""
+    name = write(source)
+    with pytest.raises(
+        HandlerExited, match=rf"The handler called sys\.exit\(3\) while it was {when}"
+    ) as caught:
+        load_handler(name, model_dir).initialize(None)
+
+    assert explain_failure(caught.value, model_dir).endswith(f"({name}.py, {place})")
+
+
+def test_the_original_import_error_wins_over_the_built_in_lookup(model_dir: Path, write: Write) -> None:
+    """A from-import of what is not there is reported as itself, where TorchServe looks elsewhere (F40)."""
+    with pytest.raises(ImportError, match="cannot import name 'nothing_of_that_name' from 'json'"):
+        load_handler(write("from json import nothing_of_that_name\n"), model_dir)
 
 
 def test_module_of_the_archive_wins_over_a_built_in_handler(

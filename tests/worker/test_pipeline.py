@@ -6,12 +6,25 @@ from typing import Any, ClassVar
 
 import pytest
 
-from modelserver.wire.messages import Load, Ping, Pong, Predict, Result, Row, Stop, ToServer, ToWorker
+from modelserver.wire.messages import (
+    Cancelled,
+    Load,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Result,
+    Row,
+    Stop,
+    ToServer,
+    ToWorker,
+)
 from modelserver.worker.loader import LoadedHandler
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.pipeline import Pipeline, can_prefetch
 from modelserver.worker.service import Service
 from modelserver_handlers.context import Context
+from modelserver_handlers.streaming import send_intermediate_predict_response
 
 PATIENCE = 10.0  # seconds after which a test gives up on another thread
 
@@ -26,7 +39,7 @@ class Halves:
         self.prepared = {name: threading.Event() for name in "abcd"}
         self.wait_for: dict[str, str] = {}
 
-    def prepare(self, data: list[Any], context: Context) -> list[str]:
+    def _ms_prepare(self, data: list[Any], context: Context) -> list[str]:
         names = [row["body"].decode() for row in data]
         self.events.append(f"prepare {''.join(names)} {context.get_request_id(0)}")
         for name in names:
@@ -36,7 +49,7 @@ class Halves:
             raise ValueError("bad row")
         return names
 
-    def complete(self, prepared: list[str], data: list[Any], context: Context) -> list[Any]:
+    def _ms_complete(self, prepared: list[str], data: list[Any], context: Context) -> list[Any]:
         awaited = self.wait_for.get(prepared[0])
         if awaited is not None:
             assert self.prepared[awaited].wait(PATIENCE)
@@ -47,7 +60,7 @@ class Halves:
         return [name.upper() for name in prepared]
 
     def handle(self, data: list[Any], context: Context) -> list[Any]:
-        return self.complete(self.prepare(data, context), data, context)
+        return self._ms_complete(self._ms_prepare(data, context), data, context)
 
 
 class Channel:
@@ -84,6 +97,7 @@ def serve(handler: Halves) -> Serve:
                     yield batch, memoryview(b"")
 
         channel = Channel()
+        service.connect(channel)
         Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
         return channel.sent
 
@@ -197,3 +211,24 @@ class Undecided:
 def test_only_the_class_that_promises_is_pipelined(instance: Any, answer: bool) -> None:
     """A parent's promise does not bind its children, and a promise needs both halves."""
     assert can_prefetch(loaded(instance)) is answer
+
+
+def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> None:
+    """The second half may stream; it hears of clients that left as soon as the first thread has read it."""
+    handler.wait_for["a"] = "b"
+    complete = handler._ms_complete
+
+    def streaming(prepared: list[str], data: list[Any], context: Context) -> list[Any]:
+        # Preparing b comes after the cancellation of a in the stream of messages.
+        answers = complete(prepared, data, context)
+        handler.events.append(f"{prepared[0]} cancelled: {context.is_cancelled(0)}")
+        send_intermediate_predict_response(["part"], context.request_ids, "", 200, context)
+        return answers
+
+    handler._ms_complete = streaming  # type: ignore[method-assign]
+    sent = serve([(1, ["a"]), Cancelled(1, [0]), (2, ["b"])])
+
+    assert "a cancelled: True" in handler.events
+    assert "b cancelled: False" in handler.events
+    assert [m.sequence for m, _ in sent if isinstance(m, Parts)] == [2]
+    assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [1, 2]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.wire.messages import BODY, INSTANCE, Row
+from modelserver.wire.messages import BODY, DESCRIBE, INSTANCE, Row
 from modelserver.worker.rows import Decoded, decode_row, load_json, request_headers, request_parameters
+from modelserver_handlers.envelopes import Instance
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -249,3 +250,27 @@ def test_parameters_are_the_other_fields_of_the_body() -> None:
 
     assert request_parameters(row) == {"parameters": {"seed": 123456789012345678901}}
     assert request_parameters(Row("id", 0)) == {}
+
+
+# -- envelopes and descriptions
+
+
+@pytest.mark.parametrize("value", [1, {"body": 2}, [None]])
+def test_instances_on_their_way_to_an_envelope(value: Any) -> None:
+    """They stay what they are, so that the envelope can tell them from bodies."""
+    body = json.dumps(value).encode()
+    found = decode_row(Row("id", len(body), INSTANCE), memoryview(body), decode=True, enveloped=True)
+
+    assert found.data == Instance(value)
+
+
+def test_bodies_are_the_same_in_an_envelope() -> None:
+    """It is for the envelope to unfold them."""
+    row = Row("id", 3, BODY, "application/json")
+
+    assert decode_row(row, memoryview(b"[1]"), decode=True, enveloped=True).data == {"body": [1]}
+
+
+def test_descriptions_carry_nothing() -> None:
+    """The handler gets an empty row (reference 5.4)."""
+    assert decode(b"", kind=DESCRIBE).data == {}

@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from modelserver.wire.messages import Answer, Load, Ping, Pong, Predict, Row, Stop, ToServer
+from modelserver.wire.messages import (
+    ASYNC,
+    CONTINUOUS,
+    Answer,
+    Cancelled,
+    Load,
+    Ping,
+    Pong,
+    Predict,
+    Row,
+    Stop,
+    ToServer,
+)
+from modelserver.worker.loader import HandlerNotUsable
 from modelserver.worker.runtime import load_service, read_config, read_manifest, serve
 
 
@@ -105,3 +118,28 @@ def test_config_is_read_by_the_safe_loader(tmp_path: Path) -> None:
 
     with pytest.raises(yaml.YAMLError):
         read_config(tmp_path, "c.yaml")
+
+
+@pytest.mark.parametrize("mode", [CONTINUOUS, ASYNC])
+def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str) -> None:
+    """Where requests join and leave one by one there is nothing that an envelope could unpack."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    load = Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, envelope="body", mode=mode)
+
+    with pytest.raises(HandlerNotUsable, match="envelope 'body' cannot be used with continuousBatching"):
+        load_service(load)
+
+
+def test_cancellations_between_batches_change_nothing(model_dir: Path) -> None:
+    """They may come after the answer that they were for."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+    channel = Channel()
+    messages = [
+        (Predict(3, [Row("one", 1)]), b"a"),
+        (Cancelled(3, [0]), b""),
+        (Predict(4, [Row("two", 1)]), b"b"),
+    ]
+    serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
+
+    assert [bodies for _, bodies in channel.sent] == [[b"aone"], [b"btwo"]]

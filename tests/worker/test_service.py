@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.wire.frames import FrameReader, encode, to_server_decoder
-from modelserver.wire.messages import BODY, INSTANCE, Answer, Load, Result, Row
+from modelserver.wire.messages import BODY, DESCRIBE, INSTANCE, Answer, Load, Result, Row
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.service import Service, is_out_of_memory
 from modelserver_handlers.context import Context
@@ -661,10 +661,37 @@ def test_phases_of_all_calls_are_added() -> None:
     """The seconds of preprocess, inference and postprocess are those of the calls that gave answers."""
 
     def handler(data: list[Any], context: Context) -> list[Any]:
-        context.state.phases = (1.0, 2.0, 0.5)
+        context._ms_state.phases = (1.0, 2.0, 0.5)
         return poisoned(data, context)
 
     bench = Bench(handler)
     bench.run([b"a", b"b", b"poison", b"d"])
 
     assert bench.message.phases == (2.0, 4.0, 1.0)
+
+
+# -- descriptions and envelopes
+
+
+def test_descriptions_are_marked() -> None:
+    """The handler sees an empty row and the header describe (reference 5.4); its answer is one of a body."""
+    seen: list[Any] = []
+
+    def describes(data: list[Any], context: Context) -> list[Any]:
+        seen.extend((data, *(context.get_request_header(0, name) for name in ("describe", "explain"))))
+        return [{"a": 1}]
+
+    ((answer, content),) = Bench(describes).run([b""], DESCRIBE)
+
+    assert seen == [[{}], "True", None]
+    assert (answer.failed, json.loads(content)) == (False, {"a": 1})
+
+
+def test_envelopes_get_instances_apart() -> None:
+    """With an envelope, V1 instances come marked, so that a failed batch can be tried again in halves too."""
+    bench = Bench(lambda data, _: [1 // instance.value for instance in data], envelope="kserve")
+
+    answers = bench.run([b"1", b"0", b"1", b"1"], INSTANCE)
+
+    assert failures(answers) == [1]
+    assert [content for answer, content in answers if not answer.failed] == [b"1"] * 3

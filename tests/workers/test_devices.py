@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from modelserver.workers.devices import DeviceList, DeviceRing
+from modelserver.workers.devices import DeviceList, DeviceRing, groups_of
 
 
 def test_ring() -> None:
@@ -28,3 +28,10 @@ def test_no_devices() -> None:
     """Without devices there is none to assign."""
     assert DeviceRing(0).assign() is None
     assert DeviceList(()).assign() is None
+
+
+def test_groups() -> None:
+    """Workers of several devices take them in order; a rest that fills no group is left (reference 18.3)."""
+    assert groups_of([0, 2, 5, 7, 8], 2) == [(0, 2), (5, 7)]
+    assert groups_of(range(4), 4) == [(0, 1, 2, 3)]
+    assert groups_of([0], 2) == []

@@ -18,13 +18,16 @@ from modelserver.errors import (
     WorkerDied,
 )
 from modelserver.wire.frames import ProtocolError
-from modelserver.wire.messages import Measurement, Row
+from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed, Row
+from modelserver.workers import pool as pool_module
 from modelserver.workers.devices import DeviceRing
 from modelserver.workers.gate import StartGate
-from modelserver.workers.pool import Pool, PoolLimits
+from modelserver.workers.pool import BACKLOG, Pool, PoolLimits
 from modelserver.workers.worker import WorkerState, WorkerTimes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from modelserver.workers.process import WorkerSpec
 
 LIMITS = PoolLimits(batch_size=2, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
@@ -95,6 +98,15 @@ def contents(asked: Request) -> list[bytes | None]:
 def submit(pool: Pool, *requests: Request) -> None:
     for each in requests:
         pool.submit(each)
+
+
+async def until(happened: Callable[[], Any]) -> None:
+    """Waits for something that takes a moment."""
+    for _ in range(3000):
+        if happened():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("waited in vain")
 
 
 async def test_batch_of_one_turn(pool: Pool, stage: Any) -> None:
@@ -561,3 +573,109 @@ async def test_statistics(make: Any, stage: Any) -> None:
     assert (statistics.pending, statistics.instances, statistics.capacity) == (1, 2, 10)
     assert (statistics.ready, statistics.loading, statistics.failed) == (0, 2, 0)
     assert not made.ready
+
+
+# Answers in parts
+
+
+def parts(sequence: int, *texts: bytes, wait: bool = False) -> tuple[Parts, list[bytes]]:
+    """A part for each row from the first."""
+    return Parts(sequence, list(range(len(texts))), [Answer(len(text)) for text in texts], wait), list(texts)
+
+
+async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
+    """Each request gets its own, and at last what the handler returned."""
+    got: list[tuple[Request, int, bytes]] = []
+    first, second = request(b"a"), request(b"b")
+    for each in (first, second):
+        each.on_part = lambda asked, answer, part: got.append((asked, answer.size, part))
+    submit(pool, first, second)
+    process = stage.processes[0]
+    process.say(*parts(0, b"one", b"zwei"))
+    process.say(Parts(0, [1, 7], [Answer(1), Answer(1)]), [b"2", b"?"])
+    process.answer(b"A", b"B")
+
+    assert got == [(first, 3, b"one"), (second, 4, b"zwei"), (second, 1, b"2")]
+    assert (contents(first), contents(second)) == ([b"A"], [b"B"])
+
+
+async def test_requests_that_cannot_take_parts(pool: Pool, stage: Any) -> None:
+    """They fail at their first part, and the worker is told that nobody waits."""
+    asked = request(b"a", b"b")
+    pool.submit(asked)
+    process = stage.processes[0]
+    process.say(*parts(0, b"one"))
+
+    assert isinstance(asked.error, HandlerError)
+    assert asked.error.status == 500
+    assert "answers in parts" in asked.error.message
+    assert Cancelled(0, [0, 1]) in [message for message, _ in process.received]
+    process.say(*parts(0, b"two"))
+    process.answer()
+
+
+async def test_the_worker_hears_of_clients_that_leave(pool: Pool, stage: Any) -> None:
+    """It is told of what it runs, not of what still waits; parts that are on their way are dropped."""
+    running, waiting = request(b"a"), request(b"b")
+    got: list[bytes] = []
+    running.on_part = lambda asked, answer, part: got.append(part)
+    pool.submit(running)
+    await stage.settle()
+    pool.submit(waiting)
+    process = stage.processes[0]
+    pool.cancel(waiting)
+    assert [m for m, _ in process.received if isinstance(m, Cancelled)] == []
+    pool.cancel(running)
+    process.say(*parts(0, b"late"))
+
+    assert [m for m, _ in process.received if isinstance(m, Cancelled)] == [Cancelled(0, [0])]
+    assert got == []
+
+
+async def test_the_worker_hears_of_deadlines(pool: Pool, stage: Any) -> None:
+    """Past its deadline a request is answered, and the worker need not go on with it."""
+    late, done = request(b"a", deadline=time.monotonic() + 0.01), asyncio.Event()
+    late.on_done = lambda _: done.set()
+    pool.submit(late)
+    process = stage.processes[0]
+    await done.wait()
+    await stage.settle()
+
+    assert isinstance(late.error, DeadlineExceeded)
+    assert Cancelled(0, [0]) in [message for message, _ in process.received]
+
+
+async def test_a_worker_waits_for_slow_clients(pool: Pool, stage: Any) -> None:
+    """It may go on when the clients of its batch have taken most of what it sent, or are gone."""
+    slow, gone = request(b"a"), request(b"b")
+    left = [BACKLOG + 1]
+    for each in (slow, gone):
+        each.on_part = lambda *_: None
+        each.backlog = lambda: left[0]
+    submit(pool, slow, gone)
+    process = stage.processes[0]
+    process.say(*parts(0, b"much", b"much", wait=True))
+    pool.cancel(gone)
+    await asyncio.sleep(0.03)
+    assert Proceed(0) not in [message for message, _ in process.received]
+    left[0] = BACKLOG
+    await until(lambda: Proceed(0) in [message for message, _ in process.received])
+
+    process.say(*parts(0, b"more", wait=True))
+    assert [message for message, _ in process.received].count(Proceed(0)) == 2
+
+
+async def test_clients_are_waited_for_once(pool: Pool, stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is too slow holds the worker up for a while, and not again."""
+    monkeypatch.setattr(pool_module, "PATIENCE", 0.03)
+    slow = request(b"a")
+    slow.on_part, slow.backlog = lambda *_: None, lambda: 1 << 30
+    pool.submit(slow)
+    await stage.settle()
+    process = stage.processes[0]
+    process.say(*parts(0, b"much", wait=True))
+    assert Proceed(0) not in [message for message, _ in process.received]
+    await until(lambda: Proceed(0) in [message for message, _ in process.received])
+    process.say(*parts(0, b"more", wait=True))
+
+    assert [message for message, _ in process.received].count(Proceed(0)) == 2

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         ("from modelserver_handlers.vision import VisionHandler\n", {"modelserver_handlers.vision"}),
         ("from modelserver_handlers import base, context\n", {"modelserver_handlers.base"}),
         ("import modelserver_handlers.errors\nfrom modelserver_handlers.context import Context\n", set()),
+        ("from ts.torch_handler.base_handler import BaseHandler\n", {"modelserver_handlers.base"}),
+        ("from ts.context import Context\nfrom ts.handler_utils.timer import timed\n", set()),
         ("def handle(data, context):\n    import torch\n", set()),
         ("import torch\ndef broken(:\n", set()),
         ("import torch\0", set()),

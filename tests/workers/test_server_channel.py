@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import struct
 from typing import Any
 
 import pytest
 
+from modelserver.wire.arena import LARGE, Arena, adopt, create
 from modelserver.wire.frames import FrameReader, encode, to_worker_decoder
 from modelserver.wire.messages import Answer, Ping, Pong, Predict, Result, Row, Stop
 from modelserver.workers.channel import Channel
@@ -14,11 +17,11 @@ from modelserver.workers.channel import Channel
 class Ends:
     """A channel, the other end of its socket, and what the channel told."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, arena: Arena | None = None) -> None:
         self.messages: list[tuple[Any, bytes]] = []
         self.lost: list[str | None] = []
         self.channel = Channel(
-            lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit
+            lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit, arena
         )
         self.ours, self.theirs = socket.socketpair()
 
@@ -103,3 +106,86 @@ async def test_orderly_end(ends: Ends) -> None:
     await asyncio.sleep(0)
 
     assert ends.lost == [None]
+
+
+# Bytes in an arena
+
+
+class SharingEnds(Ends):
+    """A channel with an arena, and the worker's side of it."""
+
+    def __init__(self) -> None:
+        arena = create()
+        assert arena is not None
+        self.descriptor = arena.descriptor
+        self.theirs_arena = adopt(os.dup(arena.descriptor))
+        super().__init__(2 * LARGE, arena)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the system gives to the arena."""
+        return os.fstat(self.theirs_arena.descriptor).st_blocks * 512
+
+
+@pytest.fixture
+async def sharing() -> Any:
+    made = SharingEnds()
+    await made.connect()
+    yield made
+    made.channel.close()
+    made.theirs.close()
+    await until(lambda: made.lost)
+    made.theirs_arena.close()
+
+
+async def test_large_bodies_by_arena(sharing: SharingEnds) -> None:
+    """Large bodies and answers arrive; what crosses the socket is small."""
+    body, content = os.urandom(LARGE), os.urandom(LARGE + 1)
+    sharing.channel.send(Predict(1, [Row("a", len(body))]), [body])
+    received = await asyncio.get_running_loop().sock_recv(sharing.theirs, 1 << 20)
+    reader = FrameReader(to_worker_decoder)
+    reader.arena = sharing.theirs_arena.incoming
+    frames = [(message, bytes(tail)) for message, tail in reader.feed(received)]
+    reply = encode(Result(1, [Answer(len(content))], 0.5), [content], sharing.theirs_arena.outgoing)
+    await sharing.send(*reply)
+    await until(lambda: sharing.messages)
+
+    assert frames == [(Predict(1, [Row("a", len(body))]), body)]
+    assert sharing.messages == [(Result(1, [Answer(len(content))], 0.5), content)]
+    assert max(len(received), len(b"".join(reply))) < 200
+
+
+@pytest.mark.parametrize("place", [1 << 26, 1, (1 << 64) - 4096])
+async def test_wrong_place(sharing: SharingEnds, place: int) -> None:
+    """A worker that names what is no block loses its connection, and nobody else anything (F70)."""
+    (honest,) = encode(Result(1, [Answer(LARGE)], 0.5), [bytes(LARGE)], sharing.theirs_arena.outgoing)
+    await sharing.send(honest[:-8] + struct.pack("<Q", place))
+    await until(lambda: sharing.lost)
+
+    assert sharing.messages == []
+    assert sharing.lost == [f"no block: {LARGE} bytes at {place}"]
+
+
+async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
+    """A ping, which only a resting worker gets, frees what batches have used."""
+    sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])
+    sharing.channel.send(Ping())
+    assert sharing.memory > LARGE
+
+    sharing.theirs_arena.incoming.free(0)
+    sharing.channel.send(Stop())
+    assert sharing.memory > LARGE
+    sharing.channel.send(Ping())
+    assert sharing.memory == 0
+
+
+async def test_end_frees_the_arena(sharing: SharingEnds) -> None:
+    """With the connection goes the memory; what is sent afterwards goes nowhere."""
+    sharing.theirs.close()
+    await until(lambda: sharing.lost)
+    sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])
+    sharing.channel.send(Ping())
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(sharing.descriptor)
+    assert sharing.memory == 0

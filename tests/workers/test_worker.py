@@ -9,7 +9,7 @@ import pytest
 
 from modelserver.batching.request import Batch, Parcel, Request
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
-from modelserver.wire.messages import Answer, Ping, Pong, Result, Row, Stop
+from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Result, Row, Stop
 from modelserver.workers import worker as worker_module
 from modelserver.workers.gate import StartGate
 from modelserver.workers.worker import (
@@ -35,12 +35,16 @@ class Owner:
         self.ready = 0
         self.answered: list[Batch] = []
         self.lost: list[tuple[Batch | None, list[Batch], ModelServerError]] = []
+        self.streamed: list[tuple[Batch, bytes]] = []
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
         self.ready += 1
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         self.answered.append(batch)
+
+    def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
+        self.streamed.append((batch, bytes(tail)))
 
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
@@ -422,3 +426,140 @@ async def test_loading_takes_turns(stage: Any, spec: WorkerSpec, times: WorkerTi
     await stage.enter(3)
     for worker in workers:
         await worker.stop(0.01)
+
+
+# Answers in parts
+
+
+def part(sequence: int, text: bytes) -> tuple[Parts, list[bytes]]:
+    return Parts(sequence, [0], [Answer(len(text))]), [text]
+
+
+async def test_parts(make: Any, stage: Any, owner: Owner) -> None:
+    """Parts are handed on with their batch; those of a batch that is not there are dropped."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    running = batch()
+    worker.send(running)
+    process.say(*part(0, b"one"))
+    process.say(*part(5, b"late"))
+    process.say(*part(0, b"two"))
+    process.answer(b"end")
+
+    assert owner.streamed == [(running, b"one"), (running, b"two")]
+    assert owner.answered == [running]
+
+
+async def test_each_part_winds_the_clock(make: Any, stage: Any, owner: Owner) -> None:
+    """The response timeout is the time from part to part (reference 6.6)."""
+    worker = make(response=0.2)
+    process = await stage.enter()
+    process.load()
+    worker.send(batch())
+    for _ in range(6):
+        await asyncio.sleep(0.05)
+        process.say(*part(0, b"x"))
+    assert owner.lost == []
+    await stage.enter(2)
+
+    assert isinstance(owner.lost[0][2], ResponseTimeout)
+
+
+async def test_clients_that_leave(make: Any, stage: Any) -> None:
+    """The process is told which rows nobody waits for, in each batch that it has of the request."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    both = Request("id", [Row("id", 1)] * 3, [b"x"] * 3, 0.0)
+    other = Request("id", [Row("id", 1)], [b"x"], 0.0)
+    worker.send(Batch([Parcel(other, 0, 1), Parcel(both, 0, 1)], 2, "size"))
+    worker.send(Batch([Parcel(both, 1, 2)], 2, "size"))
+    worker.cancel(both)
+    worker.cancel(Request("id", [], [], 0.0))
+
+    told = [message for message, _ in process.received if isinstance(message, Cancelled)]
+    assert told == [Cancelled(0, [1]), Cancelled(1, [0, 1])]
+
+
+# Many batches at a time
+
+
+@pytest.fixture
+async def concurrent(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -> Any:
+    """Makes loaded workers that run three batches at a time."""
+    made: list[Worker] = []
+
+    async def worker(**changed: float) -> Any:
+        made.append(Worker(9000, "W-9000-m", replace(spec, concurrency=3), replace(times, **changed), owner))
+        (await stage.enter()).load()
+        return made[-1]
+
+    yield worker
+    for each in made:
+        await each.stop(0.01)
+
+
+async def test_answers_in_any_order(concurrent: Any, stage: Any, owner: Owner) -> None:
+    """A worker that runs batches side by side has room for so many, whatever they cost, in any order."""
+    worker = await concurrent()
+    batches = [batch() for _ in range(3)]
+    for each in batches:
+        assert worker.has_room
+        worker.send(each)
+    assert not worker.has_room
+    process = stage.processes[0]
+    for sequence in (2, 0):
+        process.say(Result(sequence, [Answer(1)], 10.0), [b"x"])
+    process.say(Result(2, [Answer(1)], 10.0), [b"x"])
+    process.say(Result(1, [Answer(1)], 10.0), [b"x"])
+
+    assert owner.answered == [batches[2], batches[0], batches[1]]
+    assert (worker.capacity, process.killed) == (3, False)
+
+
+async def test_one_overdue_batch(concurrent: Any, stage: Any, owner: Owner) -> None:
+    """Of several that run side by side only the late one is given up, as long as the process is heard."""
+    worker = await concurrent(response=0.06)
+    process = stage.processes[0]
+    late, lively = batch(), batch()
+    worker.send(late)
+    worker.send(lively)
+    for _ in range(200):
+        process.say(*part(1, b"x"))
+        if owner.lost:
+            break
+        await asyncio.sleep(0.005)
+
+    (lost, unbegun, error) = owner.lost[0]
+    assert (lost, unbegun, list(worker.in_flight)) == (late, [], [lively])
+    assert isinstance(error, ResponseTimeout)
+    assert Cancelled(0, [0]) in [message for message, _ in process.received]
+    assert Ping() in [message for message, _ in process.received]
+    process.say(Result(0, [Answer(1)], 1.0), [b"x"])
+    assert owner.answered == []
+    assert not process.killed
+
+
+async def test_a_process_that_says_nothing(concurrent: Any, stage: Any, owner: Owner) -> None:
+    """It is killed, and all that it ran is lost: nothing of it is tried again."""
+    worker = await concurrent(response=0.03)
+    batches = [batch(), batch()]
+    for each in batches:
+        worker.send(each)
+    await stage.enter(2)
+
+    assert [(lost, unbegun) for lost, unbegun, _ in owner.lost[:2]] == [(each, []) for each in batches]
+    assert stage.processes[0].killed
+
+
+async def test_death_with_many_batches(concurrent: Any, stage: Any, owner: Owner) -> None:
+    """All of them were begun."""
+    worker = await concurrent()
+    batches = [batch(), batch(), batch()]
+    for each in batches:
+        worker.send(each)
+    stage.processes[0].exit()
+    await stage.enter(2)
+
+    assert [(lost, unbegun) for lost, unbegun, _ in owner.lost[:3]] == [(each, []) for each in batches]

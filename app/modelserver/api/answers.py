@@ -21,8 +21,10 @@ NO_CACHE = (
 )
 NO_CACHE_BLOCK = b"".join(name + b": " + value + b"\r\n" for name, value in NO_CACHE)
 
-# A handler's word on these would contradict the connection.
-_FRAMING = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
+# A handler's word on these would contradict the connection, or what every answer says, as in TorchServe.
+_RESERVED = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"}) | {
+    name.decode() for name, _ in NO_CACHE
+}
 
 
 def _standard_line(status: int) -> bytes:
@@ -44,12 +46,17 @@ def status_line(status: int, phrase: str = "") -> bytes:
 
 
 def header_block(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Header lines: what could begin another header is taken out (F13), what frames the body is left out."""
-    return b"".join(
-        f"{clean(name)}: {clean(value)}\r\n".encode("latin-1", "replace")
+    """Header lines, without what could begin another header (F13) and what is not a handler's to say."""
+    return b"".join(name + b": " + value + b"\r\n" for name, value in header_pairs(headers))
+
+
+def header_pairs(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """The same as names and values."""
+    return [
+        (clean(name).encode("latin-1", "replace"), clean(value).encode("latin-1", "replace"))
         for name, value in headers
-        if name.lower() not in _FRAMING
-    )
+        if name.lower() not in _RESERVED
+    ]
 
 
 def clean(text: str) -> str:
@@ -70,6 +77,11 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     return value
+
+
+def is_kserve(path: str) -> bool:
+    """Whether a path is of KServe's protocols."""
+    return path.startswith(("/v1/", "/v2/")) or path == "/v2"
 
 
 def error_body(error: ModelServerError, *, kserve: bool = False) -> tuple[int, bytes]:

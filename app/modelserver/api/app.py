@@ -12,10 +12,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from modelserver import __version__
-from modelserver.api.answers import JSON, error_body, pretty
+from modelserver.api.answers import JSON, error_body, is_kserve, pretty
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
 from modelserver.api.management import add_management
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
+from modelserver.api.repository import add_repository
+from modelserver.api.tokens import add_token_renewal
+from modelserver.api.v2 import add_v2
+from modelserver.api.workflows import add_workflow_inference, add_workflow_management
 from modelserver.errors import (
     InternalError,
     MethodNotAllowed,
@@ -25,6 +29,7 @@ from modelserver.errors import (
 )
 
 if TYPE_CHECKING:
+    from modelserver.auth.keeper import TokenKeeper
     from modelserver.models.registry import Registry
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ServerMetrics
@@ -41,6 +46,7 @@ class Services:
     registry: Registry
     metrics: ServerMetrics
     settings: Settings
+    tokens: TokenKeeper | None = None
 
 
 def build_app(roles: set[Role], services: Services) -> FastAPI:
@@ -49,8 +55,15 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
     _add_descriptions(app, roles, services.registry)
     if "inference" in roles:
         _add_inference(app, services.registry)
+        add_v2(app, services.registry)
+        add_workflow_inference(app)
     if "management" in roles:
         add_management(app, services.registry, model_api=services.settings.enable_model_api)
+        add_workflow_management(app)
+        if services.tokens is not None:
+            add_token_renewal(app, services.tokens, [*ANY_METHOD, "OPTIONS"])
+    if roles & {"inference", "management"}:
+        add_repository(app, services.registry, services.settings, everybody="management" in roles)
     if "metrics" in roles:
         _add_metrics(app, services.metrics)
     for kind in (HTTPException, ModelServerError, Exception):
@@ -77,10 +90,10 @@ def _add_inference(app: FastAPI, registry: Registry) -> None:
         return JSONResponse({"name": name, "ready": True})
 
     async def model_description(name: str, version: str | None = None) -> Response:
-        registry.get(name.partition(":")[0], version)
-        return _json(describe_model(name.partition(":")[0], version))
+        model = registry.get(name.partition(":")[0], version)
+        return _json(describe_model(model.name, version, signature=model.options.signature))
 
-    app.add_api_route("/ping", ping, methods=ANY_METHOD)
+    app.add_api_route("/ping", ping, methods=[*ANY_METHOD, "OPTIONS"])
     app.add_api_route("/v1/models", v1_models, methods=["GET"])
     app.add_api_route("/v1/models/{name}", v1_model, methods=["GET"])
     for path in (
@@ -93,6 +106,8 @@ def _add_inference(app: FastAPI, registry: Registry) -> None:
         "/models/{name}/invoke",
         "/{name}/predict",
         "/{name}/{version}/predict",
+        "/v2/models/{name}/infer",
+        "/v2/models/{name}/versions/{version}/infer",
     ):
         app.add_api_route(path, model_description, methods=["OPTIONS"])
 
@@ -141,7 +156,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         error = MethodNotAllowed(_allowed(request)) if error.status_code == 405 else ResourceNotFound()
     elif not isinstance(error, ModelServerError):
         error = InternalError("The server failed to answer; its log says why.")
-    status, body = error_body(error, kserve=request.url.path.startswith("/v1/"))
+    status, body = error_body(error, kserve=is_kserve(request.url.path))
     headers = {name.decode(): value.decode() for name, value in error.headers}
     return Response(body, status, headers, JSON)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from modelserver.models.version import FailedVersion
 from modelserver.telemetry.system import gpu_usage, worker_memory
 
 if TYPE_CHECKING:
+    from modelserver.models.options import ModelOptions
     from modelserver.models.version import ModelVersion
     from modelserver.workers.worker import Worker
 
@@ -25,7 +28,9 @@ _BATCH_SETTINGS = (
 def describe(model: ModelVersion) -> dict[str, Any]:
     """One element of the describe answer; fields that are None are left out when it is sent."""
     options, pool = model.options, model.pool
-    statistics = pool.statistics()
+    statistics, sequences = pool.statistics(), pool.sequences
+    # The queue that all requests share: those of sequences have their own (reference 5.4).
+    pending = statistics.pending - (0 if sequences is None else sequences.waiting)
     return {
         "modelName": model.name,
         "modelVersion": model.version,
@@ -43,21 +48,36 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "parallelLevel": options.parallel_level,
         "deviceType": options.device_type,
         "deviceIds": list(options.device_ids) or None,
-        "continuousBatching": False,
-        "useJobTicket": False,
-        "useVenv": False,
-        "stateful": False,
-        "sequenceMaxIdleMSec": 0,
-        "sequenceTimeoutMSec": 0,
-        "maxNumSequence": 0,
-        "maxSequenceJobQueueSize": 0,
+        "continuousBatching": options.continuous_batching,
+        "useJobTicket": options.use_job_ticket,
+        "useVenv": options.use_venv,
+        **describe_sequences(options),
         "loadedAtStartup": model.loaded_at_startup,
+        **describe_failure(model),
         "workers": [describe_worker(worker) for worker in pool.workers],
         "jobQueueStatus": {
-            "remainingCapacity": statistics.capacity - statistics.pending,
-            "pendingRequests": statistics.pending,
+            "remainingCapacity": statistics.capacity - pending,
+            "pendingRequests": pending,
         },
+        "sequences": None if sequences is None else asdict(sequences),
         "batching": describe_batching(model),
+    }
+
+
+def describe_failure(model: ModelVersion) -> dict[str, Any]:
+    """Why a version of a snapshot could not be restored; nothing for all others."""
+    return {"status": "FAILED", "failure": model.failure} if isinstance(model, FailedVersion) else {}
+
+
+def describe_sequences(options: ModelOptions) -> dict[str, Any]:
+    """The bounds of sequences; zeros where requests belong to none."""
+    stateful = options.sequence_batching
+    return {
+        "stateful": stateful,
+        "sequenceMaxIdleMSec": options.sequence_max_idle_ms if stateful else 0,
+        "sequenceTimeoutMSec": options.sequence_timeout_ms if stateful else 0,
+        "maxNumSequence": options.max_num_sequence if stateful else 0,
+        "maxSequenceJobQueueSize": options.max_sequence_job_queue_size if stateful else 0,
     }
 
 

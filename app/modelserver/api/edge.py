@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from modelserver.api.answers import JSON, NO_CACHE, error_body
+from modelserver.api.answers import JSON, NO_CACHE, error_body, is_kserve
+from modelserver.api.cors import is_preflight
 from modelserver.api.http_protocol import announced_length, too_large
 from modelserver.api.ids import accept_request_id, make_request_id
 from modelserver.errors import InternalError, ModelServerError
@@ -15,10 +16,13 @@ from modelserver.errors import InternalError, ModelServerError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from modelserver.api.cors import Cors
+
 _log = logging.getLogger("modelserver.api")
 
 # Arguments: client, method, target, HTTP version, status, seconds.
 OnResponse = Callable[[str, str, str, str, int, float], None]
+Check = Callable[[str, Iterable[tuple[bytes, bytes]]], None]
 
 
 class Edge:
@@ -28,22 +32,38 @@ class Edge:
         app: what answers.
         on_response: told about each answer.
         max_body: bytes that a body may have.
+        cors: headers for pages of other origins; with them, browsers' preflights are answered here.
+        check: called with method and headers; raises for requests that are not welcome.
     """
 
-    def __init__(self, app: ASGIApp, on_response: OnResponse, max_body: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        on_response: OnResponse,
+        max_body: int,
+        cors: Cors | None = None,
+        check: Check | None = None,
+    ) -> None:
         self._app = app
         self._on_response = on_response
         self._max_body = max_body
+        self._cors = cors
+        self._check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        call = _Call(scope, receive, send, self._max_body)
+        call = _Call(scope, receive, send, self._max_body, self._cors)
         started = time.perf_counter()
         if len(scope["path"]) > 1:
             scope["path"] = scope["path"].rstrip("/") or "/"
         try:
-            await self._app(scope, call.receive, call.send)
+            if self._cors is not None and is_preflight(scope["method"], scope["headers"]):
+                await call.allow()
+            else:
+                if self._check is not None:
+                    self._check(scope["method"], scope["headers"])
+                await self._app(scope, call.receive, call.send)
         except ModelServerError as error:
             await call.fail(error)
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
@@ -66,14 +86,15 @@ class Edge:
 class _Call:
     """One request on its way through the application."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int, cors: Cors | None) -> None:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self._request_id = accept_request_id(given) if given else make_request_id()
-        self._kserve = scope["path"].startswith("/v1/")
+        self._kserve = is_kserve(scope["path"])
         self._last = scope["http_version"] == "1.0" or (b"connection", b"close") in scope["headers"]
         self._receive = receive
         self._send = send
         self._max_body = max_body
+        self._cors = cors
         self._received = 0
         self._announced = announced_length(scope["headers"])
         self.status = 500
@@ -94,8 +115,17 @@ class _Call:
             headers: list[Any] = [*message.get("headers", ()), *NO_CACHE]
             headers.append((b"x-request-id", self._request_id.encode()))
             headers.append((b"connection", b"close" if self.status >= 400 or self._last else b"keep-alive"))
+            if self._cors is not None:
+                headers += self._cors.missing(name for name, _ in headers)
             message = {**message, "headers": headers}
         await self._send(message)
+
+    async def allow(self) -> None:
+        """The answer to a preflight: what is allowed is said by the headers of every answer."""
+        await self.send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
+        await self.send({"type": "http.response.body", "body": b""})
 
     async def fail(self, error: ModelServerError) -> None:
         if self._begun:

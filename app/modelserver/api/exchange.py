@@ -6,6 +6,7 @@ look at each header, one write per answer. Everything else goes through the ASGI
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 import httptools
+import msgspec
 
 from modelserver.api.answers import JSON, NO_CACHE_BLOCK, clean, error_body, status_line
 from modelserver.api.ids import accept_request_id, make_request_id
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
 
     from modelserver.api.http_protocol import HttpProtocol
     from modelserver.errors import ModelServerError
+
+
+_log = logging.getLogger("modelserver.api")
+
+_pack = msgspec.msgpack.Encoder().encode
+
+# Bytes of an answer in parts that may wait for a client that reads slowly: as many as a whole answer may have
+# by default (max_response_size).
+MAX_UNSENT = 6_553_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +68,15 @@ class _NoEvent:
 
 
 class Exchange:
-    """A request whose body is complete when the endpoint sees it; answered by exactly one :meth:`reply`.
+    """A request whose body is complete when the endpoint sees it.
+
+    It is answered by exactly one :meth:`reply`, or in parts by :meth:`begin`, :meth:`send` and :meth:`end`.
 
     ``headers`` are (name, value) as the client wrote them; what the server itself reads of them is in
     ``announced`` (content length, 0 without one), ``content_type``, ``encoding``, ``deadline_ms`` (0: none)
     and ``request_id`` (the client's or a new one). ``on_disconnect`` is called if the client leaves before
-    the answer.
+    the end of the answer. ``begun`` is the status of an answer in parts between :meth:`begin` and
+    :meth:`end`, otherwise 0.
 
     While it is the connection's current request it stands in for uvicorn's ``RequestResponseCycle``.
     """
@@ -70,6 +84,7 @@ class Exchange:
     __slots__ = (
         "announced",
         "answered",
+        "begun",
         "body",
         "content_type",
         "deadline_ms",
@@ -112,6 +127,7 @@ class Exchange:
         self.response_complete = False
         self.disconnected = False
         self.answered = False
+        self.begun = 0
         self.on_disconnect: Callable[[], None] | None = None
         self.body = b""
         self.pieces: list[bytes] = []
@@ -146,6 +162,10 @@ class Exchange:
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self.pieces = []
 
+    def packed_headers(self) -> bytes:
+        """``headers`` in msgpack, as workers get them."""
+        return _pack(self.headers)
+
     def reply(
         self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
     ) -> None:
@@ -158,6 +178,19 @@ class Exchange:
         self.answered = True
         self.on_disconnect = None
         keep = self.keep_alive and status < 400
+        parts = self._head(status, content_type, extra, phrase)
+        if status != 204:
+            parts.append(b"content-length: %d\r\n" % len(body))
+        parts.append(b"connection: keep-alive\r\n\r\n" if keep else b"connection: close\r\n\r\n")
+        # These have no body, whatever the handler returned: a client would take it for the next answer.
+        if status not in (204, 304) and self.method != b"HEAD":
+            parts.append(body)
+        self.protocol.finish(self, status, b"".join(parts), keep=keep)
+
+    def _head(self, status: int, content_type: str, extra: bytes, phrase: str) -> list[bytes]:
+        cors = self.protocol.cors
+        if cors is not None:
+            extra += cors.lines(extra)
         parts = [
             status_line(status, phrase),
             b"x-request-id: ",
@@ -168,13 +201,80 @@ class Exchange:
         ]
         if content_type:
             parts.append(_type_line(content_type))
-        if status != 204:
-            parts.append(b"content-length: %d\r\n" % len(body))
-        parts.append(b"connection: keep-alive\r\n\r\n" if keep else b"connection: close\r\n\r\n")
-        # These have no body, whatever the handler returned: a client would take it for the next answer.
-        if status not in (204, 304) and self.method != b"HEAD":
-            parts.append(body)
-        self.protocol.finish(self, status, b"".join(parts), keep=keep)
+        return parts
+
+    def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
+        """Writes the head of an answer that comes in parts; the arguments are those of :meth:`reply`.
+
+        A client of HTTP/1.0 gets the parts as they are, and the end of the connection as their end.
+        """
+        if self.answered:
+            return
+        self.answered = True
+        self.begun = status
+        self.keep_alive = self.keep_alive and status < 400
+        parts = self._head(status, content_type, extra, phrase)
+        if self._chunked:
+            parts.append(b"transfer-encoding: chunked\r\n")
+        parts.append(b"connection: keep-alive\r\n\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self._write(b"".join(parts))
+
+    def send(self, part: bytes) -> None:
+        """Writes one part of an answer as one chunk; none for a part without bytes, which would be the end.
+
+        What the client has not taken may be ``MAX_UNSENT`` bytes: a part that comes on top of more ends the
+        connection, and ``on_disconnect`` is called, as for a client that leaves.
+        """
+        if not self.begun or not part or not self._has_body or self.disconnected:
+            return
+        transport = self.protocol.transport
+        if transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > MAX_UNSENT:
+            _log.warning(
+                "Request %s: the client reads its answer too slowly, more than %d bytes wait for it; "
+                "the connection is closed.", self.request_id, MAX_UNSENT
+            )  # fmt: skip
+            transport.abort()
+        else:
+            self._write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)
+
+    def unsent(self) -> int:
+        """The bytes that the client has not taken yet, as far as that is known here."""
+        protocol = getattr(self, "protocol", None)
+        return 0 if protocol is None else protocol.transport.get_write_buffer_size()
+
+    def end(self, complete: bool = True) -> None:
+        """Ends an answer in parts; if it is not ``complete``, the connection, without the last chunk.
+
+        That counts as an answer of 500, which the client cannot be told any more.
+        """
+        if not self.begun:
+            return
+        status, chunked = self.begun, self._chunked
+        self.begun = 0
+        self.on_disconnect = None
+        if complete:
+            self.protocol.finish(self, status, b"0\r\n\r\n" if chunked else b"", keep=self.keep_alive)
+            return
+        transport = self.protocol.transport
+        self.protocol.finish(self, 500, b"", keep=False)
+        if not chunked:
+            # An end in order would be the end of the answer.
+            transport.abort()
+
+    @property
+    def _has_body(self) -> bool:
+        return self.begun not in (204, 304) and self.method != b"HEAD"
+
+    @property
+    def _chunked(self) -> bool:
+        return self.http_version != "1.0" and self._has_body
+
+    def _write(self, data: bytes) -> None:
+        transport = self.protocol.transport
+        if not self.disconnected and not transport.is_closing():
+            transport.write(data)
 
     def fail(self, error: ModelServerError, *, kserve: bool = False, extra: bytes = b"") -> None:
         """Answers with an error."""

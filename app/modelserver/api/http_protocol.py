@@ -22,8 +22,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from modelserver.api.answers import JSON, error_body, status_line
-from modelserver.api.exchange import Exchange, Target
+from modelserver.api.answers import JSON, error_body, is_kserve, status_line
+from modelserver.api.cors import is_preflight
+from modelserver.api.exchange import Exchange, Target, read_target
 from modelserver.api.ids import make_request_id
 from modelserver.errors import BadRequest, InternalError, ModelServerError, PayloadTooLarge
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from uvicorn.config import Config
+
+    from modelserver.api.cors import Cors
+    from modelserver.auth.guard import Guard
 
 _log = logging.getLogger("modelserver.api")
 
@@ -64,6 +68,8 @@ class Listener:
     receive_timeout: float = 60.0
     keep_alive: float = 75.0
     state: ServerState = field(default_factory=ServerState)
+    guard: Guard | None = None
+    cors: Cors | None = None
 
     def check(self, now: float) -> None:
         """Closes the connections that are too slow or idle for too long; to be called every few seconds."""
@@ -78,6 +84,7 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, config: Config, listener: Listener) -> None:
         super().__init__(config, listener.state, {})
         self._listener = listener
+        self.cors = listener.cors
         self._raw_headers: list[tuple[bytes, bytes]] = []
         # Bytes of the pieces that came within a head, of the piece that it began in, and of the last piece.
         self._header_bytes = 0
@@ -158,6 +165,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         parser, hot = self.parser, self._listener.hot
         method = parser.get_method()
+        if self._listener.guard is not None and self._stop(self._listener.guard, method):
+            return
         target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
         if target is None:
             self._take_long_way(method)
@@ -172,6 +181,24 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def _stop(self, guard: Guard, method: bytes) -> bool:
+        """Refuses a request that the guard does not let pass; a browser's preflight has no token."""
+        if self.cors is not None and is_preflight(method.decode(), self._raw_headers):
+            return False
+        error = guard.check(method, self.url, self._raw_headers)
+        if error is None:
+            return False
+        before = self.cycle
+        if before is not None and not before.response_complete:
+            self._refuse(error)
+            return True
+        target = read_target(self.url) or Target("/", b"", "-")
+        version = self.parser.get_http_version()
+        exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive=False)
+        self.cycle = self._exchange = exchange  # type: ignore[assignment]  # see on_headers_complete
+        self._refuse(error, exchange)
+        return True
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self._raw_headers)
@@ -312,7 +339,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Answers a request that is not going to be read to its end, and closes."""
         self._refused = True
         if exchange is not None:
-            exchange.fail(error, kserve=exchange.target.path.startswith("/v1/"))
+            exchange.fail(error, kserve=is_kserve(exchange.target.path))
             return
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
@@ -327,10 +354,14 @@ class HttpProtocol(HttpToolsProtocol):
             # Whatever the application still says to this request goes nowhere.
             cycle.disconnected = True
             cycle.message_event.set()
-        status, body = error_body(error, kserve=self.url.startswith(b"/v1/"))
+        status, body = error_body(error, kserve=is_kserve(self.url.decode("latin-1")))
         self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0)
         head = f"x-request-id: {make_request_id()}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(status_line(status) + head.encode() + b"connection: close\r\n\r\n" + body)
+        if self.cors is not None:
+            head += self.cors.lines(b"").decode("latin-1")
+        self.transport.write(
+            status_line(status) + head.encode("latin-1") + b"connection: close\r\n\r\n" + body
+        )
         self._close_gently()
 
     def _close_gently(self) -> None:

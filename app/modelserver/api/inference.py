@@ -1,4 +1,4 @@
-"""The hot routes: predictions and explanations in all of TorchServe's forms, and KServe's V1 (reference 6.1).
+"""The hot routes: predictions and explanations in all of TorchServe's forms, KServe's V1 and V2.
 
 An endpoint here turns a body into rows, hands them to the model's pool, and turns the answers into a body.
 Bodies are passed on as bytes; the worker decodes them and encodes the answers.
@@ -6,8 +6,11 @@ Bodies are passed on as bytes; the worker decodes them and encodes the answers.
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -17,25 +20,26 @@ from modelserver.api import v1
 from modelserver.api.answers import JSON, header_block
 from modelserver.api.content import form_field, inflate
 from modelserver.api.exchange import Target, read_target
+from modelserver.api.limits import check_size
+from modelserver.api.open_inference import read_inference
+from modelserver.api.sequences import read_sequence, sequence_headers
 from modelserver.batching.request import Request
-from modelserver.errors import BadRequest, HandlerError, ModelServerError, PayloadTooLarge
+from modelserver.batching.sequences import SequencedRequest
+from modelserver.errors import BadRequest, HandlerError, MethodNotAllowed, ModelServerError
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from modelserver.api.exchange import Exchange
+    from modelserver.api.open_inference import Inference
     from modelserver.models.registry import ModelVersion, Registry
 
-_encode_headers = msgspec.msgpack.Encoder().encode
+_log = logging.getLogger("modelserver.api")
 
 # URLs whose meaning is remembered, and the bytes that one may have for that.
 _TARGETS_KEPT = 1024
 _LONGEST_KEPT = 512
-
-# Of one V1 request: its instances, and the bytes of headers and parameters repeated for each of them.
-MAX_INSTANCES = 10_000
-MAX_REPEATED = 64 << 20
 
 # First segments that never name a model in the legacy form `/{model}/predict`.
 _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
@@ -43,7 +47,7 @@ _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path asks for. ``v1``: bodies are KServe's V1. ``query``: query parameters reach the handler."""
+    """What a path asks for. ``v1``, ``v2``: the body is KServe's. ``query``: it reaches the handler."""
 
     model: str
     version: str | None = None
@@ -51,6 +55,12 @@ class Route:
     explain: bool = False
     v1: bool = False
     query: bool = False
+    v2: bool = False
+
+    @property
+    def kserve(self) -> bool:
+        """Whether errors are told as KServe's clients read them."""
+        return self.v1 or self.v2
 
 
 class InferenceApi:
@@ -87,13 +97,15 @@ class InferenceApi:
         """Answers one request, now if it is refused, otherwise when its batch comes back."""
         route: Route = exchange.target.route
         try:
+            if route.v2 and exchange.method != b"POST":
+                raise MethodNotAllowed("POST")
             if exchange.encoding:
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
             model = self._registry.get(route.model or self._unnamed(exchange), route.version)
             model.metrics.request(route.version is not None)
             self._submit(exchange, route, model)
         except ModelServerError as error:
-            exchange.fail(error, kserve=route.v1)
+            exchange.fail(error, kserve=route.kserve)
 
     def _unnamed(self, exchange: Exchange) -> str:
         """The model of ``/invocations``: the query's, the form's, or the only one loaded at start."""
@@ -108,9 +120,19 @@ class InferenceApi:
 
     def _submit(self, exchange: Exchange, route: Route, model: ModelVersion) -> None:
         split = _split(exchange.body, model) if route.v1 else None
+        asked = read_inference(exchange, model) if route.v2 else None
         now = time.monotonic()
-        headers = msgspec.Raw(_encode_headers(exchange.headers))
-        if split is None:
+        names, packed = model.sequence_headers, exchange.packed_headers()
+        if names is not None:
+            mark, packed = read_sequence(packed if asked is None else asked.headers(packed), names)
+        headers = msgspec.Raw(packed)
+        rows: list[Row]
+        bodies: Sequence[bytes]
+        if asked is not None:
+            bodies, key = asked.bodies, (route.explain, asked.extra)
+            check_size(len(bodies), len(asked.extra) + len(bytes(headers)))
+            rows = asked.rows(exchange.request_id, headers, explain=route.explain)
+        elif split is None:
             query = None
             if route.query:
                 query = parse_qsl(exchange.target.query.decode("latin-1"), keep_blank_values=True)
@@ -129,11 +151,23 @@ class InferenceApi:
                 for b in bodies
             ]
             key = (route.explain, split.extra)
-        request = Request(
-            exchange.request_id, rows, bodies, now, key=key, deadline=_deadline(now, model, exchange)
-        )
-        reply = _Reply(exchange, model, route, time.monotonic)
-        request.on_done = reply.split if split is not None else reply.whole
+        deadline = _deadline(now, model, exchange)
+        if asked is not None and asked.timeout is not None:
+            deadline = min(now + asked.timeout, math.inf if deadline is None else deadline)
+        if names is None:
+            request = Request(exchange.request_id, rows, bodies, now, key=key, deadline=deadline)
+            reply = _Reply(exchange, model, route, time.monotonic)
+        else:
+            request = SequencedRequest(
+                exchange.request_id, rows, bodies, now, mark, key=key, deadline=deadline
+            )
+            reply = _SequenceReply(exchange, model, route, time.monotonic)
+        if asked is not None:
+            request.on_done = partial(reply.tensors, asked)
+        elif split is not None:
+            request.on_done = reply.split
+        else:
+            request.on_done, request.on_part = reply.whole, reply.part
         model.pool.submit(request, route.version)
         if not request.done:
             exchange.on_disconnect = lambda: model.pool.cancel(request)
@@ -142,7 +176,7 @@ class InferenceApi:
 class _Reply:
     """Turns an ended request into the answer to its exchange."""
 
-    __slots__ = ("_clock", "_exchange", "_model", "_route")
+    __slots__ = ("_begun", "_clock", "_exchange", "_model", "_route")
 
     def __init__(
         self, exchange: Exchange, model: ModelVersion, route: Route, clock: Callable[[], float]
@@ -151,9 +185,39 @@ class _Reply:
         self._model = model
         self._route = route
         self._clock = clock
+        self._begun = False
+
+    def part(self, request: Request, answer: Answer, content: bytes) -> None:
+        """A part of the body, before :meth:`whole` brings the last one (reference 6.6).
+
+        Better than TorchServe: its internal mark ``ts_stream_next`` is not among the headers.
+        """
+        if not self._begun:
+            self._begun = True
+            queue = f"server-timing: queue;dur={_queued(request) * 1e3:.3f}\r\n"
+            extra = (self._heads(request) + queue).encode("latin-1") + header_block(answer.headers or ())
+            self._exchange.begin(answer.status, answer.content_type, extra, answer.phrase)
+            request.backlog = self._exchange.unsent
+        self._exchange.send(content)
+
+    def _last(self, request: Request) -> None:
+        """The end of an answer in parts. After a failure all that can be done is to break it off."""
+        answered = None if request.error is not None else request.answers[0]
+        if answered is None or answered[0].failed:
+            cause = str(request.error) if answered is None else answered[1].decode("utf-8", "replace")
+            _log.warning("Request %s: the answer broke off after its first part: %s", request.id, cause)
+            self._model.metrics.broken_off()
+            self._exchange.end(complete=False)
+            return
+        self._exchange.send(answered[1])
+        self._extra(request)
+        self._exchange.end()
 
     def whole(self, request: Request) -> None:
-        """The one answer is the body."""
+        """The one answer is the body, or the last part of it."""
+        if self._begun:
+            self._last(request)
+            return
         answered = None if request.error is not None else request.answers[0]
         if answered is None:
             self._error(request)
@@ -169,68 +233,101 @@ class _Reply:
 
     def split(self, request: Request) -> None:
         """The answers are the predictions, or the first failure is everybody's."""
+        joined = self._joined(request, b"instances[%d]: ")
+        if joined is None:
+            return
+        status, headers, predictions = joined
+        key = b"explanations" if self._route.explain else b"predictions"
+        body = v1.join(predictions, request.batch_id if self._model.batches else None, key)
+        self._exchange.reply(status, body, JSON, self._extra(request) + headers)
+
+    def tensors(self, asked: Inference, request: Request) -> None:
+        """The answers are rows of the outputs, or the first failure is everybody's."""
+        joined = self._joined(request, b"row %d: ")
+        if joined is None:
+            return
+        status, headers, contents = joined
+        batch_id = request.batch_id if self._model.batches else None
+        try:
+            body, content_type, length = asked.answer(
+                self._model, contents, self._exchange.request_id, batch_id
+            )
+        except ModelServerError as error:
+            self._exchange.fail(error, kserve=True, extra=self._extra(request))
+            return
+        self._exchange.reply(status, body, content_type, self._extra(request) + headers + length)
+
+    def _joined(self, request: Request, where: bytes) -> tuple[int, bytes, list[bytes]] | None:
+        """Status, header lines and contents of the rows' answers; None if it was answered with a failure.
+
+        ``where`` says which of several rows failed.
+        """
         if request.error is not None:
             self._error(request)
-            return
-        status, headers, predictions = 200, None, []
+            return None
+        status, headers, contents = 200, None, []
         for index, answered in enumerate(request.answers):
             assert answered is not None  # noqa: S101 - a request ends without an error when all are there
             answer, content = answered
             if answer.failed:
-                where = b"instances[%d]: " % index if len(request.rows) > 1 else b""
-                self._failed(request, answer, where + content)
-                return
+                prefix = where % index if len(request.rows) > 1 else b""
+                self._failed(request, answer, prefix + content)
+                return None
             if answer.status != 200:
                 status = answer.status
             headers = headers or answer.headers
-            predictions.append(content)
-        body = v1.join(predictions, request.batch_id if self._model.batches else None)
-        extra = self._extra(request)
-        if headers:
-            extra += header_block(headers)
-        self._exchange.reply(status, body, JSON, extra)
+            contents.append(content)
+        return status, header_block(headers) if headers else b"", contents
 
     def _failed(self, request: Request, answer: Answer, content: bytes) -> None:
         error = HandlerError(content.decode("utf-8", "replace"), answer.status)
         # A handler that failed on a body that was not split: the worker could not know it came by V1.
         error.kserve_status = 500 if answer.status == 503 and request.rows[0].kind == BODY else None
         error.type = answer.error_type  # type: ignore[misc]  # the worker names it
-        self._exchange.fail(error, kserve=self._route.v1, extra=self._extra(request))
+        self._exchange.fail(error, kserve=self._route.kserve, extra=self._extra(request))
 
     def _error(self, request: Request) -> None:
         error = request.error
         if not isinstance(error, ModelServerError):
             error = HandlerError(str(error), 500)
-        extra = _batch_headers(request).encode() if request.batch_id else b""
-        self._exchange.fail(error, kserve=self._route.v1, extra=extra)
+        extra = self._heads(request).encode("latin-1") if request.batch_id else b""
+        self._exchange.fail(error, kserve=self._route.kserve, extra=extra)
 
     def _extra(self, request: Request) -> bytes:
         arrived = request.arrived
-        queue = (request.dispatched or arrived) - arrived
+        queue = _queued(request)
         self._model.metrics.answered(self._clock() - arrived, queue, self._route.version is not None)
         return (
-            f"{_batch_headers(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
+            f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
             f"inference;dur={request.handler_time * 1e3:.3f}\r\n"
-        ).encode()
+        ).encode("latin-1")
+
+    def _heads(self, request: Request) -> str:
+        return f"x-batch-id: {request.batch_id}\r\nx-batch-size: {request.batch_size}\r\n"
 
 
-def _batch_headers(request: Request) -> str:
-    return f"x-batch-id: {request.batch_id}\r\nx-batch-size: {request.batch_size}\r\n"
+class _SequenceReply(_Reply):
+    """The same for a model with sequences: the answer names its own."""
+
+    __slots__ = ("_said",)
+
+    def part(self, request: Request, answer: Answer, content: bytes) -> None:
+        if not self._begun:
+            self._said = answer.headers
+        super().part(request, answer, content)
+
+    def _heads(self, request: Request) -> str:
+        names = self._model.sequence_headers
+        assert names is not None  # noqa: S101 - that is why this class was taken
+        answered = request.answers[0]
+        said = answered[0].headers if answered is not None else getattr(self, "_said", None)
+        own = header_block(sequence_headers(request, names, said or ()))
+        return super()._heads(request) + own.decode("latin-1")
 
 
-def check_size(instances: int, repeated: int) -> None:
-    """Refuses what is small as a body and large as work; ``repeated`` bytes travel with each instance.
-
-    Raises:
-        PayloadTooLarge: names the limit.
-    """
-    if instances > MAX_INSTANCES:
-        raise PayloadTooLarge(f"The request has {instances} instances, {MAX_INSTANCES} are allowed.")
-    if instances * repeated > MAX_REPEATED:
-        raise PayloadTooLarge(
-            f"The {repeated} bytes of headers and parameters are needed for each of {instances} instances, "
-            f"which makes more than the {MAX_REPEATED} bytes that are allowed; send fewer instances at once."
-        )
+def _queued(request: Request) -> float:
+    arrived = request.arrived
+    return (request.dispatched or arrived) - arrived
 
 
 def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:
@@ -266,6 +363,10 @@ def parse_route(path: str) -> Route | None:
             model, _, action = name.partition(":")
             if action in ("predict", "explain") and model:
                 return Route(model, explain=action == "explain", v1=True)
+        case ["v2", "models", model, "infer" | "explain" as verb] if model:
+            return Route(model, explain=verb == "explain", v2=True)
+        case ["v2", "models", model, "versions", version, "infer" | "explain" as verb] if model and version:
+            return Route(model, version, explain=verb == "explain", v2=True)
         case ["invocations"]:
             return Route("", query=True)
         case ["models", model, "invoke"] if model:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
-from modelserver.api.answers import JSON, pretty
+from modelserver.api.answers import JSON, header_pairs, pretty
+from modelserver.api.customized import ask_handler
 from modelserver.api.describe import describe
+from modelserver.api.logging_level import add_logging_level
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest, MethodNotAllowed
+from modelserver.models.changes import Change
 from modelserver.models.options import Registration
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from modelserver.models.registry import Registry, Scaling
+    from modelserver.models.version import ModelVersion
     from modelserver.workers.worker import Worker
 
 _log = logging.getLogger("modelserver.api")
@@ -40,6 +44,7 @@ _REGISTRATION_NUMBERS = (
     "timeout",
 )
 _RUNTIMES = ("python", "python3", "LSP")
+_CHANGES = ("batch_size", "max_batch_delay", "batch_policy", "response_timeout")
 
 
 def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
@@ -54,10 +59,14 @@ def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None
         add(path, api.unregister, methods=["DELETE"])
     add("/models/{name}/{version}/set-default", api.set_default, methods=["PUT"])
     add("/v1/models/{name}", api.kserve_ready, methods=["GET"])
+    add_logging_level(app)
 
 
 class ManagementApi:
-    """One method per route; parameters are read by hand, as leniently as TorchServe's clients expect."""
+    """One method per route; parameters are read by hand, as leniently as TorchServe's clients expect.
+
+    Those that end in ``_by`` know nothing of HTTP but what a response is: gRPC calls them too.
+    """
 
     def __init__(self, registry: Registry, *, model_api: bool) -> None:
         self._registry = registry
@@ -66,7 +75,11 @@ class ManagementApi:
     async def register(self, request: Request) -> Response:
         """POST /models"""
         self._check_model_api()
-        parameters = await Parameters.of_registration(request)
+        return await self.register_by(await Parameters.of_registration(request))
+
+    async def register_by(self, parameters: Parameters) -> Response:
+        """Registers what the parameters name. Raises MethodNotAllowed where models may not be."""
+        self._check_model_api()
         registration = read_registration(parameters)
         model = await self._registry.register(registration)
         workers = list(model.pool.workers)
@@ -88,7 +101,10 @@ class ManagementApi:
 
     async def list_models(self, request: Request) -> Response:
         """GET /models"""
-        parameters = Parameters.of_query(request)
+        return self.list_by(Parameters.of_query(request))
+
+    def list_by(self, parameters: Parameters) -> Response:
+        """The models, ``limit`` of them from ``next_page_token`` on."""
         limit = parameters.integer("limit", PAGE)
         if limit is None or not 0 <= limit <= PAGE:
             limit = PAGE
@@ -101,14 +117,27 @@ class ManagementApi:
         return Response(pretty(answer), media_type=JSON)
 
     async def describe(self, request: Request, name: str, version: str | None = None) -> Response:
-        """GET /models/{name}[/{version}|/all]"""
+        """GET /models/{name}[/{version}|/all]; ``customized`` counts for one version only."""
+        customized = Parameters.of_query(request).boolean("customized") or False
+        return await self.describe_by(name, version, customized=customized)
+
+    async def describe_by(self, name: str, version: str | None, *, customized: bool) -> Response:
+        """The descriptions of a version, or of ``all``."""
         registry = self._registry
         models = registry.versions(name) if version == "all" else [registry.get(name, version)]
+        if customized and version != "all":
+            return await describe_customized(models[0])
         return Response(pretty([describe(model) for model in models]), media_type=JSON)
 
     async def scale(self, request: Request, name: str, version: str | None = None) -> Response:
         """PUT /models/{name}[/{version}]"""
-        parameters = Parameters.of_query(request)
+        return await self.scale_by(Parameters.of_query(request), name, version)
+
+    async def scale_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
+        """Scales to the parameters' ``min_worker`` and ``max_worker``, and changes how the model is served.
+
+        TorchServe knows the workers only, and scales to one where their number is not named.
+        """
         version = version or parameters.text("model_version")
         min_workers = parameters.integer("min_worker", 1) or 0
         max_workers = parameters.integer("max_worker", min_workers) or 0
@@ -116,6 +145,11 @@ class ManagementApi:
             raise BadRequest("max_worker cannot be less than min_worker.")
         if min_workers < 0:
             raise BadRequest(f"min_worker={min_workers}: a whole number of at least 0 is needed")
+        if any(parameters.text(key) is not None for key in _CHANGES):
+            change = read_change(parameters)
+            await self._registry.change(name, version, change)
+            if parameters.text("min_worker") is None and parameters.text("max_worker") is None:
+                return status(200, f'Model "{name}" changed: {change}')
         model = self._registry.get(name, version)
         started = await self._registry.scale(name, version, min_workers, max_workers)
         if not parameters.boolean("synchronous"):
@@ -149,6 +183,19 @@ class ManagementApi:
             raise MethodNotAllowed
 
 
+async def describe_customized(model: ModelVersion) -> Response:
+    """The description with what the handler adds; the status and headers that it set are the answer's.
+
+    Other than in TorchServe the reason phrase is always the standard one.
+    """
+    described = await ask_handler(model)
+    body = pretty([{**describe(model), "customizedMetadata": described.metadata}])
+    answer = described.answer
+    response = Response(b"" if answer.status in (204, 304) else body, answer.status, media_type=JSON)
+    response.raw_headers += header_pairs(answer.headers or ())
+    return response
+
+
 def read_registration(parameters: Parameters) -> Registration:
     """A registration's parameters (reference 5.2).
 
@@ -164,6 +211,12 @@ def read_registration(parameters: Parameters) -> Registration:
     values |= {name: parameters.integer(name) for name in _REGISTRATION_NUMBERS}
     values |= {name: parameters.boolean(name) for name in ("synchronous", "s3_sse_kms")}
     return Registration(**values)
+
+
+def read_change(parameters: Parameters) -> Change:
+    """What a scale request changes beside the workers. Raises BadRequest for a value out of range."""
+    values: dict[str, Any] = {name: parameters.integer(name) for name in _CHANGES if name != "batch_policy"}
+    return Change.of(**values, batch_policy=parameters.text("batch_policy"))
 
 
 def status(code: int, text: str) -> Response:

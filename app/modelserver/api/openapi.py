@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
+
+from modelserver.tensors.datatypes import BYTES, DATATYPES
+from modelserver.tensors.tensor import VARIABLE, elements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.models.signature import Signature
+    from modelserver.tensors.tensor import TensorSpec
 
 Document: TypeAlias = dict[str, Any]
 ListenerKind: TypeAlias = Literal["inference", "management", "metrics", "all"]
@@ -13,9 +22,10 @@ DESCRIPTION = "modelserver serves PyTorch models, with TorchServe's APIs and bat
 
 _OPENAPI = "3.0.1"
 _JSON = "application/json"
-_V2_INFER = "/v2/models/{model_name}/infer"
 _ANY = "*/*"
 
+# Elements that an example shows.
+_LONGEST_EXAMPLE = 8
 _TENSOR = {"name": "input", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
 _ERRORS = {
     400: "The request cannot be understood.",
@@ -37,11 +47,8 @@ _ANSWER_HEADERS = {
 }
 
 
-def describe_listener(kind: ListenerKind, version: str, *, open_inference: bool = False) -> Document:
-    """The document of one listener, or of ``all`` of them in one; ``version`` is the server's.
-
-    ``open_inference``: the V2 route is served too.
-    """
+def describe_listener(kind: ListenerKind, version: str) -> Document:
+    """The document of one listener, or of ``all`` of them in one; ``version`` is the server's."""
     parts = {
         "inference": (_inference_paths,),
         "management": (_management_paths,),
@@ -52,21 +59,22 @@ def describe_listener(kind: ListenerKind, version: str, *, open_inference: bool 
     for part in parts:
         for path, operations in part().items():
             paths.setdefault(path, {}).update(operations)
-    if not open_inference:
-        paths.pop(_V2_INFER, None)
     return _document({"title": TITLE, "description": DESCRIPTION, "version": version}, paths)
 
 
-def describe_model(name: str, version: str | None = None, *, open_inference: bool = False) -> Document:
-    """The document of one model's inference API (reference 6.3), with its real paths."""
+def describe_model(name: str, version: str | None = None, *, signature: Signature | None = None) -> Document:
+    """The document of one model's inference API (reference 6.3), with its real paths.
+
+    With a signature its V2 requests and answers are typed.
+    """
     segment = _segment(name)
     path = f"/predictions/{segment}" + (f"/{_segment(version)}" if version else "")
+    v2 = f"/v2/models/{segment}" + (f"/versions/{_segment(version)}" if version else "")
     paths = {
         path: {"post": _predict("predictions", "Predict with this model.", [])},
         f"/v1/models/{segment}:predict": {"post": _v1("v1_predict", "Predict, V1 protocol.", [])},
+        f"{v2}/infer": {"post": _v2("v2_infer", [], signature)},
     }
-    if open_inference:
-        paths[f"/v2/models/{segment}/infer"] = {"post": _v2("v2_infer", [])}
     return _document({"title": f"RESTful API for: {name}", "version": "1.0.0"}, paths)
 
 
@@ -97,7 +105,7 @@ def _inference_paths() -> Document:
         "/v1/models/{model_name}": {"get": _v1_ready()},
         "/v1/models/{model_name}:predict": {"post": _v1("v1_predict", "Predict, V1 protocol.", [model])},
         "/v1/models/{model_name}:explain": {"post": _v1("v1_explain", "Explain, V1 protocol.", [model])},
-        _V2_INFER: {"post": _v2("v2_infer", [model])},
+        **_v2_paths(model, version),
         "/predictions/{model_name}": {
             "post": _predict("predictions", "Predict with the default version of a model.", [model])
         },
@@ -127,7 +135,20 @@ def _management_paths() -> Document:
         "/models/{model_name}/{model_version}": _model_operations("version_", [model, version]),
         "/models/{model_name}/{model_version}/set-default": {"put": _set_default([model, version])},
         "/v1/models/{model_name}": {"get": _v1_ready()},
+        "/logging": _logging_operations(),
+        **_repository_paths(model),
         **_common_paths(),
+    }
+
+
+def _logging_operations() -> Document:
+    shown = _json_response("The level.", _object({"level": {"type": "string"}}))
+    described = _query("level", "string", "debug, info, warn or error.", example="debug")
+    level = {**described, "required": True}
+    asked, changed = "How much the server logs.", "Change how much the server logs."
+    return {
+        "get": _operation("Management", "getLogLevel", asked, [], {"200": shown}),
+        "put": _operation("Management", "setLogLevel", changed, [level], {"200": shown, **_errors(400)}),
     }
 
 
@@ -202,17 +223,129 @@ def _v1(operation_id: str, summary: str, parameters: list[Document]) -> Document
     return _operation("Inference", operation_id, summary, parameters, responses, body=body)
 
 
-def _v2(operation_id: str, parameters: list[Document]) -> Document:
+def _v2(operation_id: str, parameters: list[Document], signature: Signature | None = None) -> Document:
+    inputs, outputs = (signature.inputs, signature.outputs) if signature is not None else ((), ())
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    length = {
+        "in": "header",
+        "name": "Inference-Header-Content-Length",
+        "description": "Bytes of the JSON, where tensors in binary form follow it.",
+        "schema": {"type": "integer"},
+    }
+    example = {"inputs": [_example(spec) for spec in inputs] or [_TENSOR]}
     body = _json_body(
-        "Tensors; the first dimension of each is the batch.", _ref("V2Request"), example={"inputs": [_TENSOR]}
+        "Tensors; the first dimension of each is the batch.",
+        _typed("V2Request", "inputs", inputs),
+        example=example,
     )
-    answer = _json_response("Tensors.", _ref("V2Response"))
+    answer = _json_response("Tensors.", _typed("V2Response", "outputs", outputs))
+    for described in (body, answer):
+        described["content"]["application/octet-stream"] = binary
+    parameters = [*parameters, length]
     responses = {
         "200": {**answer, "headers": _answer_headers()},
         **_errors(400, 404, 413, 500, 503, 504, 507),
     }
     summary = "Infer, V2 (Open Inference) protocol."
     return _operation("Inference", operation_id, summary, parameters, responses, body=body)
+
+
+def _typed(schema: str, side: str, specs: Sequence[TensorSpec]) -> Document:
+    """The schema of all requests or answers, and what the model's signature says of the tensors of one."""
+    if not specs:
+        return _ref(schema)
+    tensors: Document = {"type": "array", "items": {"oneOf": [_typed_tensor(spec) for spec in specs]}}
+    if side == "inputs":
+        tensors |= {"minItems": len(specs), "maxItems": len(specs)}
+    return {"allOf": [_ref(schema), _object({side: tensors})]}
+
+
+def _typed_tensor(spec: TensorSpec) -> Document:
+    rank = len(spec.shape)
+    shape = {
+        "type": "array",
+        "items": {"type": "integer", "format": "int64"},
+        "minItems": rank,
+        "maxItems": rank,
+        "description": f"{list(spec.shape)}; -1 is any size.",
+    }
+    own = {"name": {"type": "string", "enum": [spec.name]}, "shape": shape}
+    own["datatype"] = {"type": "string", "enum": [spec.datatype]}
+    return {"allOf": [_ref("V2Tensor"), _object(own)]}
+
+
+def _example(spec: TensorSpec) -> Document:
+    shape = [1 if size == VARIABLE else size for size in spec.shape]
+    tensor = {"name": spec.name, "shape": shape, "datatype": spec.datatype}
+    count = elements(shape)
+    if spec.datatype == BYTES:
+        return {**tensor, "data": ["text"] * min(count, _LONGEST_EXAMPLE)}
+    datatype = DATATYPES[spec.datatype]
+    if count > _LONGEST_EXAMPLE:
+        return {**tensor, "parameters": {"binary_data_size": count * datatype.width}}
+    value = {bool: True, int: 1, float: 1.0}[datatype.json_type]
+    return {**tensor, "data": [value] * count}
+
+
+def _v2_paths(model: Document, version: Document) -> Document:
+    one = "/v2/models/{model_name}"
+    paths: Document = {
+        "/v2": {"get": _v2_get("v2_server", "Name, version and extensions of the server.", [], "V2Server")},
+        "/v2/health/live": {"get": _v2_get("v2_live", "Whether the server lives.", [], "V2Live")},
+        "/v2/health/ready": {"get": _v2_get("v2_ready", "Whether all models are ready.", [], "V2Ready", 503)},
+        "/v2/models": {"get": _v2_get("v2_models", "List the models.", [], "V1Models")},
+        **_repository_paths(model),
+    }
+    for prefix, path, where in (
+        ("", one, [model]),
+        ("version_", f"{one}/versions/{{model_version}}", [model, version]),
+    ):
+        metadata = _v2_get(f"v2_{prefix}model", "Inputs and outputs of a model.", where, "V2Model", 404)
+        ready = _v2_get(
+            f"v2_{prefix}modelReady", "Whether a model is ready.", where, "V2ModelReady", 404, 503
+        )
+        paths[path] = {"get": metadata}
+        paths[f"{path}/ready"] = {"get": ready}
+        paths[f"{path}/infer"] = {"post": _v2(f"v2_{prefix}infer", where)}
+    return paths
+
+
+def _v2_get(
+    operation_id: str, summary: str, parameters: list[Document], schema: str, *errors: int
+) -> Document:
+    responses = {"200": _json_response(summary, _ref(schema)), **_errors(*errors)}
+    return _operation("Open Inference", operation_id, summary, parameters, responses)
+
+
+def _repository_paths(model: Document) -> Document:
+    entries = {"type": "array", "items": _ref("RepositoryModel")}
+    index = _json_body(
+        "Which are wanted.",
+        _object({"ready": {"type": "boolean", "default": False}}),
+        example={},
+        required=False,
+    )
+    body = _json_body("Nothing needs to be said.", _object({}), example={}, required=False)
+
+    def change(verb: str, summary: str, *statuses: int) -> Document:
+        done = _object({"name": {"type": "string"}, verb: {"type": "boolean"}}, required=["name", verb])
+        responses = {"200": _json_response("Done.", done), **_errors(*statuses)}
+        return _operation("Repository", f"repository_{verb}", summary, [model], responses, body=body)
+
+    listed = {"200": _json_response("The models.", entries), **_errors(400)}
+    summary = "The loaded models, and those of the model store that could be loaded."
+    load = change(
+        "load", "Load a model from the model store, also one that is loaded.", 400, 404, 405, 500, 503
+    )
+    return {
+        "/v2/repository/index": {
+            "post": _operation("Repository", "repository_index", summary, [], listed, body=index)
+        },
+        "/v2/repository/models/{model_name}/load": {"post": load},
+        "/v2/repository/models/{model_name}/unload": {
+            "post": change("unload", "Unload all versions of a model.", 400, 404, 405)
+        },
+    }
 
 
 def _v1_list() -> Document:
@@ -315,7 +448,15 @@ def _describe(operation_id: str, parameters: list[Document]) -> Document:
         **_errors(404, 500, 503),
     }
     summary = "Describe a model: settings, queue, workers."
-    return _operation("Management", operation_id, summary, parameters, responses)
+    own = [
+        _query(
+            "customized",
+            "boolean",
+            "Ask the handler too, through a worker; not for `all`.",
+            default=False,
+        )
+    ]
+    return _operation("Management", operation_id, summary, [*parameters, *own], responses)
 
 
 def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) -> Document:
@@ -323,16 +464,21 @@ def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) 
         _query("min_worker", "integer", "Workers at least.", default=1, example=2),
         _query("max_worker", "integer", "Workers at most; by default min_worker."),
         _query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
+        _query("batch_size", "integer", "Instances of a batch from now on; workers stay unless named."),
+        _query("max_batch_delay", "integer", "Milliseconds that the oldest may wait, from now on."),
+        _query("batch_policy", "string", "When a batch goes, from now on: window, greedy or adaptive."),
+        _query("response_timeout", "integer", "Seconds a worker may take for a batch, from now on."),
     ]
     if not has_version:
         own.append(_query("model_version", "string", "The version; by default the default one."))
     responses = {
-        "200": _json_response("The workers are ready.", _ref("Status")),
+        "200": _json_response("The workers are ready, or the settings changed.", _ref("Status")),
         "202": _json_response("The change has begun.", _ref("Status")),
         "206": _json_response("Fewer workers than asked for so far.", _ref("Status")),
         **_errors(400, 404, 500, 507),
     }
-    return _operation("Management", operation_id, "Scale a model's workers.", [*parameters, *own], responses)
+    summary = "Scale a model's workers, or change how it is served."
+    return _operation("Management", operation_id, summary, [*parameters, *own], responses)
 
 
 def _unregister(operation_id: str, parameters: list[Document]) -> Document:
@@ -478,7 +624,13 @@ def _model_description() -> Document:
             "deviceIds": {"type": "array", "items": {"type": "integer"}},
             "workers": {"type": "array", "items": _worker()},
             "jobQueueStatus": queue,
+            "sequences": _object({"living": {"type": "integer"}, "waiting": {"type": "integer"}}),
             "batching": _effective_batching(),
+            "customizedMetadata": {
+                "type": "object",
+                "description": "What the handler says of itself; with `customized=true` only.",
+                "additionalProperties": True,
+            },
         }
     )
 
@@ -533,10 +685,34 @@ def _v1_schemas() -> Document:
 
 def _v2_schemas() -> Document:
     text: Document = {"type": "string"}
-    parameters = {"type": "object", "additionalProperties": True}
+    parameters: Document = {"type": "object", "additionalProperties": True}
+    sizes = {"type": "array", "items": {"type": "integer", "format": "int64"}}
+    spec = _object({"name": text, "datatype": text, "shape": sizes}, required=["name", "datatype", "shape"])
+    specs = {"type": "array", "items": spec, "description": "-1 is any size."}
+    texts = {"type": "array", "items": text}
+    flag = {"type": "boolean"}
     asked = _object({"name": text, "parameters": parameters}, required=["name"])
     tensors = {"type": "array", "items": _ref("V2Tensor")}
     return {
+        "V2Server": _object(
+            {"name": text, "version": text, "extensions": texts}, required=["name", "version", "extensions"]
+        ),
+        "V2Live": _object({"live": flag}, required=["live"]),
+        "V2Ready": _object({"ready": flag}, required=["ready"]),
+        "V2ModelReady": _object({"name": text, "ready": flag}, required=["name", "ready"]),
+        "V2Model": _object(
+            {"name": text, "versions": texts, "platform": text, "inputs": specs, "outputs": specs},
+            required=["name", "platform", "inputs", "outputs"],
+        ),
+        "RepositoryModel": _object(
+            {
+                "name": text,
+                "version": text,
+                "state": {"type": "string", "enum": ["READY", "LOADING", "UNAVAILABLE"]},
+                "reason": text,
+            },
+            required=["name", "state", "reason"],
+        ),
         "V2Tensor": _object(
             {
                 "name": text,

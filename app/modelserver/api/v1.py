@@ -84,9 +84,12 @@ def _unreadable(error: Exception) -> BadRequest:
     return BadRequest(f"can't Unmarshal body: Unrecognized request format: {reason}")
 
 
-def join(predictions: Sequence[bytes], batch_id: str | None) -> bytes:
-    """A success body; with a batch id in the KServe batcher's form, whose key order is fixed."""
-    joined = b",".join(predictions)
+def join(answers: Sequence[bytes], batch_id: str | None, key: bytes = b"predictions") -> bytes:
+    """A success body; with a batch id in the KServe batcher's form, whose key order is fixed.
+
+    ``key`` is what the answers stand under: ``explanations`` for those (kserve reference 4).
+    """
+    joined = b'"' + key + b'":[' + b",".join(answers) + b"]}"
     if batch_id is None:
-        return b'{"predictions":[' + joined + b"]}"
-    return b'{"message":"","batchId":"' + batch_id.encode() + b'","predictions":[' + joined + b"]}"
+        return b"{" + joined
+    return b'{"message":"","batchId":"' + batch_id.encode() + b'",' + joined

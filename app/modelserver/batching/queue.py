@@ -21,6 +21,12 @@ from modelserver.batching.policies import Policy, Waiting
 from modelserver.batching.request import Batch, Parcel, Request
 
 
+class Alone:
+    """The key of a request that shares no batch: there is nothing for it to wait for."""
+
+    __slots__ = ()
+
+
 class QueueFull(Exception):
     """No place for another request; ``reason`` is ``requests`` or ``bytes``."""
 
@@ -64,6 +70,21 @@ class BatchQueue:
         self._spare: Lane | None = None
         self._places = itertools.count()
 
+    def reconfigure(self, batch_size: int, policy: Policy) -> None:
+        """Batches are formed so from now on; what waits is cut anew where it would be too large."""
+        self.batch_size = batch_size
+        self.policy = policy
+        for lane in self._lanes.values():
+            if any(parcel.count > batch_size for parcel in lane.parcels):
+                lane.parcels = deque(piece for parcel in lane.parcels for piece in self._cut(parcel))
+
+    def _cut(self, parcel: Parcel) -> list[Parcel]:
+        """The parcel, in pieces that fit into a batch."""
+        size, end = self.batch_size, parcel.start + parcel.count
+        starts = range(parcel.start, end, size)
+        parcel.request.waiting += len(starts) - 1
+        return [Parcel(parcel.request, start, min(size, end - start)) for start in starts]
+
     def __len__(self) -> int:
         return self.requests
 
@@ -104,8 +125,10 @@ class BatchQueue:
             request.waiting += 1
             lane.instances += parcel.count
             self._count(int(first), parcel.count, request.nbytes if first else 0)
+        # The batch size may have become smaller meanwhile.
+        pieces = (piece for parcel in parcels for piece in self._cut(parcel))
         # Batches of several workers may come back in any order.
-        lane.parcels = deque(sorted((*parcels, *lane.parcels), key=_place))
+        lane.parcels = deque(sorted((*pieces, *lane.parcels), key=_place))
 
     def remove(self, request: Request) -> None:
         """Takes out what of the request still waits."""
@@ -165,6 +188,8 @@ class BatchQueue:
         due = self.policy.due(waiting, now)
         if due <= now:
             return due
+        if isinstance(lane.key, Alone):
+            return now
         # Waiting past the deadline of one of them would be waiting for nothing.
         deadlines = (parcel.request.deadline for parcel in parcels)
         return now if any(deadline is not None and deadline <= due for deadline in deadlines) else due

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelserver.ids import make_uuid
 
@@ -17,12 +17,16 @@ class Request:
 
     ``key``: only requests of equal key may share a batch. ``arrived`` and ``deadline`` are seconds of the
     queue's clock. Exactly one of :meth:`deliver` (for the last missing answer) and :meth:`fail` ends the
-    request; ``on_done`` is called once, then. ``place`` and ``waiting`` (parcels) are the queue's own.
+    request; ``on_done`` is called once, then. Before that ``on_part`` is called with each part of an answer
+    that comes in parts (its status and headers count in the first only); None where none can be taken.
+    ``backlog`` tells how many bytes of the parts its client has not taken yet, if that is known.
+    ``place`` and ``waiting`` (parcels) are the queue's own, ``worker`` (which got it last) is the pool's.
     """
 
     __slots__ = (
         "answers",
         "arrived",
+        "backlog",
         "batch_id",
         "batch_size",
         "bodies",
@@ -36,10 +40,12 @@ class Request:
         "missing",
         "nbytes",
         "on_done",
+        "on_part",
         "place",
         "requeued",
         "rows",
         "waiting",
+        "worker",
     )
 
     def __init__(
@@ -60,6 +66,9 @@ class Request:
         self.key = key
         self.deadline = deadline
         self.on_done = on_done
+        self.on_part: Callable[[Request, Answer, bytes], None] | None = None
+        self.backlog: Callable[[], int] | None = None
+        self.worker: Any = None
         self.answers: list[tuple[Answer, bytes] | None] = [None] * len(rows)
         self.missing = len(rows)
         self.nbytes = sum(map(len, bodies))
@@ -110,10 +119,10 @@ class Parcel:
 class Batch:
     """Parcels handed to a worker together.
 
-    ``reason`` says why it went: ``size``, ``delay``, ``idle`` or ``flush``.
+    ``reason`` says why it went: ``size``, ``delay``, ``idle`` or ``flush``. ``heard_at`` is the worker's own.
     """
 
-    __slots__ = ("id", "parcels", "reason", "sent_at", "sequence", "size")
+    __slots__ = ("heard_at", "id", "parcels", "reason", "sent_at", "sequence", "size")
 
     def __init__(self, parcels: list[Parcel], size: int, reason: str) -> None:
         self.id = make_uuid()
@@ -121,7 +130,26 @@ class Batch:
         self.size = size
         self.reason = reason
         self.sent_at = 0.0
+        self.heard_at = 0.0
         self.sequence = -1
+
+    def request_of(self, row: int) -> Request | None:
+        """Whose the row at this position is; None if there is no such row."""
+        for parcel in self.parcels:
+            if row < parcel.count:
+                return parcel.request
+            row -= parcel.count
+        return None
+
+    def rows_of(self, request: Request) -> list[int]:
+        """The positions of the request's rows."""
+        rows: list[int] = []
+        position = 0
+        for parcel in self.parcels:
+            if parcel.request is request:
+                rows += range(position, position + parcel.count)
+            position += parcel.count
+        return rows
 
     def contents(self) -> tuple[list[Row], list[bytes]]:
         """The rows and their bytes, in the order of the batch."""

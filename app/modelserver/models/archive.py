@@ -39,11 +39,15 @@ class ModelArchive:
 
         Raises ``InvalidModel``. An archive may have a file of such a name; then that file is meant.
         """
-        check_handler(handler)
+        try:
+            check_handler(handler)
+        except InvalidModel as error:
+            raise _of_archive(error, self.url) from error
         module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names and not (self.model_dir / f"{top}.py").is_file():
-            raise InvalidModel(f"Invalid handler {handler!r}: {top} is a module of Python itself.")
+            problem = f"Invalid handler {handler!r}: {top} is a module of Python itself."
+            raise _of_archive(InvalidModel(problem), self.url)
 
     def close(self) -> None:
         """Delete what was unpacked; directories of the model store stay. May be called again."""
@@ -56,6 +60,18 @@ class ModelArchive:
         if self.downloaded is not None:
             with contextlib.suppress(OSError):
                 self.downloaded.unlink(missing_ok=True)
+
+
+def nameless(url: str, manifest: Manifest) -> InvalidModel:
+    """The refusal of an archive whose name neither its manifest nor the registration tells.
+
+    An archive without a manifest can be served if the registration gives name and handler, as in TorchServe.
+    """
+    problem = "is missing" if manifest.missing else "has no modelName"
+    return InvalidModel(
+        f"Model name is not defined. Archive {url!r}: {MANIFEST_PATH} {problem}, "
+        "and the registration gives no model_name."
+    )
 
 
 def open_archive(
@@ -97,9 +113,10 @@ def _unpack(path: Path, url: str, model_dir: Path, limits: Limits | None) -> Non
 def _described(archive: ModelArchive, name: str) -> ModelArchive:
     """The archive with its manifest and configuration read."""
     data = _read(archive.model_dir, MANIFEST_PATH)
-    if data is None:
-        raise InvalidModel(f"Invalid archive {name!r}: {MANIFEST_PATH} is missing.")
-    manifest = parse_manifest(data)
+    try:
+        manifest = Manifest(missing=True) if data is None else parse_manifest(data)
+    except InvalidModel as error:
+        raise _of_archive(error, archive.url) from error
     if manifest.handler is not None:
         archive.check_handler(manifest.handler)
     return ModelArchive(
@@ -110,6 +127,11 @@ def _described(archive: ModelArchive, name: str) -> ModelArchive:
         temporary=archive.temporary,
         downloaded=archive.downloaded,
     )
+
+
+def _of_archive(error: InvalidModel, url: str) -> InvalidModel:
+    """The error in the words that clients of TorchServe know, and the archive behind them."""
+    return InvalidModel(f"{error.message} Archive: {url!r}.")
 
 
 def _config_text(model_dir: Path, file: str | None, name: str) -> str | None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import yaml
 
 from modelserver.errors import InvalidModel
+from modelserver.models.config_keys import BATCH_POLICIES, CONFIG_KEYS, KNOWN, TORCHRUN_KEYS
+from modelserver.models.config_values import LARGEST, CorrectedError, shown, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping
 
-# What fits TorchServe's own integers: more is a mistake, and would not fit a clock.
-LARGEST = 2**31 - 1
+    from modelserver.models.signature import Signature
 
-BATCH_POLICIES = ("adaptive", "greedy", "window")
-_DEVICE_TYPES = ("cpu", "gpu")
-_PARALLEL_TYPES = ("pp", "tp", "pptp", "custom", "")
+__all__ = ["BATCH_POLICIES", "LARGEST", "Batcher", "ModelConfig", "Torchrun", "parse_model_config"]
+
 _LARGEST_DOCUMENT = 100_000  # nodes, aliases followed
+# How alike an unknown key must be to one of ours to be taken for a slip of the pen.
+_LIKENESS = 0.85
+_LONGEST = 64
+_LOOKED_AT = 200  # unknown keys
+# Of one worker; a number beyond it is a mistake.
+MAX_PROCESSES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,14 @@ class Batcher:
     max_latency: int = 500
     timeout: int = 60
     given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Torchrun:
+    """The ``torchrun:`` block: a worker is ``processes`` processes, of ``threads`` threads each if given."""
+
+    processes: int = 1
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +64,7 @@ class ModelConfig:
     device_ids: tuple[int, ...] | None = None
     parallel_type: str | None = None
     parallel_level: int | None = None
-    torchrun: Mapping[str, object] | None = None
+    torchrun: Torchrun | None = None
     max_retry_timeout: int | None = None
     client_timeout_ms: int | None = None
     job_queue_size: int | None = None
@@ -65,46 +80,40 @@ class ModelConfig:
     batch_policy: Literal["adaptive", "greedy", "window"] | None = None
     split_instances: bool | None = None
     batcher: Batcher | None = None
+    signature: Signature | None = None
     raw: Mapping[str, object] = field(default_factory=dict)
 
 
 def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
     """Read the file; the list holds a line for every value that was passed over or corrected.
 
-    Raises InvalidModel when it is no YAML mapping of plain data, and for a ``batchPolicy``,
-    ``splitInstances`` or ``batcher`` that cannot be meant.
+    Values of the wrong type are left out with such a line, as in TorchServe (reference 9). Raises
+    InvalidModel when it is no YAML mapping of plain data, and for a ``batchPolicy``, ``splitInstances``,
+    ``batcher`` or ``torchrun`` that cannot be meant: a model that needs four processes is not served by one.
     """
     document = _load(text)
     warnings: list[str] = []
     values: dict[str, object] = {}
-    for key, (name, read) in _KEYS.items():
-        if document.get(key) is None:
+    for key in CONFIG_KEYS.values():
+        value = document.get(key.name)
+        if value is None:
             continue
         try:
-            values[name] = read(document[key])
-        except _CorrectedError as error:
-            values[name] = error.value
-            warnings.append(f"model-config.yaml: {key}={document[key]}: {error}, {error.value} is used")
+            values[key.field] = key.values.read(value)
+        except CorrectedError as error:
+            values[key.field] = error.value
+            warnings.append(f"model-config.yaml: {key.name}={value}: {error}, {error.value} is used")
         except ValueError as error:
-            warnings.append(f"model-config.yaml: {key}={_shown(document[key])} is ignored: {error}")
+            if key.strict:
+                raise InvalidModel(f"model-config.yaml: {key.name}={shown(value)}: {error}") from None
+            warnings.append(f"model-config.yaml: {key.name}={shown(value)} is ignored: {error}")
+    if "torchrun" in values:
+        values["torchrun"] = _torchrun(cast("dict[str, object]", values["torchrun"]), warnings)
     if "batcher" in document:
         values["batcher"] = _batcher(document["batcher"], warnings)
+    values["split_instances"] = _split_instances(document.get("splitInstances"))
     warnings += _misspelt(document)
-    config = ModelConfig(
-        batch_policy=_batch_policy(document.get("batchPolicy")),
-        split_instances=_split_instances(document.get("splitInstances")),
-        raw=document,
-        **cast("dict[str, Any]", values),
-    )
-    return config, warnings
-
-
-class _CorrectedError(Exception):
-    """A value outside its range that has a nearest one inside."""
-
-    def __init__(self, message: str, value: int) -> None:
-        super().__init__(message)
-        self.value = value
+    return ModelConfig(raw=document, **cast("dict[str, Any]", values)), warnings
 
 
 def _load(text: str) -> dict[str, object]:
@@ -115,7 +124,7 @@ def _load(text: str) -> dict[str, object]:
     except (ValueError, OverflowError, RecursionError, KeyError, AttributeError) as error:
         # PyYAML lets these out of impossible dates, endless numbers and bottomless nesting, without a line.
         reason = str(error) or type(error).__name__
-        raise InvalidModel(f"model-config.yaml: cannot be read: {_shown(reason)}") from None
+        raise InvalidModel(f"model-config.yaml: cannot be read: {shown(reason)}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -133,8 +142,12 @@ def _line(error: yaml.YAMLError, text: str) -> int:
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-    return " ".join(str(problem).split())
+    problem = " ".join(
+        str(getattr(error, "problem", None) or getattr(error, "reason", None) or error).split()
+    )
+    if isinstance(error, yaml.constructor.ConstructorError) and "tag" in problem:
+        return f"{problem}: only plain values are allowed, nothing that Python would have to build"
+    return problem
 
 
 def _is_too_large(document: object) -> bool:
@@ -151,93 +164,33 @@ def _is_too_large(document: object) -> bool:
     return True
 
 
-def _integer(minimum: int) -> Callable[[object], int]:
-    """A whole number; a smaller one than ``minimum`` is an error."""
-
-    def read(value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= LARGEST:
-            return value
-        bound = f"at most {LARGEST}" if isinstance(value, int) and value > LARGEST else f"at least {minimum}"
-        raise ValueError(f"a whole number of {bound} is needed")
-
-    return read
-
-
-def _raised_to_one(value: object) -> int:
-    """A whole number; one below 1 becomes 1."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError("a whole number of at least 1 is needed")  # noqa: TRY004 - as for all values
-    if value > LARGEST:
-        raise ValueError(f"a whole number of at most {LARGEST} is needed")
-    if value < 1:
-        raise _CorrectedError("a whole number of at least 1 is needed", 1)
-    return value
+def _torchrun(block: Mapping[str, object], warnings: list[str]) -> Torchrun:
+    for key in block:
+        if key not in TORCHRUN_KEYS:
+            near = nearest(str(key), TORCHRUN_KEYS)
+            hint = f"; did you mean {near}?" if near else " and is ignored"
+            warnings.append(f"model-config.yaml: torchrun.{shown(key)} is not a known setting{hint}")
+    for key, only in (("nnodes", ("1", "1:1")), ("node-rank", ("0",))):
+        if str(block.get(key, only[0])) not in only:
+            raise InvalidModel(
+                f"model-config.yaml: torchrun.{key}={shown(block[key])}: only {only[0]} is possible, "
+                "a worker lives on one machine"
+            )
+    processes = _count(block, "nproc-per-node")
+    if processes is not None and processes > MAX_PROCESSES:
+        raise InvalidModel(
+            f"model-config.yaml: torchrun.nproc-per-node={processes}: at most {MAX_PROCESSES} is possible"
+        )
+    return Torchrun(1 if processes is None else processes, _count(block, "OMP_NUMBER_THREADS"))
 
 
-def _boolean(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ValueError("true or false is needed")
-
-
-def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if isinstance(value, str) and value.lower() in choices:
-            return value.lower()
-        raise ValueError(f"one of {', '.join(filter(None, choices))} is needed")
-
-    return read
-
-
-def _device_ids(value: object) -> tuple[int, ...]:
-    number = _integer(0)
-    if isinstance(value, list):
-        return tuple(number(item) for item in value)
-    raise ValueError("a list of whole numbers is needed")
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    if isinstance(value, dict):
-        return value
-    raise ValueError("a mapping is needed")
-
-
-_KEYS: dict[str, tuple[str, Callable[[object], object]]] = {
-    "minWorkers": ("min_workers", _raised_to_one),
-    "maxWorkers": ("max_workers", _integer(0)),
-    "batchSize": ("batch_size", _raised_to_one),
-    "maxBatchDelay": ("max_batch_delay", _integer(0)),
-    "responseTimeout": ("response_timeout", _integer(1)),
-    "startupTimeout": ("startup_timeout", _integer(1)),
-    "deviceType": ("device_type", _one_of(_DEVICE_TYPES)),
-    "deviceIds": ("device_ids", _device_ids),
-    "parallelType": ("parallel_type", _one_of(_PARALLEL_TYPES)),
-    "parallelLevel": ("parallel_level", _integer(0)),
-    "torchrun": ("torchrun", _mapping),
-    "maxRetryTimeoutInSec": ("max_retry_timeout", _integer(0)),
-    "clientTimeoutInMills": ("client_timeout_ms", _integer(0)),
-    "jobQueueSize": ("job_queue_size", _integer(0)),
-    "useJobTicket": ("use_job_ticket", _boolean),
-    "useVenv": ("use_venv", _boolean),
-    "sequenceBatching": ("sequence_batching", _boolean),
-    "continuousBatching": ("continuous_batching", _boolean),
-    "asyncCommunication": ("async_communication", _boolean),
-    "sequenceMaxIdleMSec": ("sequence_max_idle_ms", _integer(0)),
-    "sequenceTimeoutMSec": ("sequence_timeout_ms", _integer(0)),
-    "maxNumSequence": ("max_num_sequence", _raised_to_one),
-    "maxSequenceJobQueueSize": ("max_sequence_job_queue_size", _raised_to_one),
-}
-_OWN_KEYS = ("batchPolicy", "splitInstances", "batcher")
-
-
-def _batch_policy(value: object) -> Literal["adaptive", "greedy", "window"] | None:
-    if value is None:
+def _count(block: Mapping[str, object], key: str) -> int | None:
+    if block.get(key) is None:
         return None
-    if isinstance(value, str) and value.lower() in BATCH_POLICIES:
-        return cast("Literal['adaptive', 'greedy', 'window']", value.lower())
-    raise InvalidModel(
-        f"model-config.yaml: batchPolicy={_shown(value)}: one of {', '.join(BATCH_POLICIES)} is needed"
-    )
+    try:
+        return cast("int", whole(1).read(block[key]))
+    except ValueError as error:
+        raise InvalidModel(f"model-config.yaml: torchrun.{key}={shown(block[key])}: {error}") from None
 
 
 def _split_instances(value: object) -> bool | None:
@@ -245,7 +198,7 @@ def _split_instances(value: object) -> bool | None:
         return None
     if isinstance(value, bool):
         return value
-    raise InvalidModel(f"model-config.yaml: splitInstances={_shown(value)}: true, false or auto is needed")
+    raise InvalidModel(f"model-config.yaml: splitInstances={shown(value)}: true, false or auto is needed")
 
 
 _BATCHER_FIELDS = {
@@ -262,14 +215,14 @@ def _batcher(block: object, warnings: list[str]) -> Batcher:
         return Batcher()
     if not isinstance(block, dict):
         raise InvalidModel(
-            f"model-config.yaml: batcher={_shown(block)}: a mapping of maxBatchSize, maxLatency and "
+            f"model-config.yaml: batcher={shown(block)}: a mapping of maxBatchSize, maxLatency and "
             "timeout is needed"
         )
     values: dict[str, int] = {}
     for key, value in block.items():
         name = _BATCHER_FIELDS.get(key)
         if name is None:
-            warnings.append(f"model-config.yaml: batcher.{_shown(key)} is not a known setting and is ignored")
+            warnings.append(f"model-config.yaml: batcher.{shown(key)} is not a known setting and is ignored")
         elif name in values:
             raise InvalidModel(f"model-config.yaml: batcher.{key} is given twice, in two spellings")
         elif value is not None:
@@ -284,24 +237,26 @@ def _positive(key: str, value: object) -> int:
     if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= LARGEST:
         return number
     raise InvalidModel(
-        f"model-config.yaml: batcher.{key}={_shown(value)}: a whole number from 1 to {LARGEST} is needed"
+        f"model-config.yaml: batcher.{key}={shown(value)}: a whole number from 1 to {LARGEST} is needed"
     )
 
 
 def _misspelt(document: Mapping[str, object]) -> list[str]:
-    """Keys are the author's own except where they differ from one of ours by case or ``_`` only."""
-    known = {_plain(key): key for key in (*_KEYS, *_OWN_KEYS)}
+    """Keys are the author's own, except where they are very like one that counts."""
+    unknown = [key for key in document if isinstance(key, str) and key not in KNOWN and len(key) <= _LONGEST]
     return [
-        f"model-config.yaml: {key} is not a setting of the server; did you mean {known[_plain(key)]}?"
-        for key in document
-        if isinstance(key, str) and _plain(key) in known and key not in known.values()
+        f"model-config.yaml: {key} is not a setting of the server; did you mean {near}?"
+        for key in unknown[:_LOOKED_AT]
+        if (near := nearest(key, KNOWN))
     ]
+
+
+def nearest(key: str, known: Iterable[str]) -> str | None:
+    """The known key that this one is very like, case and ``_`` aside."""
+    plain = {_plain(name): name for name in sorted(known)}
+    found = difflib.get_close_matches(_plain(key), plain, n=1, cutoff=_LIKENESS)
+    return plain[found[0]] if found else None
 
 
 def _plain(key: str) -> str:
     return key.replace("_", "").replace("-", "").lower()
-
-
-def _shown(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= 80 else text[:79] + "…"

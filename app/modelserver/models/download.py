@@ -12,18 +12,18 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 from uuid import uuid4
 
-import httpx
-
 from modelserver.errors import Conflict, DownloadFailed, InternalError
-from modelserver.models.urls import CheckedTransport, Resolver, UrlPolicy, resolve_host, scheme
+from modelserver.models.urls import Resolver, UrlPolicy, resolve_host
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
+
+    import httpx
 
 Progress = Callable[[int, "int | None"], None]
 """Called with the bytes that have arrived and, where known, the bytes to come in all."""
@@ -51,6 +51,11 @@ class Network:
     transport: httpx.AsyncBaseTransport | None = None
 
 
+async def load_client() -> None:
+    """Import the HTTP client (60 ms) in a thread, so that a server that serves goes on serving."""
+    await asyncio.to_thread(import_module, "modelserver.models.fetching")
+
+
 async def download(
     url: str,
     store: Path,
@@ -65,19 +70,22 @@ async def download(
     Raises ``ModelNotFound`` if it is not allowed, ``Conflict`` if its file name is taken, ``DownloadFailed``,
     and ``InternalError`` if it cannot be stored.
     """
+    await load_client()
+    from modelserver.models import fetching  # noqa: PLC0415
+
     policy.check(url)
     limits = limits or DownloadLimits()
-    with _Incoming(store, _file_name(url), url, limits.max_bytes) as incoming:
+    with Incoming(store, fetching.file_name(url), url, limits.max_bytes) as incoming:
         try:
-            fetched = _fetch(
+            fetched = fetching.fetch(
                 url, incoming, policy, limits=limits, network=network or Network(), progress=progress
             )
             await asyncio.wait_for(fetched, limits.total_timeout)
         except asyncio.TimeoutError as error:
-            raise _failed(url, f"it took longer than {limits.total_timeout:g} seconds") from error
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise failed(url, f"it took longer than {limits.total_timeout:g} seconds") from error
+        except fetching.FAILURES as error:
             _LOG.warning("Download of %s failed: %s", url, error or type(error).__name__)
-            raise _failed(url) from error
+            raise failed(url) from error
         return await asyncio.to_thread(incoming.publish)
 
 
@@ -91,12 +99,12 @@ async def copy_file(
 ) -> Path:
     """Copy a regular file into the store, under the same rules as a download."""
     limits = limits or DownloadLimits()
-    with _Incoming(store, source.name, url, limits.max_bytes) as incoming:
+    with Incoming(store, source.name, url, limits.max_bytes) as incoming:
         await asyncio.to_thread(_copy, source, incoming, progress)
         return await asyncio.to_thread(incoming.publish)
 
 
-class _Incoming:
+class Incoming:
     """A file on its way into the store; outside of its context only a published one is left."""
 
     def __init__(self, store: Path, name: str, url: str, max_bytes: int) -> None:
@@ -107,7 +115,7 @@ class _Incoming:
         self._max_bytes = max_bytes
         self.size = 0
 
-    def __enter__(self) -> _Incoming:
+    def __enter__(self) -> Incoming:
         if os.path.lexists(self._target):
             raise self._taken()
         try:
@@ -126,9 +134,10 @@ class _Incoming:
     def expect(self, size: int | None) -> None:
         """Fail early when more is announced than may come."""
         if size is not None and size > self._max_bytes:
-            raise _failed(self._url, f"it is larger than {self._max_bytes} bytes")
+            raise failed(self._url, f"it is larger than {self._max_bytes} bytes")
 
     def write(self, chunk: bytes) -> None:
+        """Add to the file. Raises ``InternalError`` and, for too much, ``DownloadFailed``."""
         self.size += len(chunk)
         self.expect(self.size)
         try:
@@ -154,64 +163,7 @@ class _Incoming:
         return InternalError(f"Failed to save model: {self._url}: {error.strerror or error}")
 
 
-async def _fetch(
-    url: str,
-    incoming: _Incoming,
-    policy: UrlPolicy,
-    *,
-    limits: DownloadLimits,
-    network: Network,
-    progress: Progress | None,
-) -> None:
-    inner = network.transport or httpx.AsyncHTTPTransport()
-    timeout = httpx.Timeout(limits.read_timeout, connect=limits.connect_timeout)
-    # What is stored is what was sent: no encoding on the way, hence no bomb in one either.
-    headers = {"accept-encoding": "identity", "user-agent": "modelserver"}
-    async with httpx.AsyncClient(
-        transport=CheckedTransport(policy, url, inner, network.resolve),
-        timeout=timeout,
-        headers=headers,
-        trust_env=False,
-        follow_redirects=False,
-    ) as client:
-        place = url
-        for _ in range(limits.max_redirects + 1):
-            async with client.stream("GET", place) as response:
-                if response.next_request is None:
-                    await _store(response, incoming, url, progress)
-                    return
-                place = _redirected(response, place)
-                policy.check(place, asked=url)
-    raise _failed(url, f"more than {limits.max_redirects} redirects")
-
-
-def _redirected(response: httpx.Response, place: str) -> str:
-    target = response.next_request
-    new = str(target.url) if target is not None else ""
-    if scheme(new) not in ("http", "https") or (scheme(place) == "https" and scheme(new) == "http"):
-        raise httpx.UnsupportedProtocol(f"redirected from {place} to {new}")
-    return new
-
-
-async def _store(response: httpx.Response, incoming: _Incoming, url: str, progress: Progress | None) -> None:
-    if response.status_code != 200:
-        raise httpx.HTTPStatusError(
-            f"HTTP status {response.status_code}", request=response.request, response=response
-        )
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise _failed(url, "it came in a content encoding that was not asked for")
-    announced = response.headers.get("content-length", "")
-    total = int(announced) if announced.isdecimal() else None
-    incoming.expect(total)
-    async for chunk in response.aiter_raw(_CHUNK):
-        await asyncio.to_thread(incoming.write, chunk)
-        if progress is not None:
-            progress(incoming.size, total)
-    if total is not None and incoming.size != total:
-        raise httpx.RemoteProtocolError(f"{incoming.size} of {total} bytes arrived")
-
-
-def _copy(source: Path, incoming: _Incoming, progress: Progress | None) -> None:
+def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:
     try:
         with source.open("rb") as file:
             total = os.fstat(file.fileno()).st_size
@@ -236,24 +188,7 @@ def _rename_to_new(partial: Path, target: Path) -> None:
         partial.rename(target)
 
 
-def _file_name(url: str) -> str:
-    """The last component of the URL's path. Raises ``DownloadFailed`` if that cannot be a file's name."""
-    try:
-        path = httpx.URL(url).raw_path.decode("ascii").partition("?")[0]
-    except httpx.InvalidURL as error:
-        raise _failed(url) from error
-    name = unquote(path.rpartition("/")[2])
-    if (
-        not name
-        or name.startswith(".")
-        or any(character < " " or character in "/\\\x7f" for character in name)
-    ):
-        raise _failed(url, "it does not end in a file name")
-    if len(name.encode()) > 255:
-        raise _failed(url, "its file name is too long")
-    return name
-
-
-def _failed(url: str, reason: str = "") -> DownloadFailed:
+def failed(url: str, reason: str = "") -> DownloadFailed:
+    """TorchServe's answer to a download that failed, and why where more is known."""
     text = f"Failed to download archive from: {url}"
     return DownloadFailed(f"{text}: {reason}" if reason else text)

@@ -26,7 +26,8 @@ _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
 class Manifest:
     """The fields the server acts on; ``None`` where the manifest is silent.
 
-    ``raw`` is the document as written, which handlers see as ``context.manifest``.
+    ``raw`` is the document as written, which handlers see as ``context.manifest``; ``missing``: the archive
+    has none.
     """
 
     model_name: str | None = None
@@ -43,6 +44,7 @@ class Manifest:
     created_on: str | None = None
     archiver_version: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    missing: bool = False
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -135,10 +137,11 @@ def _reader(fields: Mapping[str, Any], where: str) -> Callable[[str], str | None
 def _runtime(fields: Mapping[str, Any], text: Callable[[str], str | None]) -> str:
     if "runtime" not in fields:
         return DEFAULT_RUNTIME
-    runtime = text("runtime")
-    if runtime not in RUNTIMES:
+    runtime = (text("runtime") or "").lower()
+    found = next((known for known in RUNTIMES if known.lower() == runtime), None)
+    if found is None:
         raise InvalidModel("Runtime is not defined or invalid.")
-    return runtime
+    return found
 
 
 def _check_names(manifest: Manifest) -> None:

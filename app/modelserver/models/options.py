@@ -12,7 +12,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modelserver.errors import BadRequest
-from modelserver.models.config import BATCH_POLICIES, LARGEST, Batcher, ModelConfig
+from modelserver.models.config import BATCH_POLICIES, LARGEST, Batcher, ModelConfig, Torchrun
+from modelserver.models.config_keys import RANKED
+from modelserver.models.signature import Signature
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
 
@@ -27,10 +29,12 @@ ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
 DEFAULT = "default"
 BATCHER_DEFAULT = "batcher default"
+SNAPSHOT = "snapshot"
 
 DEFAULT_BATCH_SIZE = 1
 DEFAULT_BATCH_DELAY = 100
 DEFAULT_MAX_RETRY_TIMEOUT = 300
+DEFAULT_SEQUENCE_IDLE_MS = 60_000
 SplitInstances = Literal["auto", "true", "false"]
 _SPLITS = ("auto", "true", "false")
 _BLOCK = Batcher()
@@ -104,8 +108,11 @@ class ModelOptions:
     """How one model version is served. ``max_batch_delay`` is in ms, the timeouts in s.
 
     ``request_timeout`` is the server's deadline for a request, None for none. ``batcher``: a block like
-    KServe's is present. ``device_ids`` is empty where any device will do. ``sources`` names where each option
-    came from; ``warnings`` are lines for the log.
+    KServe's is present. ``device_ids`` is empty where any device will do. ``parallel_level`` are the devices
+    of one worker, 0 for the usual one; ``processes`` those of a worker that is started as torchrun would, 0
+    for the usual one process, with ``rank_threads`` threads each (0: their share). The ``_ms`` fields are in
+    ms, 0 where they do not count. ``sources`` names where each option came from; ``warnings`` are lines for
+    the log.
     """
 
     batch_size: int = DEFAULT_BATCH_SIZE
@@ -125,6 +132,18 @@ class ModelOptions:
     device_ids: tuple[int, ...] = ()
     parallel_type: str = ""
     parallel_level: int = 0
+    processes: int = 0
+    rank_threads: int = 0
+    use_job_ticket: bool = False
+    use_venv: bool = False
+    sequence_batching: bool = False
+    continuous_batching: bool = False
+    async_communication: bool = False
+    sequence_max_idle_ms: int = 0
+    sequence_timeout_ms: int = 0
+    max_num_sequence: int = 1
+    max_sequence_job_queue_size: int = 1
+    signature: Signature = field(default_factory=Signature)
     sources: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -195,9 +214,13 @@ class _Resolver:
             "job_queue_bytes": self.setting("job_queue_bytes"),
             "split_instances": self.split_instances(),
             "device_type": self.device_type(warnings),
-            "device_ids": _first((self.config.device_ids, YAML), last=((), DEFAULT)),
+            "device_ids": self.device_ids(warnings),
             "parallel_type": _first((self.config.parallel_type, YAML), last=("", DEFAULT)),
-            "parallel_level": self.parallel_level(),
+            "parallel_level": self.parallel_level(warnings),
+            "processes": self.processes(),
+            "rank_threads": self.rank_threads(),
+            **{name: self.yaml_only(name) for name in _YAML_ONLY},
+            "sequence_max_idle_ms": self.sequence_max_idle(warnings),
         }
         return ModelOptions(
             **{option: value for option, (value, _) in chosen.items()},
@@ -286,15 +309,85 @@ class _Resolver:
             return "cpu", DEFAULT
         return _first((self.config.device_type, YAML), last=("gpu" if self.devices else "cpu", DEFAULT))
 
-    def parallel_level(self) -> _Choice[int]:
-        processes = (self.config.torchrun or {}).get("nproc-per-node")
-        if isinstance(processes, int) and not isinstance(processes, bool) and processes > 0:
-            return processes, YAML
+    def device_ids(self, warnings: list[str]) -> _Choice[tuple[int, ...]]:
+        """The list, unless it names a device that is not there (reference 9)."""
+        named = self.config.device_ids
+        if not named or self.config.device_type == "cpu":
+            return (), DEFAULT
+        if max(named) < self.devices:
+            return named, YAML
+        warnings.append(
+            f"model-config.yaml: deviceIds={list(named)} is ignored: numbers below {self.devices}, that of "
+            "the GPUs, are needed"
+        )
+        return (), DEFAULT
+
+    def torchrun(self) -> Torchrun | None:
+        """The block, where it counts: TorchServe wants a parallel type beside it."""
+        return self.config.torchrun if self.config.parallel_type else None
+
+    def parallel_level(self, warnings: list[str] | None = None) -> _Choice[int]:
+        torchrun = self.torchrun()
+        if torchrun is not None:
+            return torchrun.processes, YAML
         if self.config.parallel_type and self.config.parallel_level is not None:
             return self.config.parallel_level, YAML
+        if self.config.torchrun is not None and warnings is not None:
+            warnings.append(
+                "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)"
+            )
         return 0, DEFAULT
 
+    def processes(self) -> _Choice[int]:
+        """A ``torchrun`` block asks for them, and so does a level of a type that is made of several."""
+        level, source = self.parallel_level()
+        if self.torchrun() is not None or (level > 0 and self.config.parallel_type in RANKED):
+            return level, source
+        return 0, DEFAULT
+
+    def rank_threads(self) -> _Choice[int]:
+        torchrun = self.torchrun()
+        threads = None if torchrun is None else torchrun.threads
+        return (0, DEFAULT) if threads is None else (threads, YAML)
+
+    def yaml_only(self, name: str) -> _Choice[Any]:
+        """What nobody but the yaml says."""
+        return _first((getattr(self.config, name), YAML), last=(getattr(_NOTHING_SAID, name), DEFAULT))
+
+    def sequence_max_idle(self, warnings: list[str]) -> _Choice[int]:
+        """Where sequences are kept they end by idleness at some time.
+
+        TorchServe answers every request with 500 if no time is given (reference 8.9). 0 as "never" would let
+        the sequences of clients that left hold their places for ever.
+        """
+        asked_for: _Choice[int] = self.yaml_only("sequence_max_idle_ms")
+        if asked_for[0] or not self.config.sequence_batching:
+            return asked_for
+        warnings.append(
+            "model-config.yaml: sequenceBatching needs a sequenceMaxIdleMSec of at least 1, "
+            f"{DEFAULT_SEQUENCE_IDLE_MS} is used"
+        )
+        return DEFAULT_SEQUENCE_IDLE_MS, DEFAULT
+
     def workers(self, warnings: list[str]) -> _Choice[_Workers]:
+        """As many as are asked for, and as have a group of GPUs each where they need one (reference 18.3)."""
+        (fewest, most), source = self.asked_workers(warnings)
+        level, gpus = self.parallel_level()[0], self.gpus()
+        if level < 1 or gpus < level or most <= gpus // level:
+            return (fewest, most), source
+        possible = gpus // level
+        if source != DEFAULT:
+            warnings.append(f"{gpus} GPUs are enough for {possible} workers of {level} each, not for {most}")
+        return (min(fewest, possible), possible), source
+
+    def gpus(self) -> int:
+        """How many this model may use."""
+        if self.config.device_type == "cpu":
+            return 0
+        named = self.config.device_ids or ()
+        return len(named) if named and max(named) < self.devices else self.devices
+
+    def asked_workers(self, warnings: list[str]) -> _Choice[_Workers]:
         default = self.default_workers()
         return _first(
             (self.registered_workers(default[0]), REGISTER),
@@ -350,6 +443,21 @@ class _Resolver:
         if self.setting_sources is None:
             return value, DEFAULT if value == getattr(_UNTOUCHED, key) else CONFIG_FILE
         return value, _kind_of_source(self.setting_sources[key])
+
+
+_YAML_ONLY = (
+    "use_job_ticket",
+    "use_venv",
+    "sequence_batching",
+    "continuous_batching",
+    "async_communication",
+    "sequence_max_idle_ms",
+    "sequence_timeout_ms",
+    "max_num_sequence",
+    "max_sequence_job_queue_size",
+    "signature",
+)
+_NOTHING_SAID = ModelOptions()
 
 
 def _first(*candidates: tuple[_T | None, str], last: tuple[_T, str]) -> _Choice[_T]:

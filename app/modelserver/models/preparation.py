@@ -13,29 +13,40 @@ from modelserver import __version__
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.archive import ModelArchive, open_archive
 from modelserver.models.config import ModelConfig, parse_model_config
+from modelserver.models.environments import Environments, Wanted, WorkerEnvironment
+from modelserver.models.manifest import Manifest
 from modelserver.models.options import ModelOptions, Registration, resolve_options
 from modelserver.models.sources import locate
+from modelserver.models.store import loadable
 from modelserver.models.urls import UrlPolicy
-from modelserver.models.version import ModelVersion
+from modelserver.models.version import FailedVersion, ModelVersion
 from modelserver.settings.cpus import usable_cpus
-from modelserver.wire.messages import Load
-from modelserver.workers.devices import DeviceList, DeviceRing
+from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
+from modelserver.workers.devices import DeviceList, DeviceRing, groups_of
+from modelserver.workers.failed import FailedPool
 from modelserver.workers.gate import StartGate, need_of
 from modelserver.workers.pool import Pool, PoolLimits
 from modelserver.workers.process import WorkerSpec
+from modelserver.workers.ranks import Ports, Ranks
+from modelserver.workers.sequence_pool import SequencePool, sequence_limits
 from modelserver.workers.worker import WorkerTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from modelserver.models.changes import Change
+    from modelserver.models.snapshot import SavedModel
     from modelserver.settings.settings import Settings
-    from modelserver.telemetry.metrics import ServerMetrics
+    from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics
     from modelserver.workers.spawner import Spawner
 
 _log = logging.getLogger("modelserver.models")
 
-_STORE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
+# Requests that an asynchronous handler has at a time, in each worker.
+MAX_ASYNC_CALLS = 256
+# Where workers find the list of metrics that handlers may look up.
+METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
 # A frame cannot hold more rows.
 MAX_BATCH_SIZE = 1 << 20
 
@@ -66,6 +77,11 @@ class Preparation:
         spawner: Spawner | None = None,
     ) -> None:
         self._settings = settings
+        self._sequence_headers = SequenceHeaders(
+            settings.ts_header_key_sequence_id,
+            settings.ts_header_key_sequence_start,
+            settings.ts_header_key_sequence_end,
+        )
         self._sources = sources
         self._workdir = workdir
         self._metrics = metrics
@@ -73,7 +89,12 @@ class Preparation:
         self._cpus = usable_cpus()
         self._policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
         self._spawner = spawner
+        path = settings.metrics_config
+        self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
+        self._ports = Ports(settings.initial_distribution_port)
+        self._python = settings.python or sys.executable
+        self._environments = Environments(self._python, workdir / "environments", settings.blacklist_env_vars)
         self._next_id: Callable[[], int] = itertools.count(settings.initial_worker_port).__next__
 
     async def open(self, url: str, on_progress: Callable[[str], None] | None = None) -> ModelArchive:
@@ -89,19 +110,27 @@ class Preparation:
             temporary=located.temporary,
         )
 
-    def build(
-        self, name: str, registration: Registration, archive: ModelArchive, *, at_startup: bool
+    async def build(
+        self,
+        name: str,
+        registration: Registration,
+        archive: ModelArchive,
+        *,
+        at_startup: bool,
+        on_progress: Callable[[str], None] | None = None,
     ) -> ModelVersion:
-        """Composes the version; nothing is started yet.
+        """Composes the version and installs its packages if it has any; no worker is started yet.
 
         Raises:
-            BadRequest: a batch size beyond all measure.
+            BadRequest: a batch size beyond all measure, packages that cannot be installed.
+            InternalError: more parallel devices than there are.
             InvalidModel: no handler anywhere, a runtime that is not Python, a configuration that cannot be
-            read.
+            read or served.
         """
         manifest = archive.manifest
         version = manifest.model_version
-        runtime = registration.runtime or manifest.runtime
+        fallback = self._settings.models.get(name, {}).get(version)
+        runtime = registration.runtime or (fallback and fallback.runtime_type) or manifest.runtime
         if runtime == "LSP":
             raise InvalidModel("The runtime LSP (TorchServe's C++ backend) is not available here.")
         handler = registration.handler or manifest.handler or self._settings.default_service_handler
@@ -110,12 +139,11 @@ class Preparation:
                 f"The archive {archive.url} names no handler, and neither does the registration."
             )
         archive.check_handler(handler)
-        config = self._config(archive)
         options = resolve_options(
             name,
             version,
             registration,
-            config,
+            self._config(archive),
             self._settings,
             at_startup=at_startup,
             device_count=self._devices.count,
@@ -124,40 +152,123 @@ class Preparation:
         )
         for warning in options.warnings:
             _log.warning("%s %s: %s", name, version, warning)
-        if options.batch_size > MAX_BATCH_SIZE:
-            raise BadRequest(f"batch_size={options.batch_size}: at most {MAX_BATCH_SIZE} is possible")
-        if options.parallel_level > max(1, self._devices.count):
-            raise InternalError(
-                f"No enough gpu devices for model:{name} parallelLevel:{options.parallel_level}"
-            )
+        _check_batch_size(options)
+        self._check_parallel(name, archive, options)
+        environment = await self._environment(name, archive, options, on_progress)
+        _check_mode(options)
         metrics = self._metrics.model(name, version)
-        pool = Pool(
+        spec = self._spec(name, handler, archive, options, environment)
+        pool = self._pool(name, f"{name}_{version}", spec, options, metrics)
+        headers = self._sequence_headers if options.sequence_batching else None
+        return ModelVersion(
+            name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
+            self._settings.service_envelope or "", registration=registration,
+        )  # fmt: skip
+
+    def failed(self, saved: SavedModel, reason: str) -> FailedVersion:
+        """The place of a version that could not be restored."""
+        name, version, registration = saved.name, saved.version, saved.registration
+        archive = ModelArchive(registration.url or "", self._workdir / "absent", Manifest(name, version))
+        options = resolve_options(
             name,
-            f"{name}_{version}",
-            self._spec(name, version, handler, archive, options),
-            self._times(options),
-            _limits(options),
-            next_id=self._next_id,
-            devices=self._devices_for(options),
-            metrics=metrics,
+            version,
+            registration,
+            None,
+            self._settings,
+            at_startup=True,
+            device_count=self._devices.count,
+            cpu_count=self._cpus,
+            setting_sources=self._sources,
         )
-        return ModelVersion(name, version, archive.url, archive, options, runtime, pool, metrics, at_startup)
+        metrics = self._metrics.model(name, version)
+        spec = self._spec(name, "", archive, options, WorkerEnvironment())
+        pool = FailedPool(
+            name, f"{name}_{version}", spec, self._times(options), _limits(options),
+            next_id=self._next_id, devices=self._devices, metrics=metrics,
+        )  # fmt: skip
+        pool.reason = reason
+        pool.expect(options.min_workers, options.max_workers)
+        runtime = registration.runtime or archive.manifest.runtime
+        return FailedVersion(
+            name, version, archive.url, archive, options, runtime, pool, metrics,
+            loaded_at_startup=True, registration=registration, failure=reason,
+        )  # fmt: skip
+
+    def _pool(
+        self, name: str, label: str, spec: WorkerSpec, options: ModelOptions, metrics: ModelMetrics
+    ) -> Pool:
+        times, limits, devices = self._times(options), _limits(options), self._devices_for(options)
+        if not options.sequence_batching:
+            return Pool(
+                name, label, spec, times, limits, next_id=self._next_id, devices=devices, metrics=metrics
+            )
+        bounds = sequence_limits(
+            options.sequence_max_idle_ms,
+            options.sequence_timeout_ms,
+            options.max_num_sequence,
+            options.max_sequence_job_queue_size,
+        )
+        return SequencePool(
+            name, label, spec, times, limits, bounds, self._sequence_headers,
+            next_id=self._next_id, devices=devices, metrics=metrics,
+        )  # fmt: skip
 
     def _config(self, archive: ModelArchive) -> ModelConfig | None:
         if archive.config_text is None:
             return None
-        config, warnings = parse_model_config(archive.config_text)
+        try:
+            config, warnings = parse_model_config(archive.config_text)
+        except InvalidModel as error:
+            raise InvalidModel(f"{archive.url}: {error.message}") from None
         for warning in warnings:
             _log.warning("%s: %s", archive.url, warning)
         return config
 
+    def _check_parallel(self, name: str, archive: ModelArchive, options: ModelOptions) -> None:
+        """Without any GPU the processes of a worker compute on the CPU, as with TorchServe."""
+        devices = len(options.device_ids) or self._devices.count
+        if options.device_type == "gpu" and options.parallel_level > devices:
+            raise InternalError(
+                f"No enough gpu devices for model:{name} parallelLevel:{options.parallel_level}"
+            )
+        if options.processes > 1 and (options.continuous_batching or options.async_communication):
+            raise InvalidModel(
+                f"{archive.url}: model-config.yaml: continuousBatching and asyncCommunication are not "
+                f"possible for a worker of {options.processes} processes, which all take the same batches"
+            )
+
+    async def _environment(
+        self,
+        name: str,
+        archive: ModelArchive,
+        options: ModelOptions,
+        on_progress: Callable[[str], None] | None,
+    ) -> WorkerEnvironment:
+        """The packages of the model's own (reference 10.6)."""
+        manifest, requirements = archive.manifest, archive.manifest.requirements_file
+        if requirements is not None and not self._settings.install_py_dep_per_model:
+            _log.warning(
+                "%s %s: the archive's %s is not installed: install_py_dep_per_model=false",
+                name,
+                manifest.model_version,
+                requirements,
+            )
+            requirements = None
+        wanted = Wanted(name, manifest.model_version, archive.model_dir, requirements, options.use_venv)
+        return await self._environments.provide(wanted, on_progress) or WorkerEnvironment()
+
     def _spec(
-        self, name: str, version: str, handler: str, archive: ModelArchive, options: ModelOptions
+        self,
+        name: str,
+        handler: str,
+        archive: ModelArchive,
+        options: ModelOptions,
+        environment: WorkerEnvironment,
     ) -> WorkerSpec:
         settings = self._settings
         load = Load(
             model_name=name,
-            model_version=version,
+            model_version=archive.manifest.model_version,
             model_dir=str(archive.model_dir),
             handler=handler,
             batch_size=options.batch_size,
@@ -167,18 +278,44 @@ class Preparation:
             limit_max_image_pixels=settings.limit_max_image_pixels,
             max_response_size=settings.max_response_size,
             server_version=__version__,
-            isolate=settings.isolate_failures,
+            # To try a half of a batch again would take a step of its sequences twice.
+            isolate=settings.isolate_failures and not options.sequence_batching,
+            sequence_headers=self._sequence_headers,
+            mode=_mode(options),
+            outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )
         return WorkerSpec(
             load=load,
             threads=self._cpus,
-            frame_limit=options.batch_size * (settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM,
+            frame_limit=self._frame_limit(options),
             hidden_variables=settings.blacklist_env_vars,
-            python=settings.python or sys.executable,
+            extra_environment={**self._told, **environment.variables},
+            python=environment.python or self._python,
             spawner=self._spawner,
             gate=self._gate,
-            need=need_of(archive.model_dir),
+            need=need_of(archive.model_dir) * max(1, options.processes),
+            ranks=self._ranks(options),
+            concurrency=_concurrency(options),
         )
+
+    def _frame_limit(self, options: ModelOptions) -> int:
+        return options.batch_size * (self._settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM
+
+    def reconfigure(self, model: ModelVersion, change: Change) -> None:
+        """Serves the version so from now on; no request is lost by it.
+
+        Raises:
+            BadRequest: what this version cannot have.
+        """
+        options = change.applied_to(model.options)
+        _check_batch_size(options)
+        model.pool.reconfigure(
+            _limits(options),
+            self._times(options),
+            batch_size=options.batch_size,
+            frame_limit=self._frame_limit(options),
+        )
+        model.options = options
 
     def _times(self, options: ModelOptions) -> WorkerTimes:
         return WorkerTimes(
@@ -188,9 +325,29 @@ class Preparation:
             max_retry=options.max_retry_timeout,
         )
 
+    def _ranks(self, options: ModelOptions) -> Ranks | None:
+        groups = self._groups(options)
+        if not options.processes and not groups:
+            return None
+        return Ranks(
+            processes=options.processes,
+            broadcast=options.parallel_type != "pp",
+            groups={group[0]: group for group in groups},
+            threads=options.rank_threads,
+            ports=self._ports,
+        )
+
+    def _groups(self, options: ModelOptions) -> list[tuple[int, ...]]:
+        """The devices of each worker of several; of the model's own list if it has one."""
+        if options.device_type == "cpu" or not options.parallel_level:
+            return []
+        return groups_of(options.device_ids or range(self._devices.count), options.parallel_level)
+
     def _devices_for(self, options: ModelOptions) -> DeviceRing | DeviceList:
         if options.device_type == "cpu":
             return DeviceList(())
+        if groups := self._groups(options):
+            return DeviceList([group[0] for group in groups])
         return DeviceList(options.device_ids) if options.device_ids else self._devices
 
     async def dismantle(self, model: ModelVersion) -> None:
@@ -199,11 +356,18 @@ class Preparation:
         self._metrics.forget(model.name, model.version)
         await asyncio.to_thread(model.archive.remove)
 
+    async def retire(self, model: ModelVersion, successor: ModelVersion) -> None:
+        """The same when another has taken its place, which may be of the same version and file."""
+        await model.pool.close(self._settings.unregister_model_timeout)
+        if successor.version != model.version:
+            self._metrics.forget(model.name, model.version)
+        await asyncio.to_thread(model.archive.close)
+
     def initial(self) -> list[Registration]:
         """What is to be loaded at start."""
         store = self._settings.model_store
         if self._settings.load_all and store is not None:
-            return [Registration(url=name) for name in sorted(_loadable(store))]
+            return [Registration(url=name) for name in sorted(loadable(store))]
         return [Registration(url=item.url, model_name=item.name) for item in self._settings.load_models]
 
     @staticmethod
@@ -234,19 +398,47 @@ class Steps:
             self._tell(text)
 
 
+def _mode(options: ModelOptions) -> str:
+    """How workers take requests (reference 8.10, 8.11)."""
+    if options.async_communication:
+        return ASYNC
+    return CONTINUOUS if options.continuous_batching else ""
+
+
+def _concurrency(options: ModelOptions) -> int:
+    """How many requests a worker has at the same time, 0 if it takes batches one after the other.
+
+    TorchServe has no bound for asynchronous handlers, and ``batchSize`` is none for them.
+    """
+    if options.async_communication:
+        return max(MAX_ASYNC_CALLS, options.batch_size)
+    return options.batch_size if options.continuous_batching else 0
+
+
+def _check_batch_size(options: ModelOptions) -> None:
+    """Raises :class:`BadRequest` for one that no frame could hold."""
+    if options.batch_size > MAX_BATCH_SIZE:
+        raise BadRequest(f"batch_size={options.batch_size}: at most {MAX_BATCH_SIZE} is possible")
+
+
+def _check_mode(options: ModelOptions) -> None:
+    """Raises :class:`InvalidModel` for ways of taking requests that exclude each other."""
+    ways = {
+        "continuousBatching": options.continuous_batching,
+        "asyncCommunication": options.async_communication,
+    }
+    asked = [name for name, is_asked in ways.items() if is_asked]
+    if len(asked) > 1:
+        raise InvalidModel(f"model-config.yaml: {' and '.join(asked)} exclude each other")
+
+
 def _limits(options: ModelOptions) -> PoolLimits:
     return PoolLimits(
-        batch_size=options.batch_size,
+        # Where requests join and leave one by one, nothing is gathered before it goes.
+        batch_size=1 if _mode(options) else options.batch_size,
         policy=options.batch_policy.value,
         max_delay=max(0, options.max_batch_delay) / 1000.0,
         max_requests=options.job_queue_size,
         max_bytes=options.job_queue_bytes,
+        tickets=options.use_job_ticket,
     )
-
-
-def _loadable(store: Path) -> list[str]:
-    return [
-        entry.name
-        for entry in store.iterdir()
-        if not entry.name.startswith(".") and (entry.is_dir() or entry.name.endswith(_STORE_SUFFIXES))
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from modelserver.errors import (
@@ -17,13 +17,18 @@ from modelserver.errors import (
     ModelVersionNotFound,
     StartFailed,
 )
-from modelserver.models.version import ModelVersion
+from modelserver.models.archive import nameless
+from modelserver.models.options import REGISTER, SNAPSHOT
+from modelserver.models.snapshot import mar_name
+from modelserver.models.version import FailedVersion, ModelVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from modelserver.models.changes import Change
     from modelserver.models.options import Registration
     from modelserver.models.preparation import Preparation
+    from modelserver.models.snapshot import SavedModel
     from modelserver.workers.worker import Worker
 
 _log = logging.getLogger("modelserver.models")
@@ -56,6 +61,7 @@ class Registry:
     """Changes come from the management API and from the start; requests only look up.
 
     What changes one model waits for what changes it already; different models do not wait for each other.
+    ``on_change`` is awaited after each change that was accepted, before its caller is told.
     """
 
     def __init__(self, preparation: Preparation) -> None:
@@ -63,6 +69,7 @@ class Registry:
         self._models: dict[str, _Model] = {}
         self._reserved: set[tuple[str, str]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
+        self.on_change: Callable[[], Awaitable[None]] | None = None
 
     # -- looking up
 
@@ -125,25 +132,41 @@ class Registry:
             if not name and at_startup:
                 name = self._preparation.default_name(archive.url)
             if not name:
-                raise InvalidModel("Model name is not defined.")  # noqa: TRY301 - the archive must go
+                raise nameless(archive.url, archive.manifest)  # noqa: TRY301 - the archive must go
             check_name(name)
             version = archive.manifest.model_version
             self._reserve(name, version)
             try:
-                model = self._preparation.build(name, registration, archive, at_startup=at_startup)
+                model = await self._preparation.build(
+                    name, registration, archive, at_startup=at_startup, on_progress=on_progress
+                )
                 check_workers(model.options.min_workers)
             finally:
                 self._reserved.discard((name, version))
         except BaseException:
             await asyncio.to_thread(archive.remove)
             raise
-        self._models.setdefault(name, _Model(version)).versions[version] = model
+        self._add(model)
         _log.info("Model %s loaded.", name)
         model.pool.scale(model.options.min_workers, model.options.max_workers)
+        await self._changed()
         return model
 
+    def _add(self, model: ModelVersion) -> None:
+        """A version that failed gives way, as itself and as the default."""
+        entry = self._models.setdefault(model.name, _Model(model.version))
+        if isinstance(entry.versions.get(entry.default), FailedVersion):
+            entry.default = model.version
+        entry.versions[model.version] = model
+
+    async def _changed(self) -> None:
+        if self.on_change is not None:
+            await self.on_change()
+
     def _reserve(self, name: str, version: str) -> None:
-        taken = name in self._models and version in self._models[name].versions
+        entry = self._models.get(name)
+        found = None if entry is None else entry.versions.get(version)
+        taken = found is not None and not isinstance(found, FailedVersion)
         if taken or (name, version) in self._reserved:
             raise Conflict(f"Model version {version} is already registered for model {name}")
         self._reserved.add((name, version))
@@ -159,6 +182,7 @@ class Registry:
         except StartFailed:
             async with self._lock(model.name):
                 await self._remove(model)
+            await self._changed()
             raise
 
     async def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> list[Worker]:
@@ -170,7 +194,21 @@ class Registry:
         """
         check_workers(min_workers)
         async with self._lock(name):
-            return self.get(name, version).pool.scale(min_workers, max_workers)
+            started = self.get(name, version).pool.scale(min_workers, max_workers)
+        await self._changed()
+        return started
+
+    async def change(self, name: str, version: str | None, change: Change) -> None:
+        """Changes how a running version is served.
+
+        Raises:
+            ModelNotFound, ModelVersionNotFound
+            BadRequest: what this version cannot have; nothing is changed then.
+        """
+        async with self._lock(name):
+            self._preparation.reconfigure(self.get(name, version), change)
+        _log.info("%s: %s", name, change)
+        await self._changed()
 
     async def wait_scaled(self, model: ModelVersion, workers: list[Worker], version: str | None) -> Scaling:
         """Waits for the workers that a change started. Raises :class:`StartFailed`."""
@@ -192,6 +230,7 @@ class Registry:
             if version not in self._models[name].versions:
                 raise ModelVersionNotFound(f"Model version {version} does not exist for model {name}")
             self._models[name].default = version
+        await self._changed()
 
     async def unregister(self, name: str, version: str | None) -> None:
         """Removes a version, the default one if none is named; what waits for it is refused.
@@ -205,6 +244,57 @@ class Registry:
             if self.is_default(model) and len(self._models[name].versions) > 1:
                 raise InvalidModelVersion(f"Cannot remove default version for model {name}")
             await self._remove(model)
+        await self._changed()
+
+    async def replace(self, before: ModelVersion, registration: Registration) -> ModelVersion:
+        """Loads a model anew; once its workers are loaded it takes the place of the version ``before``.
+
+        Until then, and if it cannot be loaded, that one goes on serving (F52).
+
+        Raises:
+            ModelServerError: as for a registration; Conflict if ``before`` was unregistered meanwhile.
+        """
+        archive = await self._preparation.open(registration.url or "")
+        name, version = before.name, archive.manifest.model_version
+        try:
+            if version != before.version:
+                self._reserve(name, version)
+            try:
+                model = await self._preparation.build(name, registration, archive, at_startup=False)
+                check_workers(model.options.min_workers)
+                await self._load_beside(model)
+                async with self._lock(name):
+                    await self._exchange(before, model)
+            finally:
+                self._reserved.discard((name, version))
+        except BaseException:
+            await asyncio.to_thread(archive.remove)
+            raise
+        await self._changed()
+        await self._preparation.retire(before, model)
+        _log.info("Model %s loaded anew.", name)
+        return model
+
+    async def _load_beside(self, model: ModelVersion) -> None:
+        try:
+            model.pool.scale(model.options.min_workers, model.options.max_workers)
+            await self._wait(model, model.pool.workers, model.version)
+        except BaseException:
+            await model.pool.close(0)
+            raise
+
+    async def _exchange(self, before: ModelVersion, model: ModelVersion) -> None:
+        entry = self._models.get(before.name)
+        if entry is None or entry.versions.get(before.version) is not before:
+            await model.pool.close(0)
+            raise Conflict(f"Model {before.name} {before.version} was unregistered while it was loaded anew")
+        if entry.default == before.version:
+            entry.default = model.version
+        # In its place among the others.
+        entry.versions = {
+            found.version: found
+            for found in (model if each is before else each for each in entry.versions.values())
+        }
 
     async def _remove(self, model: ModelVersion) -> None:
         entry = self._models.get(model.name)
@@ -227,9 +317,61 @@ class Registry:
 
     # -- start and end
 
-    async def load_initial(self, on_progress: Callable[[str], None]) -> None:
-        """Registers what the settings name (reference 2.3); what cannot be is logged and left out."""
+    async def restore(self, saved: Sequence[SavedModel], on_progress: Callable[[str], None]) -> None:
+        """Registers what a snapshot names; what cannot be is listed as failed, with the reason (F55).
+
+        Other than TorchServe, which does not start then. Where the archive has another version by now, that
+        one takes the place, with a warning. A failed version is the default only where there is no other.
+        """
+        for item in saved:
+            on_progress(f"Restoring {item.name} {item.version}")
+            try:
+                model = await self._restore_one(item, on_progress)
+            except ModelServerError as error:
+                _log.error("%s %s cannot be restored: %s", item.name, item.version, error.message)
+                if item.version not in self._versions_of(item.name):
+                    self._add(self._preparation.failed(item, error.message))
+                continue
+            if item.default:
+                self._models[item.name].default = model.version
+
+    async def _restore_one(self, item: SavedModel, on_progress: Callable[[str], None]) -> ModelVersion:
+        model = await self.register(item.registration, at_startup=True, on_progress=on_progress)
+        model.loaded_at_startup = True
+        sources = {
+            option: SNAPSHOT if source == REGISTER else source
+            for option, source in model.options.sources.items()
+        }
+        model.options = replace(model.options, sources=sources)
+        if model.version != item.version:
+            _log.warning(
+                "%s %s was to be restored, %s has version %s now, which takes its place",
+                item.name, item.version, item.registration.url, model.version,
+            )  # fmt: skip
+        return model
+
+    def _versions_of(self, name: str) -> dict[str, ModelVersion]:
+        entry = self._models.get(name)
+        return {} if entry is None else entry.versions
+
+    def _is_restored(self, registration: Registration) -> bool:
+        """Whether a version of this archive, and of the name that is asked for, is there already."""
+        file = (registration.url or "").rstrip("/").rpartition("/")[2]
+        return any(
+            mar_name(model) == file and registration.model_name in (None, model.name)
+            for model in self.versions()
+            if not isinstance(model, FailedVersion)
+        )
+
+    async def load_initial(self, on_progress: Callable[[str], None], *, restored: bool = False) -> None:
+        """Registers what the settings name (reference 2.3); what cannot be is logged and left out.
+
+        ``restored``: a snapshot came first; what it brought is not loaded again.
+        """
         for registration in await asyncio.to_thread(self._preparation.initial):
+            if restored and self._is_restored(registration):
+                _log.info("%s was restored already", registration.url)
+                continue
             _log.info("Loading initial models: %s", registration.url)
             on_progress(f"Loading {registration.url}")
             try:

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from modelserver.errors import InternalError, ModelNotFound
-from modelserver.models.download import DownloadLimits, Network, Progress, copy_file, download
+from modelserver.models.download import DownloadLimits, Network, Progress, copy_file, download, load_client
 from modelserver.models.torchvision_url import TorchvisionSource
 from modelserver.models.urls import UrlPolicy, leaves_its_place, scheme
 
@@ -54,6 +54,7 @@ async def locate(
         case None:
             return Located(url, await asyncio.to_thread(_in_store, url, store))
         case "http" | "https":
+            await load_client()
             policy.check(url)
             path = await download(url, _needed(store), policy, progress, limits=limits, network=network)
             return Located(url, path, downloaded=path)
@@ -72,6 +73,7 @@ async def _from_file_url(
     path = _path_of(url)
     if store is not None and path is not None and (inside := await asyncio.to_thread(_inside, path, store)):
         return Located(url, inside)
+    await load_client()
     policy.check(url)
     resolved = None if path is None else await asyncio.to_thread(_existing, path)
     if resolved is None:

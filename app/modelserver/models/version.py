@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from modelserver.models.options import Registration
 
 if TYPE_CHECKING:
     from modelserver.models.archive import ModelArchive
     from modelserver.models.options import ModelOptions
     from modelserver.telemetry.metrics import ModelMetrics
+    from modelserver.wire.messages import SequenceHeaders
     from modelserver.workers.pool import Pool
 
 
 @dataclass(slots=True)
 class ModelVersion:
-    """A registered version. ``url`` is what it was registered with, ``runtime`` what its manifest says."""
+    """A registered version. ``url`` is what it was registered with, ``runtime`` what its manifest says;
+    ``registration`` are the parameters that it came with.
+
+    ``sequence_headers``: its requests belong to sequences, which these headers name. ``envelope`` is the name
+    of the one that its handler is in, if any.
+    """
 
     name: str
     version: str
@@ -25,6 +33,9 @@ class ModelVersion:
     pool: Pool
     metrics: ModelMetrics
     loaded_at_startup: bool = False
+    sequence_headers: SequenceHeaders | None = None
+    envelope: str = ""
+    registration: Registration = field(default_factory=Registration)
 
     @property
     def batches(self) -> bool:
@@ -40,3 +51,15 @@ class ModelVersion:
         if asked == "true" or self.options.batcher or self.pool.splits:
             return "always"
         return "auto"
+
+    @property
+    def splits_tensors(self) -> Literal["always", "auto", "never"]:
+        """How V2 bodies are taken; an envelope gets them as they are, and knows what to make of them."""
+        return "never" if self.envelope else self.splits
+
+
+@dataclass(slots=True)
+class FailedVersion(ModelVersion):
+    """A version that a snapshot names and that could not be restored; ``failure`` says why."""
+
+    failure: str = ""

@@ -35,7 +35,7 @@ def _entry(key: Key) -> str:
 def _note(key: Key) -> str:
     notes = [key.allowed]
     if key.name in NOT_YET:
-        notes.append("only prometheus so far" if key.name == "metrics_mode" else "no effect yet")
+        notes.append("no effect yet")
     elif key.category == "N":
         notes.append("no effect")
     return f"({'; '.join(notes)})"

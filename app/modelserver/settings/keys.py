@@ -17,7 +17,7 @@ class Kind(Enum):
     NUMBER = "a number"
     TEXT = "text"
     CHOICE = "one of"
-    ADDRESS = "http://host[:port] or unix:/path"
+    ADDRESS = "http[s]://host[:port] or unix:/path"
     PATH = "a path"
     FILE = "an existing file"
     DIRECTORY = "an existing directory"
@@ -25,6 +25,7 @@ class Kind(Enum):
     URL_PATTERNS = "regular expressions, separated by commas"
     LOAD_LIST = "[name=]archive items, separated by commas, or all"
     JSON = "a JSON object"
+    COUNT = "auto, or a whole number"
     MODELS = 'JSON like {"name": {"version": {"batchSize": 8}}}'
 
 
@@ -74,6 +75,7 @@ LIMITS = "Timeouts and sizes"
 REQUESTS = "Requests and handlers"
 ACCESS = "Access"
 METRICS = "Metrics"
+LOGS = "Logs"
 TLS = "TLS"
 GRPC = "gRPC"
 ENVIRONMENT = "Environment"
@@ -89,9 +91,18 @@ _ADDRESS_KEYS = (
         "management_address",
         Kind.ADDRESS,
         "http://127.0.0.1:8081",
-        "Where models are managed; off loopback only with disable_token_authorization.",
+        "Where models are managed; off loopback tokens are asked for.",
     ),
     Key(ADDRESSES, "metrics_address", Kind.ADDRESS, "http://127.0.0.1:8082", "Where metrics are read."),
+    Key(
+        ADDRESSES,
+        "frontend_processes",
+        Kind.COUNT,
+        "auto",
+        "Processes that take in requests; 1: the server itself; auto: one for 8 cores, at most 4.",
+        minimum=1,
+        maximum=64,
+    ),
 )
 
 _MODEL_KEYS = (
@@ -360,12 +371,34 @@ _ACCESS_KEYS = (
     ),
     Key(
         ACCESS,
+        "token_authorization",
+        Kind.CHOICE,
+        "auto",
+        "When tokens are asked for; auto: if an address is not loopback, or tokens are given.",
+        choices=("auto", "always"),
+    ),
+    Key(
+        ACCESS,
+        "token_file",
+        Kind.PATH,
+        "",
+        "A file or folder of tokens that you give, such as a mounted secret; it may change while serving.",
+    ),
+    Key(
+        ACCESS,
         "token_expiration_min",
         Kind.NUMBER,
-        "60",
-        "Minutes a token is good for.",
+        "",
+        "Minutes that a token made by the server is good for; empty or 0: until the server ends.",
         variable="TS_TOKEN_EXPIRATION_TIME_MIN",
         minimum=0,
+    ),
+    Key(
+        ACCESS,
+        "ping_token",
+        Kind.BOOLEAN,
+        "false",
+        "Ask for the inference token at /ping too, as TorchServe does.",
     ),
     Key(
         ACCESS,
@@ -408,13 +441,19 @@ _METRIC_KEYS = (
         "Where metrics go.",
         choices=("log", "prometheus", "legacy"),
     ),
-    Key(METRICS, "metrics_config", Kind.PATH, "", "A metrics.yaml; the packaged one unless given."),
+    Key(
+        METRICS,
+        "metrics_config",
+        Kind.PATH,
+        "",
+        "A metrics.yaml that lists the metrics there are; without it, all.",
+    ),
     Key(
         METRICS,
         "model_metrics_auto_detect",
         Kind.BOOLEAN,
         "false",
-        "Accept metrics that metrics.yaml does not list.",
+        "Accept handlers' metrics that metrics_config does not list.",
     ),
     Key(
         METRICS,
@@ -428,7 +467,7 @@ _METRIC_KEYS = (
         "system_metrics_cmd",
         Kind.TEXT,
         "",
-        "A collector of system metrics of your own.",
+        "A collector of system metrics of your own: a Python script and its arguments.",
         variable=None,
     ),
     Key(
@@ -439,6 +478,17 @@ _METRIC_KEYS = (
         "Seconds between two readings of system metrics.",
         variable=None,
         minimum=1,
+    ),
+)
+
+_LOG_KEYS = (
+    Key(
+        LOGS,
+        "log_format",
+        Kind.CHOICE,
+        "text",
+        "How the lines of the log files and of the console are written.",
+        choices=("text", "json"),
     ),
 )
 
@@ -454,9 +504,17 @@ _TLS_KEYS = (
     ),
     Key(TLS, "keystore_pass", Kind.TEXT, "changeit", "The password of the keystore.", secret=True),
     Key(TLS, "keystore_type", Kind.TEXT, "PKCS12", "The format of the keystore: only PKCS12 can be read."),
+    Key(
+        TLS,
+        "tls_client_ca_file",
+        Kind.FILE,
+        "",
+        "Authorities, PEM: clients of https addresses must show a certificate of one of them.",
+    ),
 )
 
 _GRPC_KEYS = (
+    Key(GRPC, "enable_grpc_api", Kind.BOOLEAN, "true", "Serve gRPC; false: its two ports are not bound."),
     Key(GRPC, "grpc_inference_address", Kind.TEXT, "127.0.0.1", "The host that gRPC inference binds."),
     Key(GRPC, "grpc_management_address", Kind.TEXT, "127.0.0.1", "The host that gRPC management binds."),
     Key(
@@ -485,7 +543,6 @@ _GRPC_KEYS = (
             Kind.INTEGER,
             "",
             f"Milliseconds {meaning} gRPC {side} connection; without limit unless given.",
-            category="N",
             minimum=1,
         )
         for side in ("inference", "management")
@@ -530,9 +587,10 @@ _DEVICE_KEYS = (
         "initial_distribution_port",
         Kind.INTEGER,
         "29500",
-        "The first port of workers that span several processes.",
+        "The first port that the processes of one worker meet at, of 1000; 0: any that is free.",
         category="D",
         minimum=0,
+        maximum=65535,
     ),
 )
 
@@ -578,6 +636,7 @@ KEYS: dict[str, Key] = {
         *_REQUEST_KEYS,
         *_ACCESS_KEYS,
         *_METRIC_KEYS,
+        *_LOG_KEYS,
         *_TLS_KEYS,
         *_GRPC_KEYS,
         *_ENVIRONMENT_KEYS,
@@ -588,23 +647,10 @@ KEYS: dict[str, Key] = {
 
 NOT_YET = frozenset(
     {
-        *(name for name, key in KEYS.items() if key.group in {GRPC, TLS}),
-        "cors_allowed_origin",
-        "cors_allowed_methods",
-        "cors_allowed_headers",
         "cpu_launcher_args",
         "cpu_launcher_enable",
-        "initial_distribution_port",
-        "install_py_dep_per_model",
         "ipex_enable",
         "ipex_gpu_enable",
-        "metrics_config",
-        "metrics_mode",
-        "model_metrics_auto_detect",
-        "model_snapshot",
-        "service_envelope",
-        "system_metrics_cmd",
-        "token_expiration_min",
         "ts_header_key_sequence_end",
         "ts_header_key_sequence_id",
         "ts_header_key_sequence_start",
@@ -612,4 +658,4 @@ NOT_YET = frozenset(
         "workflow_store",
     }
 )
-"""Keys that are read and checked while what they set is not built; of metrics_mode, all but prometheus."""
+"""Keys that are read and checked while what they set is not built."""

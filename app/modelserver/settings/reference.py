@@ -49,6 +49,9 @@ _FURTHER = """
 | `LOG_LOCATION` | The folder of log files; `logs` in the current directory unless given. |
 | `METRICS_LOCATION` | The folder of metrics logs; `logs` in the current directory unless given. |
 | `TMPDIR` | The folder of the PID file, and of models while they are unpacked. |
+| `MODELSERVER_INFERENCE_TOKEN` | Your inference tokens, between commas; see [Security](security.md). |
+| `MODELSERVER_MANAGEMENT_TOKEN` | Management tokens, likewise. |
+| `MODELSERVER_API_TOKEN` | Tokens for `/token`, likewise. |
 | `MODELSERVER_PRINT_SETTINGS` | `1` does what `--print-settings` does. |
 """
 
@@ -71,8 +74,6 @@ def _row(key: Key) -> str:
 
 
 def _meaning(key: Key) -> str:
-    if key.name == "metrics_mode":
-        return f"{key.summary} *Only prometheus so far.*"
     if key.name in NOT_YET:
         return f"{key.summary} *No effect yet.*"
     return f"{key.summary} *No effect.*" if key.category == "N" else key.summary

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
 from modelserver.settings.checks import check
+from modelserver.settings.dump import property_text
 from modelserver.settings.keys import KEYS, Key, Kind
 from modelserver.settings.remarks import remarks
 from modelserver.settings.sources import DEFAULT, Given, find_config_file, gather
 from modelserver.settings.values import ModelToLoad, convert
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from modelserver.settings.model_defaults import ModelTable
@@ -40,6 +41,7 @@ class Settings:
     inference_address: Address = _INFERENCE
     management_address: Address = _MANAGEMENT
     metrics_address: Address = _METRICS
+    frontend_processes: Literal["auto"] | int = "auto"
 
     model_store: Path | None = None
     workflow_store: Path | None = None
@@ -79,7 +81,10 @@ class Settings:
     ts_header_key_sequence_end: str = "ts_request_sequence_end"
 
     disable_token_authorization: bool = False
-    token_expiration_min: float = 60.0
+    token_authorization: Literal["auto", "always"] = "auto"  # noqa: S105 - it says when
+    token_file: Path | None = None
+    token_expiration_min: float | None = None
+    ping_token: bool = False
     enable_model_api: bool = True
     cors_allowed_origin: str | None = None
     cors_allowed_methods: str | None = None
@@ -93,12 +98,16 @@ class Settings:
     system_metrics_cmd: str | None = None
     metric_time_interval: int = 60
 
+    log_format: Literal["text", "json"] = "text"
+
     private_key_file: Path | None = None
     certificate_file: Path | None = None
     keystore: Path | None = None
     keystore_pass: str = field(default="changeit", repr=False)
     keystore_type: str = "PKCS12"
+    tls_client_ca_file: Path | None = None
 
+    enable_grpc_api: bool = True
     grpc_inference_address: str = "127.0.0.1"
     grpc_management_address: str = "127.0.0.1"
     grpc_inference_port: int = 7070
@@ -206,21 +215,7 @@ def _compose(values: Mapping[str, object]) -> Settings:
 def _shown(key: Key, value: object) -> str:
     if key.secret:
         return "********"
-    return _one_line(_as_text(value))
-
-
-def _as_text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, re.Pattern):
-        return str(value.pattern)
-    if isinstance(value, tuple):
-        return ",".join(map(_as_text, value))
-    if isinstance(value, Mapping) and not value:
-        return ""
-    return str(value)
+    return _one_line(property_text(value))
 
 
 def _one_line(text: str) -> str:

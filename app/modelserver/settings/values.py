@@ -60,6 +60,10 @@ def _integer(key: Key, text: str, _cwd: Path) -> int:
     return _within(key, int(text))
 
 
+def _count(key: Key, text: str, cwd: Path) -> int | str:
+    return "auto" if text.lower() == "auto" else _integer(key, text, cwd)
+
+
 def _number(key: Key, text: str, _cwd: Path) -> float:
     try:
         number = float(text)
@@ -171,6 +175,7 @@ _CONVERTERS: dict[Kind, Callable[[Key, str, Path], object]] = {
     Kind.NUMBER: _number,
     Kind.TEXT: _text,
     Kind.CHOICE: _choice,
+    Kind.COUNT: _count,
     Kind.ADDRESS: _address,
     Kind.PATH: _path,
     Kind.FILE: _file,

@@ -1,22 +1,29 @@
-"""The metrics that handlers emit (reference 13.6, 15.4): names and series per model are limited."""
+"""The metrics that handlers emit (reference 13.6, 15.4): names and series per model are limited.
+
+Without a ``metrics_config`` all are accepted, other than in TorchServe; with one, those that it lists, or all
+with ``model_metrics_auto_detect``. What is listed has the file's type, unit and label names.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from modelserver.telemetry.metrics_config import HOSTNAME
 from modelserver.telemetry.registry import (
+    FAMILY_KINDS,
     AnyFamily,
-    Counter,
     Distribution,
-    Gauge,
-    Histogram,
     Registry,
     Value,
     label_name,
     metric_name,
 )
+
+if TYPE_CHECKING:
+    from modelserver.telemetry.metrics_config import MetricsConfig, MetricSpec
 
 MAX_NAMES_PER_MODEL = 200
 MAX_SERIES_PER_MODEL = 1000
@@ -27,19 +34,49 @@ KNOWN = ("HandlerTime", "PredictionTime")
 
 Dimensions = Sequence[tuple[str, str]]
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]
-_KINDS: dict[str, type[AnyFamily]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
 _log = logging.getLogger(__name__)
 
 
 class HandlerFamilies:
-    """The metrics handlers have named so far; each lives as long as a model that uses it."""
+    """The metrics handlers have named so far; each lives as long as a model that uses it.
 
-    def __init__(self, registry: Registry) -> None:
+    ``config`` lists some that are always there; ``accepts_all``: others are taken too.
+    """
+
+    def __init__(
+        self, registry: Registry, config: MetricsConfig | None = None, *, accepts_all: bool = True
+    ) -> None:
         self._registry = registry
         self._families: dict[str, AnyFamily] = {}
-        for name in KNOWN:
-            self._make(name, "ms", "gauge", ("ModelName", "Level", "Hostname"))
+        self._listed: dict[str, MetricSpec] = {} if config is None else dict(config.model)
+        self._accepts_all = accepts_all or config is None
+        self._warned: set[str] = set()
+        if config is None:
+            for name in KNOWN:
+                self._make(name, "ms", "gauge", ("ModelName", "Level", HOSTNAME))
+        for spec in self._listed.values():
+            self._make(spec.name, spec.unit, spec.kind, spec.dimensions)
+        self.known = frozenset(self._families)
+
+    def as_listed(
+        self, name: str, unit: str, kind: str, dimensions: Dimensions
+    ) -> tuple[str, str, Dimensions] | None:
+        """Unit, kind and dimensions that count; None for a metric that is not to be kept."""
+        spec = self._listed.get(name)
+        if spec is None:
+            return (unit, kind.lower(), dimensions) if self._accepts_all else None
+        names = [label for label in spec.dimensions if label != HOSTNAME]
+        if len(names) != len(dimensions):
+            if name not in self._warned:
+                self._warned.add(name)
+                _log.error(
+                    "The handler metric %s has %d dimensions, metrics_config lists %d; dropped",
+                    *(name, len(dimensions), len(names)),
+                )
+            return None
+        values = (value for _, value in dimensions)
+        return spec.unit, spec.kind, list(zip(names, values, strict=True))
 
     def get(self, name: str, unit: str, kind: str, label_names: Sequence[str]) -> AnyFamily | None:
         """The family of ``name``, made on first sight; None when the name is taken for something else."""
@@ -51,14 +88,14 @@ class HandlerFamilies:
     def drop_unused(self, name: str) -> None:
         """Forget ``name`` when no model has a series of it any more."""
         family = self._families.get(name)
-        if family is not None and family.series_count == 0 and name not in KNOWN:
+        if family is not None and family.series_count == 0 and name not in self.known:
             del self._families[name]
             self._registry.remove(name)
 
     def _make(self, name: str, unit: str, kind: str, label_names: Sequence[str]) -> AnyFamily | None:
         help_text = f"Torchserve prometheus {kind} metric with unit: {unit}"
         try:
-            family = _KINDS[kind](name, help_text, label_names)
+            family = FAMILY_KINDS[kind](name, help_text, label_names)
             self._registry.add(family)
         except (KeyError, ValueError):
             return None
@@ -70,10 +107,10 @@ class HandlerMetrics:
     """The metrics emitted by the handlers of one model, all versions."""
 
     def __init__(self, families: HandlerFamilies, model_name: str, hostname: str) -> None:
-        self._families = families
+        self.families = self._families = families
         self._model_name = model_name
         self._hostname = hostname
-        self._children: dict[_Key, Value | Distribution | None] = {}
+        self._children: dict[_Key, tuple[Value | Distribution, bool] | None] = {}
         self._owned: list[tuple[AnyFamily, tuple[str, ...]]] = []
         self._names: set[str] = set()
         self._warned: set[str] = set()
@@ -84,12 +121,13 @@ class HandlerMetrics:
         ``kind`` is counter, gauge or histogram, in any case. What cannot be kept is dropped with one warning.
         """
         key = (name, kind, tuple(dimensions))
-        child = self._children[key] if key in self._children else self._admit(key, unit)
-        if child is None or not math.isfinite(value):
+        found = self._children[key] if key in self._children else self._admit(key, unit)
+        if found is None or not math.isfinite(value):
             return
+        child, is_gauge = found
         if isinstance(child, Distribution):
             child.observe(value)
-        elif kind.lower() == "gauge":
+        elif is_gauge:
             child.set(value)
         elif value >= 0.0:
             child.add(value)
@@ -102,21 +140,27 @@ class HandlerMetrics:
         self._owned.clear()
         self._children.clear()
 
-    def _admit(self, key: _Key, unit: str) -> Value | Distribution | None:
-        name, kind, dimensions = key
+    def _admit(self, key: _Key, unit: str) -> tuple[Value | Distribution, bool] | None:
+        name, given_kind, given = key
         if len(self._children) >= MAX_SERIES_PER_MODEL:
             self._warn("series", f"more than {MAX_SERIES_PER_MODEL} series of handler metrics")
             return None
-        if name not in KNOWN and name not in self._names:
+        listed = self._families.as_listed(name, unit, given_kind, given)
+        if listed is None:
+            self._children[key] = None
+            return None
+        unit, kind, dimensions = listed
+        if name not in self._families.known and name not in self._names:
             if len(self._names) >= MAX_NAMES_PER_MODEL:
                 self._warn("names", f"more than {MAX_NAMES_PER_MODEL} names of handler metrics")
                 return None
             self._names.add(name)
-        child = self._child_of_family(metric_name(name[:MAX_TEXT]), unit[:MAX_TEXT], kind.lower(), dimensions)
+        child = self._child_of_family(metric_name(name[:MAX_TEXT]), unit[:MAX_TEXT], kind, dimensions)
         if child is None:
             self._warn(name, f"the handler metric {name[:MAX_TEXT]!r} ({kind}) has the name of another")
-        self._children[key] = child
-        return child
+        found = None if child is None else (child, kind == "gauge")
+        self._children[key] = found
+        return found
 
     def _child_of_family(
         self, name: str, unit: str, kind: str, dimensions: Dimensions

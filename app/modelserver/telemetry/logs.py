@@ -22,7 +22,8 @@ import logging.handlers
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[Any]
 else:  # not generic at run time before Python 3.11
     _StreamHandler = logging.StreamHandler
+
+LEVELS = ("debug", "info", "warn", "error")
 
 _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _SHOWN_NAMES = {MODEL_LOGGER: "MODEL_LOG"}
@@ -93,6 +96,28 @@ class LineFormatter(logging.Formatter):
         traced = record.exc_text or (self.formatException(record.exc_info) if record.exc_info else "")
         stack = self.formatStack(record.stack_info) if record.stack_info else ""
         return "".join(f"\n    {indented_lines(text)}" for text in (traced, stack) if text)
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object per record, on one line: time, level, logger, source, message, and trace if there is one.
+
+    The time is UTC with a Z; ``source`` is what stands for the thread in the text format.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        values = {
+            "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z",
+            "level": _LEVEL_NAMES.get(record.levelname, record.levelname),
+            "logger": _SHOWN_NAMES.get(record.name, record.name),
+            "source": str(getattr(record, "source", None) or record.threadName),
+            "message": shortened(record.getMessage(), MAX_MESSAGE),
+        }
+        traced = record.exc_text or (self.formatException(record.exc_info) if record.exc_info else "")
+        stack = self.formatStack(record.stack_info) if record.stack_info else ""
+        if traced or stack:
+            values["trace"] = "\n".join(text for text in (traced, stack) if text)
+        return json.dumps(values)
 
 
 class PlainFormatter(logging.Formatter):
@@ -198,10 +223,12 @@ def setup_logging(
     console: bool = True,
     access_console: bool | None = None,
     log_config: Path | None = None,
+    as_json: bool = False,
 ) -> Logs:
     """Send every logger to its file and, with ``console``, to standard output.
 
-    ``access_console`` (by default as ``console``) decides for access lines alone. A ``log_config`` of
+    ``access_console`` (by default as ``console``) decides for access lines alone. With ``as_json`` each line
+    is a JSON object. A ``log_config`` of
     Python's logging (.json, .yaml, .ini) replaces all of this; log4j files are accepted with one warning and
     change nothing. A directory that cannot be written leaves the console. Call it once and close the result
     at the end. Raises ConfigError for a bad ``log_config``.
@@ -213,7 +240,8 @@ def setup_logging(
         return Logs(log_dir, metrics_dir, stamped=False)
     attached: list[tuple[logging.Logger, logging.Handler]] = []
     problems: list[str] = []
-    for sink in _SINKS:
+    for text_sink in _SINKS:
+        sink = replace(text_sink, formatter=JsonFormatter) if as_json else text_sink
         directory = metrics_dir if sink.logger in _METRICS else log_dir
         shows = console if access_console is None or sink.logger != ACCESS_LOGGER else access_console
         attached += _attach(sink, directory, console=shows, problems=problems)
@@ -222,7 +250,25 @@ def setup_logging(
         _log.warning("Logging to the console only: %s", problem)
     if is_log4j:
         _log.warning("log4j configurations are not read, the default logging stays: %s", log_config)
-    return Logs(log_dir, metrics_dir, stamped=True, handlers=tuple(attached))
+    return Logs(log_dir, metrics_dir, stamped=not as_json, handlers=tuple(attached))
+
+
+def log_level() -> str:
+    """From which level on the server's own messages are logged, one of ``LEVELS``."""
+    level = logging.getLogger(SERVER_LOGGER).getEffectiveLevel()
+    return next((name for name in reversed(LEVELS) if level >= _number_of(name)), LEVELS[0])
+
+
+def set_log_level(name: str) -> None:
+    """Changes that at once; access log, metrics and the output of workers stay as they are."""
+    logging.getLogger(SERVER_LOGGER).setLevel(_number_of(name))
+    _log.log(max(logging.INFO, _number_of(name)), "The log level is %s now", name)
+
+
+def _number_of(name: str) -> int:
+    return {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}[
+        name
+    ]
 
 
 def _attach(
@@ -239,7 +285,7 @@ def _attach(
         handlers.append(Console(sink.formatter()))
     for handler in handlers:
         logger.addHandler(handler)
-    if sink is not _ROOT:
+    if sink.logger != _ROOT.logger:
         logger.setLevel(logging.INFO)
         logger.propagate = False
     return [(logger, handler) for handler in handlers]

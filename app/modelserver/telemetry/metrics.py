@@ -12,9 +12,15 @@ import socket
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from modelserver.telemetry.handler_metrics import Dimensions, HandlerFamilies, HandlerMetrics
+from modelserver.telemetry.handler_metrics import (
+    RESERVED_PREFIX,
+    Dimensions,
+    HandlerFamilies,
+    HandlerMetrics,
+)
 from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_model_metric
 from modelserver.telemetry.registry import (
+    FAMILY_KINDS,
     SECONDS_BOUNDS,
     Child,
     Counter,
@@ -27,8 +33,10 @@ from modelserver.telemetry.registry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from modelserver.telemetry.collector import Reading
+    from modelserver.telemetry.metrics_config import MetricsConfig
     from modelserver.telemetry.system import SystemReading
 
 MetricsMode: TypeAlias = Literal["prometheus", "log", "legacy"]
@@ -54,13 +62,16 @@ _log = logging.getLogger(__name__)
 class _Families:
     """Every family of the server, registered once."""
 
-    def __init__(self, registry: Registry, mode: MetricsMode) -> None:
+    def __init__(self, registry: Registry, mode: MetricsMode, config: MetricsConfig | None) -> None:
         self._registry = registry
         self._mode = mode
+        self._config = config
+        self._ours: set[str] = set()
         self._torchserve_requests()
         self._torchserve_host()
         self._batching()
         self._outcomes()
+        self._unknown_ones()
 
     def _torchserve_requests(self) -> None:
         self.requests_2xx = self._ts_counter("Requests2XX", "Count", _HOST)
@@ -109,18 +120,51 @@ class _Families:
         self.expired = self._counter("expired_total", "Requests whose deadline passed.")
         self.split = self._counter("split_requests_total", "Requests spread over several batches.")
         self.isolated = self._counter("isolated_total", "Instances found guilty of failing their batch.")
+        self.broken_off = self._counter("broken_off_total", "Streamed answers that failed after a part.")
 
     def _ts_counter(self, name: str, unit: str, labels: Sequence[str]) -> Counter:
-        help_text = f"Torchserve prometheus counter metric with unit: {unit}"
+        unit, labels = self._as_listed(name, "counter", unit, labels)
+        help_text = torchserve_help("counter", unit)
+        if not self._is_listed(name):
+            return Counter(name, help_text, labels)
         if self._is_logged(name):
             return self._registry.add(LoggedCounter(name, help_text, labels, unit=unit))
         return self._registry.add(Counter(name, help_text, labels))
 
     def _ts_gauge(self, name: str, unit: str, labels: Sequence[str]) -> Gauge:
-        help_text = f"Torchserve prometheus gauge metric with unit: {unit}"
+        unit, labels = self._as_listed(name, "gauge", unit, labels)
+        help_text = torchserve_help("gauge", unit)
+        if not self._is_listed(name):
+            return Gauge(name, help_text, labels)
         if self._is_logged(name):
             return self._registry.add(LoggedGauge(name, help_text, labels, unit=unit))
         return self._registry.add(Gauge(name, help_text, labels))
+
+    def _is_listed(self, name: str) -> bool:
+        """What the configuration leaves out of TorchServe's metrics is neither shown nor logged."""
+        return self._config is None or name in self._config.server
+
+    def _as_listed(self, name: str, kind: str, unit: str, labels: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """Unit and label names of the configuration, if they can stand for ours."""
+        self._ours.add(name)
+        spec = None if self._config is None else self._config.server.get(name)
+        if spec is None:
+            return unit, labels
+        if spec.kind != kind or len(spec.dimensions) != len(labels):
+            _log.warning(
+                "metrics_config: %s is a %s of %s here; what the file says of it does not count",
+                *(name, kind, ", ".join(labels)),
+            )
+            return unit, labels
+        return spec.unit, spec.dimensions
+
+    def _unknown_ones(self) -> None:
+        """Metrics that only the configuration knows are announced and never updated (reference 15.4)."""
+        listed = {} if self._config is None else self._config.server
+        for spec in listed.values():
+            if spec.name not in self._ours and spec.name not in self._registry:
+                help_text = torchserve_help(spec.kind, spec.unit)
+                self._registry.add(FAMILY_KINDS[spec.kind](spec.name, help_text, spec.dimensions))
 
     def _is_logged(self, name: str) -> bool:
         return self._mode == "log" or (self._mode == "legacy" and name not in _LEGACY_NAMES)
@@ -133,6 +177,11 @@ class _Families:
 
     def _histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
         return self._registry.add(Histogram(f"modelserver_{name}", help_text, _MODEL, bounds=bounds))
+
+
+def torchserve_help(kind: str, unit: str) -> str:
+    """The HELP text of reference 15.2."""
+    return f"Torchserve prometheus {kind} metric with unit: {unit}"
 
 
 class ModelMetrics:
@@ -201,10 +250,18 @@ class ModelMetrics:
         self._handler_seconds.observe(handler_s)
         (self._dispatch.get(reason) or self._dispatch["flush"]).add(1.0)
         preprocess, inference, postprocess = phases
+        if self._logs_handler_metrics:
+            self._log_times(handler_s, sum(phases) or handler_s)
         if preprocess or inference or postprocess:
             self._preprocess.observe(preprocess)
             self._inference.observe(inference)
             self._postprocess.observe(postprocess)
+
+    def _log_times(self, prediction_s: float, handler_s: float) -> None:
+        """What TorchServe's workers tell of each batch (reference 12.5)."""
+        dimensions = (("ModelName", self.name), ("Level", "Model"))
+        for name, seconds in (("PredictionTime", prediction_s), ("HandlerTime", handler_s)):
+            self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
 
     def rejected(self, reason: str) -> None:
         """A request was refused; ``reason`` is one of few fixed words such as queue_full or no_worker."""
@@ -229,6 +286,10 @@ class ModelMetrics:
         """``count`` instances were found to be the ones that make a batch fail."""
         self._isolated.add(count)
 
+    def broken_off(self) -> None:
+        """An answer in parts failed when its first part was out."""
+        self._broken_off.add(1.0)
+
     def worker_overhead(self, seconds: float) -> None:
         """The server's own share of the last batch's time (WorkerThreadTime)."""
         self._worker_thread_time.set(seconds * 1e3 // 1.0)
@@ -251,7 +312,11 @@ class ModelMetrics:
     ) -> None:
         """A handler emitted a metric; ``kind`` is counter, gauge or histogram, in any case."""
         if self._logs_handler_metrics:
-            log_model_metric(name, value, unit, dimensions, hostname=self._hostname, request_id=request_id)
+            if listed := self._handler_metrics.families.as_listed(name, unit, kind, dimensions):
+                unit, _, dimensions = listed
+                log_model_metric(
+                    name, value, unit, dimensions, hostname=self._hostname, request_id=request_id
+                )
         else:
             self._handler_metrics.record(name, value, unit, kind, dimensions)
 
@@ -310,6 +375,7 @@ class ModelMetrics:
         self._expired = self._own(f.expired)
         self._split = self._own(f.split)
         self._isolated = self._own(f.isolated)
+        self._broken_off = self._own(f.broken_off)
         self._queue_requests = self._own(f.queue_requests)
         self._queue_instances = self._own(f.queue_instances)
         self._in_flight = self._own(f.in_flight)
@@ -324,17 +390,24 @@ class ServerMetrics:
     """All metrics of a running server.
 
     ``mode`` is TorchServe's `metrics_mode`: prometheus shows everything, log writes TorchServe's metrics to
-    the logs and shows nothing, legacy shows the three `ts_` counters and logs the rest.
+    the logs and shows nothing, legacy shows the three `ts_` counters and logs the rest. ``config`` lists the
+    metrics there are (reference 15.4); with ``auto_detect`` handlers may add others.
     """
 
     def __init__(
-        self, *, mode: MetricsMode = "prometheus", hostname: str | None = None, trailing_comma: bool = False
+        self,
+        *,
+        mode: MetricsMode = "prometheus",
+        hostname: str | None = None,
+        trailing_comma: bool = False,
+        config: MetricsConfig | None = None,
+        auto_detect: bool = False,
     ) -> None:
         self.hostname = hostname or host_name()
         self._mode = mode
         self._registry = Registry(trailing_comma=trailing_comma)
-        self._families = _Families(self._registry, mode)
-        self._handler_families = HandlerFamilies(self._registry)
+        self._families = _Families(self._registry, mode, config)
+        self._handler_families = HandlerFamilies(self._registry, config, accepts_all=auto_detect)
         self._handler_metrics: dict[str, HandlerMetrics] = {}
         self._models: dict[str, dict[str, ModelMetrics]] = {}
         self._callbacks: list[Callable[[], None]] = []
@@ -402,6 +475,24 @@ class ServerMetrics:
             f.gpu_memory_utilization.labels(*device).set(gpu.memory_percent)
             f.gpu_memory_used.labels(*device).set(gpu.memory_used_mb)
             f.gpu_utilization.labels(*device).set(gpu.utilization_percent)
+
+    def collected(self, readings: Iterable[Reading]) -> None:
+        """Shows what ``system_metrics_cmd`` printed: metrics of reference 15.3 and of ``metrics_config``.
+
+        Others are dropped, as are the server's own.
+        """
+        for reading in readings:
+            family = self._registry.get(reading.name)
+            if family is None or reading.name.startswith(RESERVED_PREFIX):
+                continue
+            known = {"Hostname": self.hostname, **reading.dimensions}
+            values = [known.get(label, "") for label in family.label_names]
+            if isinstance(family, Histogram):
+                family.labels(*values).observe(reading.value)
+            elif isinstance(family, Gauge):
+                family.labels(*values).set(reading.value)
+            else:
+                family.labels(*values).add(max(0.0, reading.value))
 
     def render(self, names: Sequence[str] = ()) -> bytes:
         """The Prometheus text; ``names`` are the `name[]` values of the query, empty for everything."""

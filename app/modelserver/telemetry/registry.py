@@ -75,7 +75,7 @@ class Family(Generic[Child]):
     def __init__(
         self, name: str, help_text: str, label_names: Sequence[str] = (), *, max_series: int = MAX_SERIES
     ) -> None:
-        _check_names(name, label_names)
+        check_names(name, label_names)
         self.name = name
         self.help_text = help_text
         self.label_names = tuple(label_names)
@@ -179,6 +179,7 @@ class Histogram(Family[Distribution]):
 
 
 AnyFamily = Counter | Gauge | Histogram
+FAMILY_KINDS: dict[str, type[AnyFamily]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 AddedFamily = TypeVar("AddedFamily", bound=AnyFamily)
 
 
@@ -204,6 +205,10 @@ class Registry:
         family = self._families.pop(name, None)
         for sample in () if family is None else family.sample_names:
             del self._owners[sample]
+
+    def get(self, name: str) -> AnyFamily | None:
+        """The family of this name that is shown."""
+        return self._families.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._owners
@@ -258,7 +263,8 @@ def label_name(text: str) -> str:
     return name if _LABEL_NAME.match(name) else f"_{name}"
 
 
-def _check_names(name: str, label_names: Sequence[str]) -> None:
+def check_names(name: str, label_names: Sequence[str]) -> None:
+    """Raises ValueError for a name or label that Prometheus would refuse."""
     if not _METRIC_NAME.fullmatch(name):
         raise ValueError(f"not a metric name: {name!r}")
     for label in label_names:

@@ -64,6 +64,7 @@ class OwnServer:
             "inference_address": f"http://{HOST}:{self.inference}",
             "management_address": f"http://{HOST}:{self._management}",
             "metrics_address": f"http://{HOST}:{metrics}",
+            "enable_grpc_api": "false",
             "model_store": store,
             "load_models": "",
             "model_snapshot": "",

@@ -1,21 +1,29 @@
-"""Frames as bytes: what :mod:`modelserver.wire.messages` looks like on a socket."""
+"""Frames as bytes: what :mod:`modelserver.wire.messages` looks like on a socket.
+
+The bytes of large rows may lie in an arena instead; the frame has their place (u64) where they would be.
+"""
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from modelserver.wire.messages import MAX_FRAME, PREFIX, Predict, Result, ToServer, ToWorker
+from modelserver.wire.arena import LARGE, NoSuchBlock
+from modelserver.wire.messages import MAX_FRAME, PREFIX, Parts, Predict, Result, ToServer, ToWorker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from modelserver.wire.arena import Incoming, Outgoing
 
 _encoder = msgspec.msgpack.Encoder()
 to_server_decoder = msgspec.msgpack.Decoder(ToServer)
 to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
 
 _JOIN_LIMIT = 1 << 16
+_PLACE = struct.Struct("<Q")
 
 MessageT = TypeVar("MessageT")
 
@@ -24,8 +32,12 @@ class ProtocolError(Exception):
     """The peer sent something that is no frame."""
 
 
-def encode(message: ToWorker | ToServer, bodies: Sequence[bytes] = ()) -> list[bytes]:
+def encode(
+    message: ToWorker | ToServer, bodies: Sequence[bytes] = (), arena: Outgoing | None = None
+) -> list[bytes]:
     """The pieces of one frame, to be written together; small ones arrive as one piece.
+
+    Large bodies are written into the arena, if there is one and it has room.
 
     Raises:
         ProtocolError: the frame would not fit its length field (4 GiB).
@@ -35,6 +47,9 @@ def encode(message: ToWorker | ToServer, bodies: Sequence[bytes] = ()) -> list[b
     size = len(head) + tail + 4
     if size > MAX_FRAME:
         raise ProtocolError(f"a frame of {size} bytes is over the limit of {MAX_FRAME}")
+    if tail >= LARGE and arena is not None and (place := arena.put(bodies, tail)) is not None:
+        size = len(head) + _PLACE.size + 4
+        return [b"".join((PREFIX.pack(size, len(head)), head, _PLACE.pack(place)))]
     prefix = PREFIX.pack(size, len(head))
     if tail <= _JOIN_LIMIT:
         return [b"".join((prefix, head, *bodies))]
@@ -44,7 +59,7 @@ def encode(message: ToWorker | ToServer, bodies: Sequence[bytes] = ()) -> list[b
 def announced(message: object) -> int:
     """The bytes that a message says its rows have behind the head."""
     total = 0
-    if isinstance(message, Result):
+    if isinstance(message, (Result, Parts)):
         for answer in message.answers:
             total += answer.size
     elif isinstance(message, Predict):
@@ -59,13 +74,20 @@ class FrameReader(Generic[MessageT]):
     Args:
         decoder: of the messages this side receives.
         limit: bytes a frame may have.
+
+    ``arena`` is where large rows may lie; without one they cannot.
     """
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[MessageT], limit: int = MAX_FRAME) -> None:
         self._decoder = decoder
         self._limit = limit
+        self.arena: Incoming | None = None
         self._pending = bytearray()
         self._needed = 0
+
+    def allow(self, limit: int) -> None:
+        """Frames may have so many bytes from now on."""
+        self._limit = limit
 
     def feed(self, data: bytes) -> Iterator[tuple[MessageT, memoryview]]:
         """Yields each complete message with the bytes behind its head.
@@ -99,9 +121,27 @@ class FrameReader(Generic[MessageT]):
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"no message: {error}") from error
             tail = view[start + head : end]
-            if len(tail) != announced(message):
-                raise ProtocolError(f"{len(tail)} bytes of rows came, {announced(message)} were announced")
-            yield message, tail
+            if len(tail) == announced(message):
+                yield message, tail
+            else:
+                yield from self._from_arena(message, tail)
             position = end
         if position < available:
             self._pending += view[position:]
+
+    def _from_arena(self, message: MessageT, tail: memoryview) -> Iterator[tuple[MessageT, memoryview]]:
+        """The message with its rows, whose place is all that came in the frame."""
+        size = announced(message)
+        if self.arena is None or len(tail) != _PLACE.size or size < LARGE:
+            raise ProtocolError(f"{len(tail)} bytes of rows came, {size} were announced")
+        if size > self._limit:
+            raise ProtocolError(f"no frame: {size} bytes of rows announced, {self._limit} are allowed")
+        (place,) = _PLACE.unpack(tail)
+        try:
+            rows = self.arena.take(place, size)
+        except NoSuchBlock as error:
+            raise ProtocolError(str(error)) from error
+        try:
+            yield message, rows
+        finally:
+            self.arena.free(place)

@@ -1,6 +1,7 @@
 """What the server and a worker say to each other.
 
-One frame is one message and, for :class:`Predict` and :class:`Result`, the raw bytes of its rows behind it:
+One frame is one message and, for :class:`Predict`, :class:`Parts` and :class:`Result`, the raw bytes of its
+rows behind it:
 
     u32 size of the rest | u32 size of the head | head (msgpack) | bytes of row 0 | bytes of row 1 | ...
 
@@ -21,6 +22,13 @@ MAX_FRAME = (1 << 32) - 1
 # How a row's bytes are meant, and how its answer is encoded.
 BODY = 0  # the body of a /predictions request (reference 7.1); the answer is what reference 7.4 makes of it
 INSTANCE = 1  # one JSON value of a V1 `instances` list; the answer is one JSON value
+DESCRIBE = 2  # no bytes: the handler is to describe itself (reference 5.4); the answer is as for a body
+TENSORS = 3  # a row of V2 tensors, as modelserver.tensors.rows cuts and joins them
+FIELDS = 4  # msgpack of {name: bytes}, which the handler gets as they are; the answer is as for a body
+
+# How a worker takes its batches: one after the other, or (reference 8.10, 8.11) many at a time.
+CONTINUOUS = "continuous"
+ASYNC = "async"
 
 Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -30,8 +38,28 @@ def sendable(value: object) -> str:
     return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
+class SequenceHeaders(msgspec.Struct, frozen=True, array_like=True):
+    """The names of the headers that speak of sequences (``ts_header_key_sequence_*``, reference 3.3)."""
+
+    id: str = "ts_request_sequence_id"
+    start: str = "ts_request_sequence_start"
+    end: str = "ts_request_sequence_end"
+
+
+class OutputSpec(msgspec.Struct, frozen=True, array_like=True):
+    """An output of the model, as its signature has it: ``shape`` has the rows first, -1 is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
 class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
-    """Server to worker, once: what to load and how to treat requests."""
+    """Server to worker, once: what to load and how to treat requests.
+
+    ``ranks`` processes make up the worker, of which this is number ``rank``. ``outputs`` are empty where the
+    model does not say what it gives.
+    """
 
     model_name: str
     model_version: str
@@ -46,6 +74,11 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     max_response_size: int = 6553500
     server_version: str = ""
     isolate: bool = True
+    mode: str = ""
+    sequence_headers: SequenceHeaders = SequenceHeaders()
+    rank: int = 0
+    ranks: int = 1
+    outputs: list[OutputSpec] = []
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +86,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     ``headers`` is msgpack of ``[[name, value], ...]`` as received: most handlers never look, so most are
     never decoded.
-    ``extra`` is JSON: the request's other top-level fields (V1 ``parameters`` and the like), or empty.
+    ``extra`` is JSON: the request's other top-level fields (V1 ``parameters`` and the like), or empty; of
+    TENSORS it is their form.
     """
 
     request_id: str
@@ -72,6 +106,19 @@ class Predict(msgspec.Struct, frozen=True, array_like=True, tag="predict"):
 
     sequence: int
     rows: list[Row]
+
+
+class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag="cancelled"):
+    """Server to worker: nobody waits for these rows of batch ``sequence`` any more."""
+
+    sequence: int
+    rows: list[Size]
+
+
+class Proceed(msgspec.Struct, frozen=True, array_like=True, tag="proceed"):
+    """Server to worker: clients have taken what it sent them in :class:`Parts` with ``wait``."""
+
+    sequence: int
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
@@ -119,6 +166,19 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     error_type: str = "InternalServerException"
 
 
+class Parts(msgspec.Struct, frozen=True, array_like=True, tag="parts"):
+    """Worker to server, before the batch's result: what goes out now to these rows of batch ``sequence``.
+
+    Status, headers and content type count in a row's first part only. After parts with ``wait`` the worker
+    sends no more before the server's :class:`Proceed`.
+    """
+
+    sequence: int
+    rows: list[Size]
+    answers: list[Answer]
+    wait: bool = False
+
+
 class Measurement(msgspec.Struct, frozen=True, array_like=True):
     """One metric a handler emitted."""
 
@@ -141,5 +201,5 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):
     metrics: list[Measurement] | None = None
 
 
-ToWorker: TypeAlias = Load | Predict | Stop | Ping
-ToServer: TypeAlias = Loaded | LoadFailed | Result | Pong
+ToWorker: TypeAlias = Load | Predict | Cancelled | Proceed | Stop | Ping
+ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Pong

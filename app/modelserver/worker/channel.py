@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import os
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, NoReturn
 
+from modelserver.wire.arena import receive_with
 from modelserver.wire.frames import FrameReader, encode, to_worker_decoder
+from modelserver.wire.messages import Pong, Proceed
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator, Sequence
 
+    from modelserver.wire.arena import Arena
     from modelserver.wire.messages import ToServer, ToWorker
 
 _CHUNK = 1 << 18
 _MAX_PIECES = 512
+
+
+def _end_child() -> NoReturn:
+    os.write(2, b"A process that the handler forked came back from the handler's call; it is ended.\n")
+    os._exit(1)
 
 
 class ServerChannel:
@@ -21,16 +33,110 @@ class ServerChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._arena: Arena | None = None
         self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+        self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
+        self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
+        self._sending = threading.Lock()
+        self.is_open = True
+
+    def fileno(self) -> int:
+        """Of the socket."""
+        return self._connection.fileno()
 
     def messages(self) -> Iterator[tuple[ToWorker, memoryview]]:
         """Each message with the bytes behind it (valid until the next); ends when the server closes."""
-        while data := self._connection.recv(_CHUNK):
-            yield from self._reader.feed(data)
+        data, self._arena = receive_with(self._connection, _CHUNK)
+        if self._arena is not None:
+            self._reader.arena = self._arena.incoming
+        self._fed(data)
+        while self.is_open:
+            for item in self._feeding:
+                yield item
+                while self._ahead:
+                    yield self._ahead.popleft()
+            self._receive(0)
+
+    def take(self, *, wait: bool) -> Iterator[tuple[ToWorker, memoryview]]:
+        """Those that have come by now; with ``wait`` one read more is made if there are none.
+
+        For after the first message. ``is_open`` tells whether more can come.
+        """
+        if self._ahead:
+            wait = False
+        while self._ahead:
+            yield self._ahead.popleft()
+        yield from self._pull(wait=wait)
+
+    def _pull(self, *, wait: bool) -> Iterator[tuple[ToWorker, memoryview]]:
+        for item in self._feeding:
+            wait = False
+            yield item
+        self._receive(0 if wait else socket.MSG_DONTWAIT)
+        yield from self._feeding
+
+    def look(self) -> list[ToWorker]:
+        """The messages that have come by now and that :meth:`messages` will still hand out.
+
+        For the thread that takes the messages. The bytes behind the last message are no longer valid.
+        """
+        self._read_ahead(wait=False)
+        return [message for message, _ in self._ahead]
+
+    def await_proceed(self) -> None:
+        """Waits for the server's :class:`Proceed` and takes it out, or for the end of the connection."""
+        while True:
+            for position, (message, _) in enumerate(self._ahead):
+                if isinstance(message, Proceed):
+                    del self._ahead[position]
+                    return
+            if not self.is_open:
+                return
+            self._read_ahead(wait=True)
+
+    def _read_ahead(self, *, wait: bool) -> None:
+        for message, tail in self._pull(wait=wait):
+            self._ahead.append((message, memoryview(bytes(tail))))
+
+    def _receive(self, flags: int) -> None:
+        try:
+            data = self._connection.recv(_CHUNK, flags)
+        except BlockingIOError:
+            return
+        self._fed(data)
+
+    def _fed(self, data: bytes) -> None:
+        self.is_open = bool(data)
+        self._feeding = self._reader.feed(data)
+
+    def close(self) -> None:
+        """Ends the connection, also for a thread that waits for messages: the process may end much later."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def disown(self) -> None:
+        """For a process that user code forked: it does not speak for the worker (F45).
+
+        It finds the connection closed, and ends when it comes back from the handler to answer.
+        """
+        self._arena = None
+        self.send = lambda message, bodies=(): _end_child()  # type: ignore[method-assign]
+        dead_end, other = socket.socketpair()
+        other.close()
+        os.dup2(dead_end.fileno(), self._connection.fileno())
+        dead_end.close()
 
     def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
-        """Writes one frame, whole."""
-        pieces = encode(message, bodies)
+        """Writes one frame, whole; any thread may."""
+        with self._sending:
+            self._write(message, bodies)
+
+    def _write(self, message: ToServer, bodies: Sequence[bytes]) -> None:
+        arena = self._arena
+        pieces = encode(message, bodies, arena.outgoing if arena is not None else None)
+        if not bodies and arena is not None and isinstance(message, Pong):
+            # The server pings workers that rest.
+            arena.trim()
         if len(pieces) == 1:
             self._connection.sendall(pieces[0])
             return

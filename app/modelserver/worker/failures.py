@@ -9,6 +9,7 @@ from pathlib import Path
 from modelserver.wire.messages import sendable
 
 _OURS = str(Path(__file__).parent)
+MAX_TEXT = 4000
 
 
 def print_failure(error: BaseException) -> None:
@@ -23,8 +24,8 @@ def print_failure(error: BaseException) -> None:
 
 
 def explain_failure(error: BaseException, model_dir: Path) -> str:
-    """One line that says what went wrong and, where it was in the archive's own code, at which line."""
-    text = sendable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    """What went wrong and, where it was in the archive's own code, at which line; a long text is cut."""
+    text = _in_short(type(error).__name__, _said(error))
     if isinstance(error, SyntaxError):
         return text
     frames = traceback.extract_tb(error.__traceback__)
@@ -33,6 +34,18 @@ def explain_failure(error: BaseException, model_dir: Path) -> str:
         return text
     place = inside[-1]
     return f"{text} ({Path(place.filename).relative_to(model_dir)}, line {place.lineno}, in {place.name})"
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return ""
+
+
+def _in_short(name: str, said: str) -> str:
+    text = sendable(f"{name}: {said}" if said else name)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 
 def _is_theirs(frame: traceback.FrameSummary) -> bool:

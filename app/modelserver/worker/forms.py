@@ -100,7 +100,10 @@ class _Parts:
         name = options.get(b"name")
         if name is None:
             raise MalformedForm("A part of the multipart body has no name.")
-        content_type = self._headers.get("content-type", b"").decode("latin-1")
+        # As in TorchServe, fields are plain bytes whatever type they claim, and files are of some type.
+        content_type = ""
+        if b"filename" in options:
+            content_type = self._headers.get("content-type", b"application/octet-stream").decode("latin-1")
         self.found[name.decode("utf-8", "replace")] = (b"".join(self._content), content_type)
 
     def _finish(self) -> None:

@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from modelserver.wire.messages import Ping, Pong, Predict, Stop, ToWorker
+from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop, ToWorker
 from modelserver.worker.service import Service, Work, timed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def can_prefetch(handler: LoadedHandler) -> bool:
     each other, lose more by that than the overlap gains.
     """
     cls = type(handler.instance)
-    promised = cls.__dict__.get("pipelined", False) and hasattr(cls, "prepare") and hasattr(cls, "complete")
+    promised = cls.__dict__.get("pipelined", False) and hasattr(cls, "_ms_complete")
     return bool(promised) and str(getattr(handler.instance, "device", None)) != "cpu"
 
 
@@ -67,13 +67,15 @@ class Pipeline:
                 self._channel.send(Pong())
             else:
                 seconds = item.seconds + timed(lambda: self._finish(item))
-                self._channel.send(*item.work.result(seconds))
+                self._channel.send(*self._service.finish(item.work, seconds))
 
     def _receive(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
         try:
             for message, tail in messages:
                 if isinstance(message, Predict):
                     self._slot.put(self._prepare(self._service.receive(message.sequence, message.rows, tail)))
+                elif isinstance(message, Cancelled):
+                    self._service.cancel(message)
                 elif isinstance(message, (Ping, Stop)):
                     self._slot.put(message)
             self._slot.put(Stop())
@@ -90,7 +92,7 @@ class Pipeline:
         if indices:
             self._service.begin(state)
             try:
-                value = self._handler.prepare(data, self._service.context)
+                value = self._handler._ms_prepare(data, self._service.context)
             except Exception as raised:  # noqa: BLE001 - user code may raise anything
                 error = raised
         return Prepared(work, indices, data, state, value, error, time.perf_counter() - started)
@@ -103,4 +105,4 @@ class Pipeline:
         if item.error is not None:
             raise item.error
         self._service.begin(item.state)
-        return self._handler.complete(item.value, item.data, self._service.context)
+        return self._handler._ms_complete(item.value, item.data, self._service.context)

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.wire.messages import INSTANCE, Row
+from modelserver.wire.messages import DESCRIBE, FIELDS, INSTANCE, TENSORS, Row
 from modelserver.worker.forms import parse_multipart, parse_urlencoded
+from modelserver.worker.tensor_rows import decode_rows, tensor_parameters
+from modelserver_handlers.envelopes.unfolding import Instance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode
+_decode_fields = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
@@ -39,21 +42,34 @@ def load_json(text: bytes | memoryview) -> Any:
 
 @dataclass(slots=True)
 class Decoded:
-    """One instance: the dict a handler gets, and the content types of a request's parts ("" for none)."""
+    """One instance: what a handler gets, and the content types of a request's parts ("" for none).
 
-    data: dict[str, Any]
+    That is a dict, but for instances on their way to an envelope.
+    """
+
+    data: dict[str, Any] | Instance
     part_types: Mapping[str, str]
 
 
-def decode_row(row: Row, body: memoryview, *, decode: bool) -> Decoded:
-    """What the bytes of one instance say.
+def decode_row(row: Row, body: memoryview, *, decode: bool, enveloped: bool = False) -> Decoded:
+    """What the bytes of one instance say. ``enveloped``: the handler is in an envelope.
 
     Raises:
         ValueError: the body is not what its content type says.
     """
     if row.kind == INSTANCE:
         value = load_json(body)
+        if enveloped:
+            return Decoded(Instance(value), {})
         return Decoded(value if isinstance(value, dict) else {"body": value}, {})
+    if row.kind == DESCRIBE:
+        return Decoded({}, {})
+    if row.kind == TENSORS:
+        return Decoded(decode_rows([row], body)[0], {})
+    if row.kind == FIELDS:
+        # Without a content type nothing is decoded (reference 20).
+        fields = _decode_fields(body)
+        return Decoded({name: bytearray(value) for name, value in fields.items()}, dict.fromkeys(fields, ""))
     data: dict[str, Any] = {}
     types: dict[str, str] = {}
     for name, text in row.query or ():
@@ -107,10 +123,13 @@ def request_headers(row: Row, part_types: Mapping[str, str]) -> list[tuple[str, 
 
 
 def request_parameters(row: Row) -> dict[str, Any]:
-    """The other top-level fields of a V1 body.
+    """The other top-level fields of a V1 body, and those of a V2 request: ``parameters``; ``inputs`` and
+    ``outputs`` with the parameters of each.
 
     Raises:
         ValueError: they are not JSON.
     """
+    if row.kind == TENSORS:
+        return tensor_parameters(row.extra)
     parameters: dict[str, Any] = load_json(row.extra) if row.extra else {}
     return parameters

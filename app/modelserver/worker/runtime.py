@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import inspect
 import json
 import logging
 import os
@@ -10,20 +13,40 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from modelserver.wire.messages import Load, Loaded, LoadFailed, Ping, Pong, Predict, Stop
+from modelserver.wire.messages import (
+    ASYNC,
+    CONTINUOUS,
+    Cancelled,
+    Load,
+    Loaded,
+    LoadFailed,
+    Ping,
+    Pong,
+    Predict,
+    Stop,
+)
+from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous
 from modelserver.worker.channel import ServerChannel
+from modelserver.worker.continuous import ContinuousBatch
 from modelserver.worker.failures import explain_failure, print_failure
 from modelserver.worker.loader import HandlerNotUsable, LoadedHandler, load_handler
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.parent import die_with
 from modelserver.worker.pipeline import Pipeline, can_prefetch
+from modelserver.worker.ranks import excused, keep_answers_back
 from modelserver.worker.service import Service, is_out_of_memory, timed
+from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
 from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.metrics.emission import send_emissions_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Trying again changes nothing about these.
 _PERMANENT = (
@@ -58,12 +81,60 @@ def run(descriptor: int) -> None:
     """Loads the model that the server names on this socket, and answers batches."""
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     channel = ServerChannel(socket.socket(fileno=descriptor))
+    os.register_at_fork(after_in_child=channel.disown)
+    try:
+        _answer(channel)
+    finally:
+        # The server sees that nothing more comes, whatever keeps the process from its end.
+        channel.close()
+
+
+def _answer(channel: ServerChannel) -> None:
     messages = channel.messages()
     load, _ = next(messages)
     assert isinstance(load, Load)  # noqa: S101 - the server's first message
+    if load.rank:
+        keep_answers_back(channel)
+    if load.mode == ASYNC:
+        asyncio.run(_run_calls(load, channel))
+        return
     started = time.perf_counter()
-    try:
+    with _told(load, channel):
         handler, service = load_service(load)
+    if load.rank:
+        service.entry = excused(service.entry)
+    channel.send(_loaded(handler, load, started))
+    if load.mode == CONTINUOUS:
+        service.connect(channel, channel.look)
+        ContinuousBatch(service, channel).serve()
+    elif load.ranks == 1 and can_prefetch(handler) and not load.envelope:
+        service.connect(channel)
+        Pipeline(handler.instance, service, channel).serve(messages)
+    else:
+        # Ranks must do the same: none may leave a batch whose clients it saw leave a moment earlier.
+        service.connect(channel, channel.look if load.ranks == 1 else None, channel.await_proceed)
+        serve(messages, service, channel)
+
+
+async def _run_calls(load: Load, channel: ServerChannel) -> None:
+    """Initialises the handler within the loop that its calls will run in, and answers requests."""
+    started = time.perf_counter()
+    with _told(load, channel):
+        handler, service = import_service(load)
+        check_asynchronous(handler.entry)
+        initialised = handler.initialize(service.context)
+        if inspect.isawaitable(initialised):
+            await initialised
+    channel.send(_loaded(handler, load, started))
+    service.connect(channel)
+    await AsyncCalls(service, channel).serve()
+
+
+@contextlib.contextmanager
+def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
+    """Tells the server why the handler cannot be loaded, and ends the process."""
+    try:
+        yield
     except Exception as error:  # noqa: BLE001 - user code may raise anything
         print_failure(error)
         status = 507 if is_out_of_memory(error) else 500
@@ -71,11 +142,11 @@ def run(descriptor: int) -> None:
             LoadFailed(explain_failure(error, Path(load.model_dir)), status, isinstance(error, _PERMANENT))
         )
         os._exit(1)
-    channel.send(Loaded(handler.built_in, time.perf_counter() - started))
-    if can_prefetch(handler):
-        Pipeline(handler.instance, service, channel).serve(messages)
-    else:
-        serve(messages, service, channel)
+
+
+def _loaded(handler: LoadedHandler, load: Load, started: float) -> Loaded:
+    splits = handler.built_in or load.envelope in TAKES_INSTANCES
+    return Loaded(splits, time.perf_counter() - started)
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
@@ -84,7 +155,9 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
         if isinstance(message, Predict):
             work = service.receive(message.sequence, message.rows, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
-            channel.send(*work.result(seconds))
+            channel.send(*service.finish(work, seconds))
+        elif isinstance(message, Cancelled):
+            service.cancel(message)
         elif isinstance(message, Ping):
             channel.send(Pong())
         elif isinstance(message, Stop):
@@ -93,11 +166,20 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
 
 def load_service(load: Load) -> tuple[LoadedHandler, Service]:
     """Imports and initialises the handler with the model directory as current directory (reference 12.1)."""
+    handler, service = import_service(load)
+    handler.initialize(service.context)
+    return handler, service
+
+
+def import_service(load: Load) -> tuple[LoadedHandler, Service]:
+    """Imports the handler, which is still to be initialised with the service's context."""
     model_dir = Path(load.model_dir)
     os.chdir(model_dir)
     # `-m` put the start directory there; the archive's own modules come first instead.
     sys.path[0] = str(model_dir)
+    offer_ts_names(1)
     metrics = HandlerMetrics(load.model_name)
+    send_emissions_to(metrics.receive)
     context = Context(
         load.model_name,
         load.model_dir,
@@ -109,10 +191,18 @@ def load_service(load: Load) -> tuple[LoadedHandler, Service]:
         metrics=metrics,
         model_yaml_config=read_config(model_dir, load.config_file),
     )
-    context.begin(BatchState())
+    # The server's own names: TorchServe's workers read other settings than it, and the two could differ.
+    context.header_key_sequence_id = load.sequence_headers.id
+    context.header_key_sequence_start = load.sequence_headers.start
+    context.header_key_sequence_end = load.sequence_headers.end
+    context._ms_begin(BatchState())
     handler = load_handler(load.handler, model_dir)
-    handler.initialize(context)
-    return handler, Service(handler.entry, context, load, metrics)
+    if load.mode and load.envelope:
+        raise HandlerNotUsable(
+            f"The envelope {load.envelope!r} cannot be used with continuousBatching or asyncCommunication."
+        )
+    entry = ENVELOPES[load.envelope](handler.entry).handle if load.envelope else handler.entry
+    return handler, Service(entry, context, load, metrics)
 
 
 def read_manifest(model_dir: Path) -> dict[str, Any] | None:

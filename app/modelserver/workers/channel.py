@@ -6,10 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from modelserver.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
+from modelserver.wire.messages import Ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from modelserver.wire.arena import Arena
     from modelserver.wire.messages import ToServer, ToWorker
 
 
@@ -20,6 +22,7 @@ class Channel(asyncio.Protocol):
         on_message: called with each message and the bytes behind it (valid during the call only).
         on_lost: called once, with the reason in words or None for an orderly end.
         limit: bytes a frame from the worker may have; a longer one ends the connection.
+        arena: what is shared with the worker, closed with the connection.
     """
 
     def __init__(
@@ -27,15 +30,23 @@ class Channel(asyncio.Protocol):
         on_message: Callable[[ToServer, memoryview], None],
         on_lost: Callable[[str | None], None],
         limit: int,
+        arena: Arena | None = None,
     ) -> None:
         self._on_message = on_message
         self._on_lost = on_lost
         self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder, limit)
+        self._arena = arena
+        self._outgoing_arena = arena.outgoing if arena is not None else None
+        self._reader.arena = arena.incoming if arena is not None else None
         self._transport: asyncio.Transport | None = None
         self._reason: str | None = None
         self._loop = asyncio.get_running_loop()
         self._outgoing: list[bytes] = []
         self._flush_is_due = False
+
+    def allow(self, limit: int) -> None:
+        """The worker's frames may have so many bytes from now on."""
+        self._reader.allow(limit)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -52,6 +63,9 @@ class Channel(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        arena, self._arena, self._outgoing_arena, self._reader.arena = self._arena, None, None, None
+        if arena is not None:
+            arena.close()
         self._on_lost(self._reason or (str(exc) if exc else None))
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
@@ -59,7 +73,10 @@ class Channel(asyncio.Protocol):
 
         Dropped when the connection is gone: the owner hears of that by ``on_lost``.
         """
-        self._outgoing += encode(message, bodies)
+        self._outgoing += encode(message, bodies, self._outgoing_arena)
+        if not bodies and self._arena is not None and isinstance(message, Ping):
+            # A worker that is pinged rests.
+            self._arena.trim()
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)

@@ -38,3 +38,8 @@ class DeviceList:
         device = self._devices[self._next % len(self._devices)]
         self._next += 1
         return device
+
+
+def groups_of(devices: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """The devices in groups of ``size``, in their order; those that are left over are in none."""
+    return [tuple(devices[start : start + size]) for start in range(0, len(devices) - size + 1, size)]

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from modelserver.batching.policies import make_policy
+from modelserver.batching.policies import Adaptive, Window, make_policy
 from modelserver.batching.queue import BatchQueue, QueueFull
+from modelserver.batching.tickets import TicketQueue
 from modelserver.errors import (
     DeadlineExceeded,
     HandlerError,
@@ -31,10 +32,17 @@ from modelserver.workers.worker import Worker, WorkerState, WorkerTimes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from modelserver.batching.policies import Policy
     from modelserver.batching.request import Batch, Request
-    from modelserver.wire.messages import Answer, Result
+    from modelserver.batching.sequences import SequenceStatistics
+    from modelserver.wire.messages import Answer, Parts, Result
     from modelserver.workers.devices import DeviceList, DeviceRing
     from modelserver.workers.process import WorkerSpec
+
+
+# Bytes of its parts that a client may have before it, and how many seconds a worker waits for less.
+BACKLOG = 1 << 20
+PATIENCE = 5.0
 
 
 class PoolMetrics(Protocol):
@@ -70,13 +78,14 @@ class PoolMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How a pool batches and bounds; times in seconds."""
+    """How a pool batches and bounds; times in seconds. ``tickets``: only an idle worker takes requests."""
 
     batch_size: int
     policy: str
     max_delay: float
     max_requests: int
     max_bytes: int
+    tickets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +132,7 @@ class Pool:
         self.min_workers = 0
         self.max_workers = 0
         self.limits = limits
-        # A batch of one is always full: there is nothing to hold, and nothing to learn for it.
-        name = limits.policy if limits.batch_size > 1 else "greedy"
-        policy = make_policy(name, limits.max_delay)
-        self.queue = BatchQueue(limits.batch_size, policy, limits.max_requests, limits.max_bytes)
+        self.queue = self._make_queue(limits, make_policy(policy_name(limits), limits.max_delay))
         self._label = label
         self._spec = spec
         self._times = times
@@ -147,6 +153,40 @@ class Pool:
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._leaving: dict[Worker, asyncio.Task[None]] = {}
+
+    def _make_queue(self, limits: PoolLimits, policy: Policy) -> BatchQueue:
+        bounds = limits.batch_size, policy, limits.max_requests, limits.max_bytes
+        if limits.tickets:
+            return TicketQueue(*bounds, lambda: sum(worker.idle for worker in self.workers))
+        return BatchQueue(*bounds)
+
+    def reconfigure(
+        self, limits: PoolLimits, times: WorkerTimes, *, batch_size: int, frame_limit: int
+    ) -> None:
+        """Batches and clocks follow these from now on; what waits stays, what runs ends as it was begun.
+
+        ``batch_size`` is what handlers are told, ``frame_limit`` the bytes that a worker may send at once.
+        """
+        self._spec = replace(
+            self._spec,
+            load=msgspec.structs.replace(self._spec.load, batch_size=batch_size),
+            frame_limit=frame_limit,
+        )
+        self._times = times
+        for worker in (*self.workers, *self._leaving):
+            worker.reconfigure(self._spec, times)
+        self.limits = limits
+        self.queue.reconfigure(limits.batch_size, self._policy_for(limits))
+        self.pump()
+
+    def _policy_for(self, limits: PoolLimits) -> Policy:
+        """What the policy has learned is kept where only its delay changes."""
+        name, policy = policy_name(limits), self.queue.policy
+        if policy.name != name:
+            return make_policy(name, limits.max_delay)
+        if isinstance(policy, (Window, Adaptive)):
+            policy.max_delay = limits.max_delay
+        return policy
 
     # -- requests
 
@@ -178,13 +218,14 @@ class Pool:
             self._soon = self._loop.call_soon(self.pump)
 
     def cancel(self, request: Request) -> None:
-        """The client is gone: what waits is taken out, what runs is let run, its answers are dropped."""
+        """The client is gone: what waits is taken out, what runs is told the worker; answers are dropped."""
         if request.done:
             return
         self.queue.remove(request)
         request.on_done = None
         request.fail(_CLIENT_GONE)
         self._forget_deadline(request)
+        _tell_worker(request)
         self._metrics.cancelled()
         self._check_quiet()
 
@@ -238,9 +279,11 @@ class Pool:
     def _send(self, worker: Worker, batch: Batch, now: float) -> None:
         batch.sent_at = now
         for parcel in batch.parcels:
-            if not parcel.request.batch_id:
-                parcel.request.batch_id = batch.id
-                parcel.request.batch_size = batch.size
+            request = parcel.request
+            request.worker = worker
+            if not request.batch_id:
+                request.batch_id = batch.id
+                request.batch_size = batch.size
         try:
             worker.send(batch)
         except ProtocolError as error:
@@ -258,6 +301,7 @@ class Pool:
         self._metrics.expired()
         waited = self._clock() - request.arrived
         request.fail(DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms."))
+        _tell_worker(request)
         self._check_quiet()
 
     def _forget_deadline(self, request: Request) -> None:
@@ -301,6 +345,35 @@ class Pool:
                 self._metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
         if self._quiet is not None:
             self._check_quiet()
+
+    def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
+        """Hands each part to its request; one that cannot take parts fails, and the worker is told."""
+        position = 0
+        for row, answer in zip(message.rows, message.answers, strict=False):
+            part = tail[position : position + answer.size]
+            position += answer.size
+            request = batch.request_of(row)
+            if request is None or request.done:
+                continue
+            if request.on_part is not None:
+                request.on_part(request, answer, bytes(part))
+                continue
+            self._end(request, HandlerError(_STREAM_REFUSED, 500))
+            _tell_worker(request)
+        if message.wait:
+            patience = min(PATIENCE, self._times.response / 2)
+            self._let_proceed(worker, batch, self._clock() + patience)
+
+    def _let_proceed(self, worker: Worker, batch: Batch, until: float) -> None:
+        """Holds the worker back while clients have much to take; those that are too slow, once only."""
+        requests = [parcel.request for parcel in batch.parcels if not parcel.request.done]
+        behind = [r for r in requests if r.backlog is not None and r.backlog() > BACKLOG]
+        if behind and self._clock() < until:
+            self._loop.call_later(0.01, self._let_proceed, worker, batch, until)
+            return
+        for request in behind:
+            request.backlog = None
+        worker.proceed(batch)
 
     def _deliver(self, batch: Batch, result: Result, tail: memoryview, now: float) -> None:
         answers, handler_time, waited = result.answers, result.handler_time, self._metrics.queue_wait
@@ -391,10 +464,13 @@ class Pool:
         return worker
 
     def _retire(self, worker: Worker) -> None:
-        task = self._loop.create_task(worker.stop(self._times.response))
+        task = self._loop.create_task(self._leave(worker))
         self._leaving[worker] = task
         task.add_done_callback(lambda _: self._gone(worker))
         self._metrics.worker_gone(worker.label)
+
+    async def _leave(self, worker: Worker) -> None:
+        await worker.stop(self._times.response)
 
     def _gone(self, worker: Worker) -> None:
         self._leaving.pop(worker, None)
@@ -461,6 +537,11 @@ class Pool:
         """Why workers fail, or nothing."""
         return next((worker.failure for worker in self.workers if worker.failure), "")
 
+    @property
+    def sequences(self) -> SequenceStatistics | None:
+        """How many sequences live and wait, where requests belong to any."""
+        return None
+
     def statistics(self) -> PoolStatistics:
         states = [worker.state for worker in self.workers]
         return PoolStatistics(
@@ -475,6 +556,21 @@ class Pool:
 
 
 _CLIENT_GONE = ConnectionError("The client is gone.")
+_STREAM_REFUSED = (
+    "The handler answers in parts, which one answer for several instances cannot carry; "
+    "send the request to /predictions."
+)
+
+
+def _tell_worker(request: Request) -> None:
+    worker: Worker | None = request.worker
+    if worker is not None:
+        worker.cancel(request)
+
+
+def policy_name(limits: PoolLimits) -> str:
+    """A batch of one is always full: there is nothing to hold, and nothing to learn for it."""
+    return limits.policy if limits.batch_size > 1 else "greedy"
 
 
 def no_worker_text(model: str, version: str | None = None) -> str:

@@ -19,7 +19,26 @@ EARLY_VARIABLE = re.compile(
 _EARLY_TEXT = re.compile(r"""["'](LD|OMP|KMP|GOMP|MKL|OPENBLAS|DNNL|ONEDNN|TORCH|PYTORCH|ATEN)_[A-Z_]+["']""")
 _HEAVY = frozenset({"torch", "torchvision"})
 _OURS = "modelserver_handlers"
-_OURS_LIGHT = frozenset({"", "context", "errors", "headers", "labels"})
+_OURS_LIGHT = frozenset(
+    {
+        "",
+        "compat",
+        "context",
+        "envelopes",
+        "errors",
+        "headers",
+        "labels",
+        "metrics",
+        "micro_batching",
+        "streaming",
+        "tensor_rows",
+        "text_utils",
+        "timer",
+        "utilities",
+    }
+)
+# TorchServe's names of what needs torch, which lead to ours.
+_TORCHSERVE = "ts.torch_handler"
 _MAX_SOURCE = 1 << 20
 
 
@@ -63,6 +82,8 @@ def heavy_imports(source: str) -> set[str]:
                 found.add(root)
             elif root == _OURS and rest.partition(".")[0] not in _OURS_LIGHT:
                 found.add(f"{_OURS}.{rest.partition('.')[0]}")
+            elif name == _TORCHSERVE or name.startswith(f"{_TORCHSERVE}."):
+                found.add(f"{_OURS}.base")
     return found
 
 

@@ -15,6 +15,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from modelserver.wire.arena import create, send_with
+from modelserver.wire.frames import encode
 from modelserver.workers.capture import Capture
 from modelserver.workers.channel import Channel
 from modelserver.workers.gate import BASE_NEED, StartGate
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from modelserver.wire.messages import Load, ToServer, ToWorker
+    from modelserver.workers.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class WorkerSpec:
 
     ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes. ``spawner`` forks the
     processes where it can; without one each is a new Python. ``gate`` bounds how many load at once, and
-    ``need`` are the bytes that loading may take.
+    ``need`` are the bytes that loading may take. ``concurrency``: a worker runs so many batches at the same
+    time and answers them in any order; 0: one after the other.
     """
 
     load: Load
@@ -45,6 +49,8 @@ class WorkerSpec:
     spawner: Spawner | None = None
     gate: StartGate = field(default_factory=StartGate)
     need: int = BASE_NEED
+    concurrency: int = 0
+    ranks: Ranks | None = None
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
         """The server's environment without what is hidden (``blacklist_env_vars``), with thread counts set.
@@ -87,6 +93,10 @@ class WorkerProcess:
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
         self._channel.send(message, bodies)
+
+    def allow(self, limit: int) -> None:
+        """Its frames may have so many bytes from now on."""
+        self._channel.allow(limit)
 
     def kill(self) -> None:
         """Ends the process without asking."""
@@ -146,20 +156,23 @@ async def launch(
             end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
     ours.setblocking(False)
     capture = Capture()
+    arena = create()
     try:
+        send_with(ours, b"".join(encode(spec.load)), arena)
         process = await _start(spec, theirs.fileno(), capture.outputs)
     except BaseException:
         ours.close()
         capture.discard()
+        if arena is not None:
+            arena.close()
         raise
     finally:
         theirs.close()
         capture.close_outputs()
     capture.read(label)
     _, channel = await asyncio.get_running_loop().create_unix_connection(
-        lambda: Channel(on_message, on_lost, spec.frame_limit), sock=ours
+        lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=ours
     )
-    channel.send(spec.load)
     return WorkerProcess(process, channel, capture)
 
 

@@ -14,18 +14,33 @@ import enum
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
-from modelserver.wire.messages import Loaded, LoadFailed, Ping, Pong, Predict, Result, Stop, ToServer
+from modelserver.wire.messages import (
+    Cancelled,
+    Loaded,
+    LoadFailed,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Proceed,
+    Result,
+    Stop,
+    ToServer,
+)
 from modelserver.workers.process import WorkerProcess, WorkerSpec, launch
+from modelserver.workers.ranks import RankGroup, launch_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.batching.request import Batch
+    from modelserver.batching.request import Batch, Request
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -65,6 +80,8 @@ class WorkerOwner(Protocol):
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None: ...
 
+    def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None: ...
+
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
     ) -> None:
@@ -99,7 +116,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self.first_load: asyncio.Future[None] = self._loop.create_future()
         self.first_load.add_done_callback(_retrieve)
-        self._process: WorkerProcess | None = None
+        self._process: WorkerProcess | RankGroup | None = None
         self._loaded: asyncio.Future[Loaded | LoadFailed] | None = None
         self._sequence = 0
         self._head_since = 0.0
@@ -108,6 +125,7 @@ class Worker:
         self._verdict: ModelServerError | None = None
         self._killed_because = ""
         self._stopping = False
+        self._concurrent = spec.concurrency > 0
         self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
 
     @property
@@ -136,8 +154,24 @@ class Worker:
             self._head_since = self._loop.time()
         self._process.send(Predict(self._sequence, rows), bodies)
         batch.sequence = self._sequence
+        if self._concurrent:
+            batch.heard_at = self._loop.time()
         self.in_flight.append(batch)
         self._sequence += 1
+
+    def proceed(self, batch: Batch) -> None:
+        """Lets the process send further parts of the batch; its clock starts again."""
+        if self._process is not None and batch in self.in_flight:
+            self._head_since = batch.heard_at = self._loop.time()
+            self._process.send(Proceed(batch.sequence))
+
+    def cancel(self, request: Request) -> None:
+        """Tells the process that nobody waits for what it has of a request."""
+        if self._process is None:
+            return
+        for batch in self.in_flight:
+            if rows := batch.rows_of(request):
+                self._process.send(Cancelled(batch.sequence, rows))
 
     async def stop(self, grace: float = LEAVE_GRACE) -> None:
         """Lets the batches in flight finish, at most ``grace`` seconds, and ends the process. Idempotent."""
@@ -215,6 +249,9 @@ class Worker:
             if process is None:
                 return False
             self._process = process
+            if isinstance(process, WorkerProcess):
+                # It may have changed while the process started.
+                process.allow(self._spec.frame_limit)
             self.pid = process.pid
             ended = self._loop.create_task(process.wait())
             try:
@@ -241,8 +278,9 @@ class Worker:
         self._lose(self._verdict or (OutOfMemory() if killed_for_memory else WorkerDied()))
         return permanent
 
-    async def _launch(self) -> WorkerProcess | None:
-        launching = self._loop.create_task(launch(self._spec, self.label, self._on_message, self._on_lost))
+    async def _launch(self) -> WorkerProcess | RankGroup | None:
+        start = launch if self._spec.ranks is None else launch_ranks
+        launching = self._loop.create_task(start(self._spec, self.label, self._on_message, self._on_lost))
         try:
             return await asyncio.shield(launching)
         except asyncio.CancelledError:
@@ -289,6 +327,11 @@ class Worker:
     def _lose(self, error: ModelServerError) -> None:
         batches = list(self.in_flight)
         self.in_flight.clear()
+        if self._concurrent:
+            # All of them were begun.
+            for batch in batches:
+                self._owner.worker_lost(self, batch, [], error)
+            batches = []
         running = batches[0] if batches else None
         self._owner.worker_lost(self, running, batches[1:], error)
 
@@ -299,16 +342,19 @@ class Worker:
         if isinstance(message, Result):
             if not self.in_flight:
                 return
-            if self.in_flight[0].sequence != message.sequence:
-                # What answers another batch than the one it runs cannot be trusted with a further one.
-                self.kill(f"An answer to batch {message.sequence} came that nobody waits for.")
+            if self.in_flight[0].sequence == message.sequence:
+                batch = self.in_flight.popleft()
+            elif (found := self._out_of_turn(message.sequence)) is not None:
+                batch = found
+            else:
                 return
-            batch = self.in_flight.popleft()
             self._head_since = self._heard
             self._learn(message.handler_time)
             self._owner.worker_answered(self, batch, message, tail)
+        elif isinstance(message, Parts):
+            self._pass_on(message, tail)
         elif isinstance(message, Loaded):
-            self.capacity = 2
+            self.capacity = self._spec.concurrency or 2
             self.splits = message.splits
             self.failing_since = None
             self.failure = ""
@@ -325,8 +371,35 @@ class Worker:
 
     def _learn(self, seconds: float) -> None:
         """Follows what a batch costs, upwards at once: a handler that became slow is not fed in advance."""
+        if self._concurrent:
+            return
         self._cost = max(seconds, 0.9 * self._cost + 0.1 * seconds)
         self.capacity = max(2, min(MAX_IN_FLIGHT, int(RESERVE / max(self._cost, 1e-6))))
+
+    def _out_of_turn(self, sequence: int) -> Batch | None:
+        """Takes a batch whose answer came before those of others; None if it cannot be."""
+        batch = self._find(sequence)
+        if not self._concurrent:
+            # What answers another batch than the one it runs cannot be trusted with a further one.
+            self.kill(f"An answer to batch {sequence} came that nobody waits for.")
+            return None
+        # Without a batch: it was given up before.
+        if batch is not None:
+            self.in_flight.remove(batch)
+        return batch
+
+    def _pass_on(self, parts: Parts, tail: memoryview) -> None:
+        """The clock of a batch starts again with each part; parts of one that was given up are dropped."""
+        batch = self._find(parts.sequence)
+        if batch is not None:
+            self._head_since = batch.heard_at = self._heard
+            self._owner.worker_streamed(self, batch, parts, tail)
+
+    def _find(self, sequence: int) -> Batch | None:
+        for batch in self.in_flight:
+            if batch.sequence == sequence:
+                return batch
+        return None
 
     def _settle(self, outcome: Loaded | LoadFailed) -> None:
         if self._loaded is not None and not self._loaded.done():
@@ -341,13 +414,31 @@ class Worker:
             # Usually it is on its way out: a moment to leave keeps its exit status readable.
             self._loop.call_later(2.0, self._process.kill)
 
+    def reconfigure(self, spec: WorkerSpec, times: WorkerTimes) -> None:
+        """Batch size, frame limit and clocks of ``spec`` and ``times`` count from now on.
+
+        The process that runs is not told the batch size: its handler sees the new one when it starts again.
+        """
+        load = msgspec.structs.replace(self._spec.load, batch_size=spec.load.batch_size)
+        self._spec = replace(self._spec, load=load, frame_limit=spec.frame_limit)
+        self._times = times
+        if isinstance(self._process, WorkerProcess):
+            self._process.allow(spec.frame_limit)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watch()
+
     # -- clocks
 
     def _watch(self) -> None:
         """Looks at the clocks of a serving process, as often as the shorter one could run out."""
         now = self._loop.time()
         response, silence = self._times.response, self._times.silence
-        if self.in_flight:
+        if self._concurrent and self.in_flight:
+            pause = self._watch_each(now)
+            if pause is None:
+                return
+        elif self.in_flight:
             due = self._head_since + response
             if now >= due:
                 self._overdue()
@@ -362,6 +453,30 @@ class Worker:
             pause = min(silence / 3, response)
         self._watchdog = self._loop.call_later(pause, self._watch)
 
+    def _watch_each(self, now: float) -> float | None:
+        """Each of the batches that run at the same time has a clock; seconds until the next could run out.
+
+        One that is overdue is given up alone while the process shows that it lives; None if it does not.
+        """
+        response = self._times.response
+        if now - max(self._heard, self._head_since) >= response:
+            self._overdue()
+            return None
+        for batch in [batch for batch in self.in_flight if now - batch.heard_at >= response]:
+            self._give_up(batch)
+        if self._process is not None:
+            self._process.send(Ping())
+        first = min((batch.heard_at for batch in self.in_flight), default=now)
+        return min(max(first + response - now, 0.01), response / 3, self._times.silence / 3)
+
+    def _give_up(self, batch: Batch) -> None:
+        limit = self._times.response
+        _log.error("Worker %s: a request had no answer within response_timeout=%g s", self.label, limit)
+        assert self._process is not None  # noqa: S101 - it has a batch
+        self._process.send(Cancelled(batch.sequence, list(range(batch.size))))
+        self.in_flight.remove(batch)
+        self._owner.worker_lost(self, batch, [], ResponseTimeout())
+
     def _disarm(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -370,11 +485,9 @@ class Worker:
     def _overdue(self) -> None:
         _log.error("Worker %s did not answer within response_timeout=%g s", self.label, self._times.response)
         self._verdict = ResponseTimeout()
-        running, *unbegun = self.in_flight
-        self.in_flight.clear()
         self.state = WorkerState.LOADING
         # The clients first: the end of the process may take a moment.
-        self._owner.worker_lost(self, running, unbegun, self._verdict)
+        self._lose(self._verdict)
         self.kill(f"No answer within response_timeout={self._times.response:g} s.")
 
     def _silent(self) -> None:

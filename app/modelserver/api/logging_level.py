@@ -1,0 +1,33 @@
+"""How much the server writes to its log, changed while it runs: our own addition to the management API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
+from starlette.responses import Response
+
+from modelserver.api.answers import JSON, pretty
+from modelserver.api.parameters import Parameters
+from modelserver.errors import BadRequest
+from modelserver.telemetry.logs import LEVELS, log_level, set_log_level
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def add_logging_level(app: FastAPI) -> None:
+    """Adds ``GET /logging`` and ``PUT /logging?level=``."""
+
+    async def show() -> Response:
+        return Response(pretty({"level": log_level()}), media_type=JSON)
+
+    async def change(request: Request) -> Response:
+        level = (Parameters.of_query(request).text("level") or "").lower()
+        if level not in LEVELS:
+            raise BadRequest(f"level={level[:40]}: one of {', '.join(LEVELS)} is needed")
+        set_log_level(level)
+        return await show()
+
+    app.add_api_route("/logging", show, methods=["GET"])
+    app.add_api_route("/logging", change, methods=["PUT"])

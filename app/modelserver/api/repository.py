@@ -1,0 +1,168 @@
+"""The model repository extension: what could be loaded, and loading and unloading it (kserve reference 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
+from starlette.responses import JSONResponse
+
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
+from modelserver.models.options import Registration
+from modelserver.models.store import by_name, file_of
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.datastructures import Address
+
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+    from modelserver.settings.settings import Settings
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def add_repository(app: FastAPI, registry: Registry, settings: Settings, *, everybody: bool) -> None:
+    """Adds the routes. ``everybody``: not only clients on this machine may load and unload."""
+    api = RepositoryApi(registry, settings, everybody=everybody)
+    app.add_api_route("/v2/repository/index", api.index, methods=["POST"])
+    app.add_api_route("/v2/repository/models/{name}/load", api.load, methods=["POST"])
+    app.add_api_route("/v2/repository/models/{name}/unload", api.unload, methods=["POST"])
+
+
+class RepositoryApi:
+    """One method per route.
+
+    A model of the store is called as its file is, without the suffix. Where the address is one of inference
+    alone, models are loaded and unloaded for clients on this machine only: that is what the management
+    address is for, and inference may be open to many.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, *, everybody: bool) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._everybody = everybody
+
+    async def index(self, request: Request) -> JSONResponse:
+        """POST /v2/repository/index"""
+        only_ready = (await _object(request)).get("ready", False)
+        if not isinstance(only_ready, bool):
+            raise BadRequest(f"ready is {only_ready!r}, true or false is needed")
+        return JSONResponse(await list_models(self._registry, self._settings, only_ready=only_ready))
+
+    async def load(self, request: Request, name: str) -> JSONResponse:
+        """POST /v2/repository/models/{name}/load"""
+        self._check_allowed(request)
+        await _check_parameters(request, ())
+        await load_model(self._registry, self._settings, name)
+        return JSONResponse({"name": name, "load": True})
+
+    async def unload(self, request: Request, name: str) -> JSONResponse:
+        """POST /v2/repository/models/{name}/unload"""
+        self._check_allowed(request)
+        await _check_parameters(request, ("unload_dependents",))
+        await unload_model(self._registry, name)
+        return JSONResponse({"name": name, "unload": True})
+
+    def _check_allowed(self, request: Request) -> None:
+        if not self._settings.enable_model_api:
+            raise MethodNotAllowed
+        if not self._everybody and not is_near(request.client):
+            raise MethodNotAllowed(
+                message="Only clients on the server's machine may load and unload models at this address; "
+                "the management address has these routes too."
+            )
+
+
+async def list_models(registry: Registry, settings: Settings, *, only_ready: bool) -> list[dict[str, str]]:
+    """The registered versions with their states, and what else the store has, which is unloaded."""
+    models = registry.versions()
+    entries = [_entry(model) for model in models]
+    taken = {model.name for model in models}
+    used = {file_of(model.url) for model in models}
+    stored = await asyncio.to_thread(by_name, settings.model_store)
+    entries += [
+        {"name": name, "state": "UNAVAILABLE", "reason": "unloaded"}
+        for name, file in sorted(stored.items())
+        if name not in taken and file not in used
+    ]
+    return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
+
+
+async def load_model(registry: Registry, settings: Settings, name: str) -> None:
+    """Loads a model from the store and waits for its workers; one that is loaded is loaded anew.
+
+    Raises:
+        ModelNotFound: the store has no such model.
+        ModelServerError: it cannot be loaded; what was loaded before goes on serving (F52).
+    """
+    stored = await asyncio.to_thread(by_name, settings.model_store)
+    before = registry.get(name) if name in registry.names() else None
+    if before is None:
+        url = stored.get(name)
+    else:
+        file = file_of(before.url)
+        url = file if file in stored.values() else stored.get(name, before.url)
+    if url is None:
+        raise ModelNotFound.named(name)
+    workers = settings.default_workers_per_model or 1
+    registration = Registration(url=url, model_name=name, initial_workers=workers)
+    try:
+        if before is not None:
+            await registry.replace(before, registration)
+        else:
+            await registry.wait_loaded(await registry.register(registration))
+    except StartFailed as error:
+        error.kserve_status = 503
+        error.kserve_message = f"Model with name {name} is not ready. {error.message}"
+        raise
+
+
+async def unload_model(registry: Registry, name: str) -> None:
+    """Unregisters all versions of a model. Raises ModelNotFound."""
+    for model in sorted(registry.versions(name), key=registry.is_default):
+        await registry.unregister(name, model.version)
+
+
+def _entry(model: ModelVersion) -> dict[str, str]:
+    statistics = model.pool.statistics()
+    state, reason = "READY", ""
+    if not statistics.ready:
+        state = "LOADING" if statistics.loading else "UNAVAILABLE"
+        reason = model.pool.failure or ("" if statistics.loading else "it has no workers")
+    return {"name": model.name, "version": model.version, "state": state, "reason": reason}
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    body = await request.body()
+    if not body.strip():
+        return {}
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The body is no JSON object: {error}") from error
+
+
+async def _check_parameters(request: Request, known: tuple[str, ...]) -> None:
+    """Refuses what would be passed over, such as the files of a model in the request itself."""
+    parameters = (await _object(request)).get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise BadRequest("parameters is no object")
+    for name in parameters:
+        if name not in known:
+            raise BadRequest(f"parameter '{name[:100]}' is not supported")
+
+
+def is_near(client: Address | None) -> bool:
+    """Whether a client is on this machine; those of a Unix socket, None, are."""
+    if client is None:
+        return True
+    try:
+        address = ipaddress.ip_address(client.host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,0 +1,62 @@
+"""The headers by which a client and a handler speak of a sequence (reference 8.9).
+
+``ts_request_sequence_id`` names it. A request without it begins one: it is given an id and a start header,
+which the handler sees like the client's own. What is better than in TorchServe:
+
+* every answer names its sequence in the same header, so that a client that sent no id can go on, and the one
+  that began it says ``ts_request_sequence_start: true``: a client whose sequence had ended finds out;
+* a client may say ``ts_request_sequence_end: true``: its place is free after that request, not only when the
+  sequence has been idle for long enough.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.batching.sequences import SequencedRequest, SequenceMark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from modelserver.batching.request import Request
+    from modelserver.wire.messages import SequenceHeaders
+
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, bytes]:
+    """What the headers (msgpack of [[name, value], ...]) say, and the headers that the handler is to see."""
+    headers = _decode(packed)
+    said = {name.lower(): value.strip() for name, value in headers}
+    starts = _is_true(said.get(names.start.lower().encode()))
+    ends = _is_true(said.get(names.end.lower().encode()))
+    given = said.get(names.id.lower().encode())
+    if given:
+        return SequenceMark(given.decode("latin-1"), starts, ends), packed
+    # Not the cheaper ids of requests: whoever knows one could guess the others.
+    sequence_id = f"ts-seq-{uuid.uuid4()}"
+    own = {names.id.encode(): sequence_id.encode(), names.start.encode(): b"true"}
+    unnamed = {name.lower() for name in own}
+    seen = [(name, value) for name, value in headers if name.lower() not in unnamed]
+    return SequenceMark(sequence_id, True, ends), _encode([*seen, *own.items()])
+
+
+def sequence_headers(
+    request: Request, names: SequenceHeaders, own: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """What an answer says of its sequence, but for what the handler's ``own`` headers already say."""
+    if not isinstance(request, SequencedRequest):
+        return []
+    told = {names.id: request.mark.id}
+    if request.began:
+        told[names.start] = "true"
+    said = {name.lower() for name, _ in own}
+    return [(name, value) for name, value in told.items() if name.lower() not in said]
+
+
+def _is_true(value: bytes | None) -> bool:
+    return value is not None and value.lower() == b"true"

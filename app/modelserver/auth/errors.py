@@ -1,0 +1,19 @@
+"""What a request without the right token is told."""
+
+from __future__ import annotations
+
+from modelserver.auth.scopes import Scope
+from modelserver.errors import BadRequest
+
+_REASON = "failed. Token either incorrect, expired, or not provided correctly"
+
+
+class InvalidKey(BadRequest):
+    """The token is missing, malformed, wrong or expired: 400 with TorchServe's words (reference 16.2)."""
+
+    type = "InvalidKeyException"
+
+    def __init__(self, scope: Scope) -> None:
+        # TorchServe says "Authentication" at /token and "Authorization" everywhere else.
+        what = "Authentication" if scope is Scope.API else "Authorization"
+        super().__init__(f"Token {what} {_REASON}")

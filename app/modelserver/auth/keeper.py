@@ -1,0 +1,109 @@
+"""The tokens of a running server: given or made, renewed, and gone with it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from modelserver.auth.key_file import KeyFile, Token
+from modelserver.auth.scopes import Scope
+from modelserver.auth.verifier import Fingerprint, Verifier
+from modelserver.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.auth.given import GivenTokens
+
+# TorchServe's have 6.
+_KEY_BYTES = 24
+
+
+class TokenKeeper:
+    """Makes a token for each scope that none is given for, and keeps the file of those it made.
+
+    Args:
+        given: the operator's; they never expire, and stand in no file of ours.
+        lifetime: seconds that an inference or management token made here is good for; None: for ever.
+        file: of the tokens made here.
+        clock: seconds since 1970.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(
+        self, given: GivenTokens, lifetime: float | None, file: KeyFile, clock: Callable[[], float]
+    ) -> None:
+        self.verifier = Verifier(clock)
+        self._lifetime = lifetime
+        self._clock = clock
+        self._file = file
+        self._given = given
+        self._made: dict[Scope, Token] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.replace_given(given)
+
+    @property
+    def fingerprints(self) -> list[Fingerprint]:
+        """Of all tokens."""
+        made = [Fingerprint.of(scope, token.key, token.expires) for scope, token in self._made.items()]
+        return made + [Fingerprint.of(scope, key) for scope, keys in self._given.items() for key in keys]
+
+    @property
+    def has_file(self) -> bool:
+        """Whether tokens were made and are in the file."""
+        return bool(self._made)
+
+    def authorize(self, scope: Scope, header: str | bytes | None) -> None:
+        """See :meth:`Verifier.authorize`."""
+        self.verifier.authorize(scope, header)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called when other tokens are good than before."""
+        self._listeners.append(listener)
+
+    def renew(self, scope: Scope) -> None:
+        """Makes a new token in place of the one that was made before, which is no good any more at once.
+
+        Raises:
+            Conflict: the tokens of this scope are given.
+            ConfigError: the file cannot be written; the old token stays.
+        """
+        if scope in self._given:
+            raise Conflict(f"The {scope.value} tokens are given to the server: replace them where they are.")
+        self._publish({**self._made, scope: self._make(scope)})
+
+    def replace_given(self, given: GivenTokens) -> None:
+        """Only these given tokens are good from now on.
+
+        Raises:
+            ConfigError: a token had to be made and the file cannot be written; nothing has changed.
+        """
+        made = {s: self._made.get(s) or self._make(s) for s in Scope if s not in given}
+        before, self._given = self._given, given
+        try:
+            self._publish(made)
+        except BaseException:
+            self._given = before
+            raise
+
+    def close(self) -> None:
+        """Removes the file."""
+        self._file.remove()
+
+    def _make(self, scope: Scope) -> Token:
+        lasting = self._lifetime is None or scope is Scope.API
+        expires = None if lasting else self._clock() + (self._lifetime or 0.0)
+        return Token(secrets.token_urlsafe(_KEY_BYTES), expires)
+
+    def _publish(self, made: dict[Scope, Token]) -> None:
+        if made != self._made:
+            if made:
+                self._file.write(made)
+            else:
+                self._file.remove()
+            self._made = made
+        self.verifier.replace(self.fingerprints)
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,82 @@
+"""What a token is good for, and which one a request needs (reference 16.2)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+
+class Scope(Enum):
+    """What a token opens; the values are the names in ``key_file.json``."""
+
+    MANAGEMENT = "management"
+    INFERENCE = "inference"
+    API = "API"
+
+
+TOKEN_PATH = "/token"  # noqa: S105 - a route
+
+# Probes of orchestrators, which have no token, and descriptions, which tell nothing of this server's models.
+_PROBES = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
+_OPEN = _PROBES | {"/api-description", "/openapi.json", "/docs"}
+_INFERENCE_FIRST = frozenset({"predictions", "explanations", "invocations", "metrics", "ping", "v1", "v2"})
+_MANAGEMENT_FIRST = frozenset({"models", "workflows"})
+
+
+def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token: bool) -> Scope | None:
+    """The token that a request needs, None if none.
+
+    Probes need none, nor do descriptions, nor metrics at an address of their own; ``/ping`` only with
+    ``ping_token``. Where inference and management share an address, the path decides, and what is unknown
+    needs the management token. To load and unload models by ``/v2/repository`` needs it everywhere.
+
+    Different from TorchServe: ``/token`` is the path and not any text of the request (marked *fix*).
+
+    Args:
+        roles: of the listener: ``inference``, ``management``, ``metrics``.
+        path: decoded.
+    """
+    path = path.rstrip("/") or "/"
+    if _is_open(roles, method, path, ping_token=ping_token):
+        return None
+    if _is_repository(path):
+        return Scope.MANAGEMENT
+    if "management" not in roles:
+        return Scope.INFERENCE
+    if path == TOKEN_PATH:
+        return Scope.API
+    return Scope.INFERENCE if "inference" in roles and _is_inference(path) else Scope.MANAGEMENT
+
+
+def _is_repository(path: str) -> bool:
+    """KServe's way to load and unload models, which the inference address has too."""
+    return path == "/v2/repository" or path.startswith("/v2/repository/")
+
+
+def strictest_scope(roles: AbstractSet[str]) -> Scope | None:
+    """What a request needs whose path cannot be read."""
+    if "management" in roles:
+        return Scope.MANAGEMENT
+    return Scope.INFERENCE if "inference" in roles else None
+
+
+def _is_open(roles: AbstractSet[str], method: str, path: str, *, ping_token: bool) -> bool:
+    if roles == {"metrics"} or path in _OPEN:
+        return True
+    if path == "/":
+        return method == "OPTIONS"
+    return path == "/ping" and not ping_token
+
+
+def _is_inference(path: str) -> bool:
+    first, *rest = path.removeprefix("/").split("/")
+    if first in _MANAGEMENT_FIRST:
+        return first == "models" and len(rest) == 2 and rest[1] == "invoke"
+    return (
+        first in _INFERENCE_FIRST
+        or first.lower() == "wfpredict"
+        or (first != "" and rest[-1:] == ["predict"])
+    )

@@ -1,0 +1,483 @@
+"""Requests that belong together: each sequence in order, a step at a time, at the worker that has its state.
+
+A *step* is one instance of a request. What holds at every moment (reference 8.9):
+
+* the steps of a sequence run in the order in which they came, never two of them at once;
+* all of them run at one worker, from the first that it got until the sequence ends;
+* a batch has at most ``batch_size`` steps, each of another sequence, all of requests with the same key;
+* at most ``max_sequences`` live, shared out evenly between the workers, and at most ``max_waiting`` requests
+  of each wait.
+
+A sequence begins with the first request that names it. It ends when nothing of it waited or ran for
+``max_idle`` seconds, when it is older than ``max_age``, when the handler or (own addition) its client says
+so, or when its worker is lost. A step that runs is always let run first. What still waits then is handed
+back to be refused: a worker without the state would answer it wrongly. That is also why the id of a sequence
+whose worker was lost is refused for ``max_idle`` more seconds, unless the client says that it begins anew: it
+may not know.
+
+Like its parent the queue knows no tasks and no clock. Requests of no sequence (the server's own questions to
+a handler) are the parent's business.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.batching.policies import Policy, Waiting
+from modelserver.batching.queue import BatchQueue, QueueFull
+from modelserver.batching.request import Batch, Parcel, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+    from modelserver.wire.messages import Row
+
+# Ids of lost sequences that are remembered, where ``max_sequences`` is not more.
+LOST_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceLimits:
+    """The bounds of sequences, times in seconds: ``sequenceMaxIdleMSec``, ``sequenceTimeoutMSec`` (infinite
+    where that is 0), ``maxNumSequence`` and ``maxSequenceJobQueueSize``.
+    """
+
+    max_idle: float
+    max_age: float = math.inf
+    max_sequences: int = 1
+    max_waiting: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStatistics:
+    """Sequences at one moment: how many live, and how many requests of theirs wait."""
+
+    living: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMark:
+    """What a request says of its sequence: which, and whether it begins or ends with this request."""
+
+    id: str
+    starts: bool = False
+    ends: bool = False
+
+
+class SequencedRequest(Request):
+    """A request of a sequence; ``began`` is set where it was the first of it. ``line`` is the queue's own."""
+
+    __slots__ = ("began", "line", "mark")
+
+    def __init__(
+        self,
+        request_id: str,
+        rows: Sequence[Row],
+        bodies: Sequence[bytes],
+        arrived: float,
+        mark: SequenceMark,
+        *,
+        key: object = None,
+        deadline: float | None = None,
+        on_done: Callable[[Request], None] | None = None,
+    ) -> None:
+        super().__init__(request_id, rows, bodies, arrived, key=key, deadline=deadline, on_done=on_done)
+        self.mark = mark
+        self.began = False
+        self.line: Line | None = None
+
+
+class SequenceLost(Exception):
+    """The worker that had the state of the sequence is gone, and the client may not know."""
+
+
+class Line:
+    """One living sequence: the steps that wait, and the batch that the running one is in.
+
+    ``begun``: a worker has got a step of it, so has its state. ``waiting`` counts requests. ``ending``: it is
+    to end with the step that runs.
+    """
+
+    __slots__ = ("begun", "ending", "id", "idle_since", "post", "running", "since", "steps", "waiting")
+
+    def __init__(self, sequence_id: str, since: float) -> None:
+        self.id = sequence_id
+        self.since = self.idle_since = since
+        self.steps: deque[Parcel] = deque()
+        self.waiting = 0
+        self.running: Batch | None = None
+        self.begun = self.ending = False
+        self.post: _Post | None = None
+
+    @property
+    def closes(self) -> bool:
+        """Whether it has been said that nothing follows what came so far."""
+        if self.ending:
+            return True
+        running = self.running
+        last = self.steps[-1].request if self.steps else None
+        if last is None and running is not None:
+            last = next((p.request for p in running.parcels if _line_of(p) is self), None)
+        return isinstance(last, SequencedRequest) and last.mark.ends
+
+
+class _Post:
+    """The sequences of one worker; ``ready`` are those with a step that could run, the longest so first."""
+
+    __slots__ = ("lines", "ready", "worker")
+
+    def __init__(self, worker: Hashable) -> None:
+        self.worker = worker
+        self.lines: dict[Line, None] = {}
+        self.ready: dict[Line, None] = {}
+
+
+class SequenceQueue(BatchQueue):
+    """A queue that hands out, to each worker, batches of steps of its own sequences.
+
+    Args:
+        batch_size: steps of a batch, at most.
+        policy: when a batch that is not full goes.
+        max_requests: requests of no sequence that may wait.
+        max_bytes: bytes that the bodies of all may have together.
+        limits: the bounds of sequences.
+    """
+
+    def __init__(
+        self, batch_size: int, policy: Policy, max_requests: int, max_bytes: int, limits: SequenceLimits
+    ) -> None:
+        most = max_requests + limits.max_sequences * limits.max_waiting
+        super().__init__(batch_size, policy, most, max_bytes)
+        self.limits = limits
+        self._lines: dict[str, Line] = {}  # in the order of their beginnings
+        self._quiet: dict[Line, None] = {}  # in the order in which they fell idle
+        self._unplaced: dict[Line, None] = {}
+        self._posts: dict[Hashable, _Post] = {}
+        self._lost: dict[str, float] = {}  # id to the moment at which it is forgotten, which only grows
+        self._share = limits.max_sequences
+
+    # -- what comes in
+
+    def lives(self, request: Request) -> bool:
+        """Whether it is of a sequence that has begun and not ended."""
+        return isinstance(request, SequencedRequest) and request.mark.id in self._lines
+
+    def put(self, request: Request) -> None:
+        """Raises :class:`QueueFull` and :class:`SequenceLost`; nothing of the request is kept then.
+
+        The reasons of the former are the parent's, ``sequences`` (too many), ``sequence_queue`` (full) and
+        ``sequence_closed`` (it was said that the one before was the last).
+        """
+        if not isinstance(request, SequencedRequest):
+            super().put(request)
+            return
+        line = self._find(request.mark)
+        if self.nbytes + request.nbytes > self.max_bytes and self.requests:
+            raise QueueFull("bytes")
+        now = request.arrived
+        if line is None:
+            line = self._begin(request.mark.id, now)
+            request.began = True
+        request.line = line
+        request.place = next(self._places)
+        request.waiting = len(request.rows)
+        line.steps.extend(Parcel(request, index, 1) for index in range(len(request.rows)))
+        line.waiting += 1
+        self._count(1, len(request.rows), request.nbytes)
+        self.policy.arrived(len(request.rows), now)
+        self._wake(line)
+
+    def _find(self, mark: SequenceMark) -> Line | None:
+        """The sequence that a further request joins, None if it begins one."""
+        line = self._lines.get(mark.id)
+        if line is None:
+            if mark.id in self._lost and not mark.starts:
+                raise SequenceLost(mark.id)
+            if len(self._lines) >= self.limits.max_sequences:
+                raise QueueFull("sequences")
+        elif line.closes:
+            raise QueueFull("sequence_closed")
+        elif line.waiting >= self.limits.max_waiting:
+            raise QueueFull("sequence_queue")
+        return line
+
+    def _begin(self, sequence_id: str, now: float) -> Line:
+        self._lost.pop(sequence_id, None)
+        line = self._lines[sequence_id] = Line(sequence_id, now)
+        self._unplaced[line] = None
+        return line
+
+    def remove(self, request: Request) -> None:
+        """Takes out what of the request still waits; of a sequence that has no other and no state, it too."""
+        line = request.line if isinstance(request, SequencedRequest) else None
+        if line is None:
+            super().remove(request)
+        elif request.waiting:
+            line.steps = deque(step for step in line.steps if step.request is not request)
+            self._uncount(line, request)
+            if not line.steps:
+                if line.post is not None:
+                    line.post.ready.pop(line, None)
+                if not line.begun:
+                    self._end(line)
+                elif line.running is None:
+                    # Its client showed a sign of life.
+                    self._rest(line, max(line.idle_since, request.arrived))
+
+    def drain(self) -> list[Request]:
+        """Takes out everything and ends all sequences; returns the requests that waited, each once."""
+        waiting = super().drain()
+        for line in list(self._lines.values()):
+            waiting += self._end(line)
+        return waiting
+
+    def drain_unplaced(self) -> list[Request]:
+        """Takes out what waits for a worker to begin with, sequences and others; returns the requests."""
+        waiting = super().drain()
+        for line in list(self._unplaced):
+            waiting += self._end(line)
+        return waiting
+
+    # -- what goes out
+
+    def place(self, ready: Sequence[Hashable], workers: int) -> None:
+        """Gives new sequences to workers that are ready: each to the one that has fewest, the first of those.
+
+        ``workers`` is how many there are, ready or not: none gets more than its share of ``max_sequences``.
+        TorchServe rounds that down, so that some sequences could wait for ever; here it is rounded up.
+        """
+        self._share = -(-self.limits.max_sequences // max(1, workers))
+        while self._unplaced:
+            line = next(iter(self._unplaced))
+            worker = min(ready, key=self.living, default=None)
+            if worker is None or self.living(worker) >= self._share:
+                return
+            del self._unplaced[line]
+            post = self._posts.setdefault(worker, _Post(worker))
+            post.lines[line] = None
+            line.post = post
+            self._wake(line)
+
+    def living(self, worker: Hashable) -> int:
+        """How many sequences the worker has."""
+        post = self._posts.get(worker)
+        return 0 if post is None else len(post.lines)
+
+    def due_at(self, worker: Hashable, now: float) -> float:
+        """The moment of the next batch for this worker: as :meth:`due`."""
+        post = self._posts.get(worker)
+        if post is None:
+            return math.inf
+        return min((self._group_due(group, post, now) for group in self._groups(post)), default=math.inf)
+
+    def take_for(self, worker: Hashable, now: float) -> Batch | None:
+        """The next batch that is due for this idle worker, or None."""
+        post = self._posts.get(worker)
+        if post is None or not post.ready:
+            return None
+        for group in self._groups(post):
+            if self._group_due(group, post, now) <= now:
+                return self._send(group, post, now)
+        return None
+
+    def _groups(self, post: _Post) -> Iterable[list[Line]]:
+        """The sequences that could share a batch, those that wait longest first."""
+        groups: dict[object, list[Line]] = {}
+        for line in post.ready:
+            group = groups.setdefault(line.steps[0].request.key, [])
+            if len(group) < self.batch_size:
+                group.append(line)
+            if len(groups) == 1 and len(group) == self.batch_size:
+                break
+        return groups.values()
+
+    def _is_full(self, group: list[Line], post: _Post) -> bool:
+        """No other sequence could join: there is no room, or all that the worker may have are there."""
+        return len(group) >= self.batch_size or len(group) == len(post.lines) >= self._share
+
+    def _group_due(self, group: list[Line], post: _Post, now: float) -> float:
+        if self.flushing or self._is_full(group, post):
+            return now
+        waiting = [line.steps[0].request for line in group]
+        arrived = [request.arrived for request in waiting]
+        # The others' workers cannot take these, so for the policy there is one.
+        due = self.policy.due(Waiting(len(group), min(arrived), max(arrived), 1), now)
+        deadlines = (request.deadline for request in waiting)
+        return now if any(deadline is not None and deadline <= due for deadline in deadlines) else due
+
+    def _send(self, group: list[Line], post: _Post, now: float) -> Batch:
+        reason = "delay" if self.policy.name == "window" else "idle"
+        if self._is_full(group, post):
+            reason = "size"
+        elif self.flushing:
+            reason = "flush"
+        batch = Batch([line.steps.popleft() for line in group], len(group), reason)
+        for line, step in zip(group, batch.parcels, strict=True):
+            request = step.request
+            request.waiting -= 1
+            if request.dispatched is None:
+                request.dispatched = now
+            last = request.waiting == 0
+            line.waiting -= last
+            self._count(-last, -1, -request.nbytes if last else 0)
+            line.running, line.begun = batch, True
+            del post.ready[line]
+        return batch
+
+    # -- what happens to sequences
+
+    def finish(self, batch: Batch, now: float) -> list[Request]:
+        """The worker is done with the batch: the next steps may go. Idempotent.
+
+        Returns what waited of sequences that end with it.
+        """
+        waited: list[Request] = []
+        for line, step in _lines(batch):
+            if line.running is not batch:
+                continue
+            request = step.request
+            assert isinstance(request, SequencedRequest)  # noqa: S101 - of a line
+            line.running = None
+            if line.ending or (request.mark.ends and not line.steps):
+                waited += self._end(line)
+            elif line.steps:
+                self._wake(line)
+            else:
+                self._rest(line, now)
+        return waited
+
+    def end(self, worker: Hashable, ids: Iterable[str]) -> list[Request]:
+        """The worker's handler ends sequences of its own; returns the requests that waited.
+
+        Ids that are none of its sequences mean nothing; one of which a step runs ends after it.
+        """
+        waited: list[Request] = []
+        for name in ids:
+            line = self._lines.get(name)
+            if line is None or line.post is None or line.post.worker != worker:
+                continue
+            if line.running is None:
+                waited += self._end(line)
+            else:
+                line.ending = True
+        return waited
+
+    def expire(self, now: float) -> list[Request]:
+        """Ends the sequences whose time is over, but none of which a step runs; returns what waited."""
+        for name in list(itertools.takewhile(lambda name: self._lost[name] <= now, self._lost)):
+            del self._lost[name]
+        idle = self.limits.max_idle
+        over = list(itertools.takewhile(lambda line: line.idle_since + idle <= now, self._quiet))
+        over += [line for line in self._too_old(now) if line not in over]
+        return [request for line in over for request in self._end(line)]
+
+    def next_end(self) -> float:
+        """The moment at which :meth:`expire` has something to do."""
+        idle = next((line.idle_since + self.limits.max_idle for line in self._quiet), math.inf)
+        if self.limits.max_age == math.inf:
+            return idle
+        first = (line.since for line in self._lines.values() if line.running is None)
+        return min(idle, next(first, math.inf) + self.limits.max_age)
+
+    def _too_old(self, now: float) -> Iterator[Line]:
+        if self.limits.max_age < math.inf:
+            for line in self._lines.values():
+                if line.since + self.limits.max_age > now:
+                    return
+                if line.running is None:
+                    yield line
+
+    def lose(self, worker: Hashable, now: float) -> list[Request]:
+        """The worker's process is gone, and with it the state of its sequences; returns what waited.
+
+        Sequences of which it had got nothing are not lost: they go elsewhere.
+        """
+        post = self._posts.pop(worker, None)
+        if post is None:
+            return []
+        waited: list[Request] = []
+        for line in list(post.lines):
+            line.post = None
+            if line.begun:
+                waited += self._end(line)
+                self._remember(line.id, now)
+            else:
+                self._unplaced[line] = None
+        self._unplaced = dict.fromkeys(sorted(self._unplaced, key=lambda line: line.steps[0].request.place))
+        return waited
+
+    def _remember(self, sequence_id: str, now: float) -> None:
+        self._lost.pop(sequence_id, None)
+        self._lost[sequence_id] = now + self.limits.max_idle
+        if len(self._lost) > max(LOST_KEPT, self.limits.max_sequences):
+            del self._lost[next(iter(self._lost))]
+
+    def _wake(self, line: Line) -> None:
+        """It has a step that could run, if it has a worker and nothing runs."""
+        if line.steps and line.running is None:
+            self._quiet.pop(line, None)
+            if line.post is not None:
+                line.post.ready.setdefault(line)
+
+    def _rest(self, line: Line, since: float) -> None:
+        last = next(reversed(self._quiet), None)
+        line.idle_since = since
+        self._quiet[line] = None
+        if last is not None and last.idle_since > since:
+            self._quiet = dict.fromkeys(sorted(self._quiet, key=lambda quiet: quiet.idle_since))
+
+    def _end(self, line: Line) -> list[Request]:
+        """It is no more; returns what waited of it."""
+        del self._lines[line.id]
+        self._quiet.pop(line, None)
+        self._unplaced.pop(line, None)
+        post, line.post, line.running = line.post, None, None
+        if post is not None:
+            post.lines.pop(line)
+            post.ready.pop(line, None)
+            if not post.lines:
+                self._posts.pop(post.worker, None)
+        waited = list(dict.fromkeys(step.request for step in line.steps))
+        line.steps.clear()
+        for request in waited:
+            self._uncount(line, request)
+        return waited
+
+    def _uncount(self, line: Line, request: Request) -> None:
+        line.waiting -= 1
+        self._count(-1, -request.waiting, -request.nbytes)
+        request.waiting = 0
+
+    # -- reports
+
+    def would_run(self, request: SequencedRequest, idle: Sequence[Hashable]) -> bool:
+        """Whether one of the idle workers could run the request's first step in its next batch."""
+        line = self._lines.get(request.mark.id)
+        if line is None:
+            free = [worker for worker in idle if self.living(worker) < self._share]
+        elif line.steps or line.running is not None or line.post is None:
+            return False
+        else:
+            free = [worker for worker in idle if worker == line.post.worker]
+        posts = (self._posts.get(worker) for worker in free)
+        return any(post is None or len(post.ready) < self.batch_size for post in posts)
+
+    @property
+    def statistics(self) -> SequenceStatistics:
+        """How many sequences live, and what waits of them."""
+        lines = self._lines.values()
+        return SequenceStatistics(len(lines), sum(line.waiting for line in lines))
+
+
+def _line_of(step: Parcel) -> Line | None:
+    request = step.request
+    return request.line if isinstance(request, SequencedRequest) else None
+
+
+def _lines(batch: Batch) -> list[tuple[Line, Parcel]]:
+    return [(line, step) for step in batch.parcels if (line := _line_of(step)) is not None]

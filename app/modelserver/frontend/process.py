@@ -1,0 +1,208 @@
+"""A front-end process: ``python -m modelserver.frontend SEAT SEATS LINK_FD LISTENER_FD BOARD_FD [ARENA_FD]``.
+
+It takes connections, speaks HTTP with the limits and refusals of the server, and hands requests on. It has no
+model, no queue and no user code, and imports neither torch nor FastAPI. It ends when the server tells it to,
+and when the server is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+import uvloop
+from uvicorn.config import Config
+
+from modelserver.api.cors import Cors
+from modelserver.api.http_protocol import HttpProtocol, Listener, check_regularly
+from modelserver.auth.guard import Guard
+from modelserver.auth.scopes import Scope
+from modelserver.auth.verifier import Fingerprint, Verifier
+from modelserver.frontend.board import Board
+from modelserver.frontend.door import Door
+from modelserver.frontend.forwarding import Forwarder
+from modelserver.frontend.link import Link
+from modelserver.telemetry.access import AccessLog
+from modelserver.telemetry.logs import ACCESS_LOGGER
+from modelserver.tls.context import Certificate, server_context
+from modelserver.wire.arena import adopt
+from modelserver.wire.frontend import (
+    Close,
+    Closed,
+    Hurry,
+    Open,
+    Ready,
+    Setup,
+    ToFrontend,
+    Tokens,
+    Told,
+    to_frontend_decoder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ENDING_CHECK = 0.02  # seconds
+
+
+class Frontend:
+    """What happens in the process.
+
+    Args:
+        listener: the shared listening socket.
+        board: of the numbers of connections; ``seat`` is this process's own.
+        on_end: called when it has nothing more to do.
+    """
+
+    def __init__(self, listener: socket.socket, board: Board, seat: int, on_end: Callable[[], None]) -> None:
+        self._socket = listener
+        self._board = board
+        self._seat = seat
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self.link: Link[ToFrontend] = Link(to_frontend_decoder, self._on_message, on_end)
+        self._forwarder = Forwarder(self.link)
+        self._access: AccessLog | None = None
+        self._listener: Listener | None = None
+        self._door: Door | None = None
+        self._verifier = Verifier(time.time)
+
+    def _on_message(self, message: ToFrontend, body: bytes) -> None:
+        if self._forwarder.handle(message, body):
+            return
+        if isinstance(message, Setup):
+            self._set_up(message)
+        elif isinstance(message, Tokens):
+            self._verifier.replace(
+                Fingerprint(Scope(name), digest, expires) for name, digest, expires in message.tokens
+            )
+        elif isinstance(message, Open):
+            assert self._door is not None  # noqa: S101 - Setup came first
+            self._door.open()
+        elif isinstance(message, Close):
+            self._close()
+        elif isinstance(message, Hurry):
+            self._hurry()
+
+    def _set_up(self, setup: Setup) -> None:
+        logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if setup.access else logging.CRITICAL)
+        access = self._access = AccessLog(stamped=setup.stamped)
+        access.start(self._loop)
+        count = self._forwarder.count
+
+        def on_response(  # noqa: PLR0917 - called for each answer
+            client: str, method: str, target: str, version: str, status: int, seconds: float
+        ) -> None:
+            access.log(client, method, target, version, status, seconds)
+            count(status)
+
+        config = Config(
+            self._forwarder, log_config=None, lifespan="off", ws="none", loop="none", access_log=False
+        )
+        config.load()
+        guard = None
+        if setup.guarded:
+            guard = Guard(self._verifier, frozenset(setup.guarded), ping_token=setup.ping_token)
+        cors = Cors(setup.cors) if setup.cors else None
+        listener = self._listener = Listener(
+            self._forwarder, setup.max_body, on_response, guard=guard, cors=cors
+        )
+        context = server_context(Certificate(*setup.tls)) if setup.tls else None
+        door = self._door = Door(
+            self._socket, self._board, self._seat, lambda: _Connection(config, listener, door), context
+        )
+        check_regularly(self._loop, [listener])
+
+    def _close(self) -> None:
+        """No more connections; those that exist close after the request they are busy with."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._door is not None and self._listener is not None:
+            self._door.close()
+            for connection in list(self._listener.state.connections):
+                connection.shutdown()
+        self.link.send(Closed())
+        self._end_when_empty()
+
+    def _end_when_empty(self) -> None:
+        if self._door is not None and self._door.connections:
+            self._loop.call_later(_ENDING_CHECK, self._end_when_empty)
+            return
+        if self._access is not None:
+            self._access.close()
+        self.link.close()
+
+    def _hurry(self) -> None:
+        self._close()
+        if self._listener is not None:
+            for connection in list(self._listener.state.connections):
+                connection.transport.abort()
+
+
+class _Connection(HttpProtocol):
+    """A connection that is missed when it ends."""
+
+    def __init__(self, config: Config, listener: Listener, door: Door) -> None:
+        super().__init__(config, listener)
+        self._door = door
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        if self._door.is_closed:
+            # It was accepted just before.
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._door.left()
+
+
+class TellServer(logging.Handler):
+    """Hands records to the server, which has the log files."""
+
+    def __init__(self, link: Link[ToFrontend]) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        text = text.encode("utf-8", "replace").decode()
+        self._link.send(Told(record.name, record.levelno, record.created, text))
+
+
+async def run(  # noqa: PLR0917 - the arguments of the program
+    seat: int, seats: int, link: int, listener: int, board: int, arena: int | None = None
+) -> None:
+    """Serves until the server says so or is gone."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    ours, shared = socket.socket(fileno=link), socket.socket(fileno=listener)
+    ours.setblocking(False)
+    shared.setblocking(False)
+    frontend = Frontend(shared, Board(board, seats), seat, ended.set)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(TellServer(frontend.link))
+    if arena is not None:
+        frontend.link.arena = adopt(arena)
+    await loop.create_unix_connection(lambda: frontend.link, sock=ours)
+    frontend.link.send(Ready())
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    await ended.wait()
+
+
+def main() -> None:
+    """The process."""
+    uvloop.run(run(*map(int, sys.argv[1:])))

@@ -1,0 +1,167 @@
+"""Calls: from bytes to a message, to the method that answers it, to an ending that is logged and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+from grpc import StatusCode
+
+from modelserver.auth.errors import InvalidKey
+from modelserver.errors import BadRequest, ModelServerError
+from modelserver.grpc.messages import DecodeError, message_class, service
+from modelserver.grpc.statuses import FAILED, Tell, http_class, number
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from google.protobuf.descriptor import MethodDescriptor
+
+    from modelserver.grpc.gate import Gate
+    from modelserver.grpc.messages import AnyMessage
+
+_log = logging.getLogger("modelserver.grpc")
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+# Takes a message, or an iterator of them, and the context; gives a message, or an iterator of them.
+Method: TypeAlias = "Callable[[Any, Context], Any]"
+# Told about each call: client, `service/method`, code's number, status of HTTP, seconds.
+OnCall: TypeAlias = "Callable[[str, str, int, int, float], None]"
+
+# Of a status, in characters: gRPC carries it in a header, and clients bound those to 8 KiB.
+_LONGEST_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all calls of a server share. ``stopping`` ends streams that only wait for their client."""
+
+    on_call: OnCall
+    gate: Gate
+    stopping: asyncio.Event
+
+
+def handlers(
+    name: str, methods: Mapping[str, Method], tell: Tell, surroundings: Surroundings
+) -> grpc.GenericRpcHandler:
+    """The handlers of a service. ``tell`` says how its errors end a call.
+
+    Raises:
+        KeyError: the service has no method of a given name, or none is given for one of its methods.
+    """
+    found = service(name).methods_by_name
+    if set(found) != set(methods):
+        raise KeyError(f"{name} has the methods {', '.join(found)}")
+    made = {
+        each: _handler(found[each], methods[each], f"{name}/{each}", tell, surroundings) for each in found
+    }
+    return grpc.method_handlers_generic_handler(name, made)
+
+
+def _handler(
+    descriptor: MethodDescriptor, method: Method, path: str, tell: Tell, surroundings: Surroundings
+) -> Any:
+    parse = _parser(descriptor)
+
+    async def one(body: bytes, context: Context) -> bytes:
+        async with _ended(path, context, tell, surroundings):
+            return _bytes(await method(parse(body), context))
+        raise AssertionError("a call that failed was aborted")
+
+    async def many(body: Any, context: Context) -> None:
+        async with _ended(path, context, tell, surroundings):
+            said = parse(body) if isinstance(body, bytes) else _parsed(body, parse, surroundings.stopping)
+            async with contextlib.aclosing(method(said, context)) as answers:
+                async for answer in answers:
+                    await context.write(_bytes(answer))
+
+    if not descriptor.server_streaming:
+        return grpc.unary_unary_rpc_method_handler(one)
+    make = (
+        grpc.stream_stream_rpc_method_handler
+        if descriptor.client_streaming
+        else grpc.unary_stream_rpc_method_handler
+    )
+    return make(many)
+
+
+def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
+    """Messages are read here and not by gRPC, which would tell clients nothing about a wrong one (F11)."""
+    kind = message_class(descriptor.input_type)
+    name = descriptor.input_type.full_name
+
+    def parse(body: bytes) -> AnyMessage:
+        try:
+            return kind.FromString(body)
+        except DecodeError as error:
+            raise BadRequest(f"The message is no {name}: {error}") from error
+
+    return parse
+
+
+def _bytes(answer: AnyMessage) -> bytes:
+    encoded: bytes = answer.SerializeToString()
+    return encoded
+
+
+async def _parsed(
+    bodies: AsyncIterator[bytes], parse: Callable[[bytes], AnyMessage], stopping: asyncio.Event
+) -> AsyncIterator[AnyMessage]:
+    """The messages of a client, until it has no more or the server stops."""
+    stop = asyncio.ensure_future(stopping.wait())
+    read: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            read = asyncio.ensure_future(_next(bodies))
+            await asyncio.wait({stop, read}, return_when=asyncio.FIRST_COMPLETED)
+            if not read.done() or (body := read.result()) is None:
+                return
+            yield parse(body)
+    finally:
+        for waiting in (stop, read):
+            if waiting is not None:
+                waiting.cancel()
+
+
+async def _next(bodies: AsyncIterator[bytes]) -> Any:
+    return await anext(bodies, None)
+
+
+@contextlib.asynccontextmanager
+async def _ended(path: str, context: Context, tell: Tell, surroundings: Surroundings) -> AsyncIterator[None]:
+    started = time.monotonic()
+    code = StatusCode.OK
+    try:
+        surroundings.gate.check(path, context)
+        yield
+    except InvalidKey as error:
+        code = StatusCode.PERMISSION_DENIED
+        await context.abort(code, error.message)
+    except ModelServerError as error:
+        code, text = tell(error)
+        await context.abort(code, text[:_LONGEST_TEXT])
+    except asyncio.CancelledError:
+        left = context.time_remaining()
+        late = left is not None and left <= 0.002
+        code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is, the client is told something
+        code = StatusCode.INTERNAL
+        _log.exception("The call %s failed", path)
+        await context.abort(code, FAILED)
+    finally:
+        seconds = time.monotonic() - started
+        surroundings.on_call(client_address(context), path, number(code), http_class(code), seconds)
+
+
+def client_address(context: Context) -> str:
+    """The peer's, as the access log has it: `127.0.0.1:5000`."""
+    peer = context.peer()
+    kind, _, address = peer.partition(":")
+    return unquote(address) if kind in ("ipv4", "ipv6") else peer

@@ -1,0 +1,43 @@
+"""Tokens of gRPC calls: the metadata `authorization: Bearer <token>` (reference 16.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.auth.scopes import Scope
+
+if TYPE_CHECKING:
+    from modelserver.auth.verifier import Verifier
+    from modelserver.grpc.calls import Context
+
+_HEADER = "authorization"
+
+# Probes need no token over REST either.
+_OPEN_SERVICES = frozenset({"grpc.health.v1.Health"})
+_OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
+
+
+class Gate:
+    """Lets calls pass that have the token they need; the model repository needs that of management.
+
+    Args:
+        verifier: of the tokens; None where none are asked for.
+        scope: what calls of this server need.
+        ping_token: whether ``Ping`` needs one too.
+    """
+
+    def __init__(self, verifier: Verifier | None, scope: Scope, *, ping_token: bool) -> None:
+        self._verifier = verifier
+        self._scope = scope
+        self._open = _OPEN_METHODS if ping_token else _OPEN_METHODS | {"Ping"}
+
+    def check(self, path: str, context: Context) -> None:
+        """Raises InvalidKey. ``path`` is `service/method`."""
+        if self._verifier is None:
+            return
+        service, _, method = path.rpartition("/")
+        if service in _OPEN_SERVICES or method in self._open:
+            return
+        scope = Scope.MANAGEMENT if method.startswith("Repository") else self._scope
+        given = next((value for name, value in context.invocation_metadata() or () if name == _HEADER), None)
+        self._verifier.authorize(scope, given)

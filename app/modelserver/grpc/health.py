@@ -1,0 +1,73 @@
+"""The standard health service: of the server (an empty name, or one of its services) and of each model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ModelNotFound
+from modelserver.grpc.messages import message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from modelserver.grpc.calls import Context, Method
+    from modelserver.grpc.messages import AnyMessage
+    from modelserver.models.registry import Registry
+
+NAME = "grpc.health.v1.Health"
+EVERY = 0.5  # seconds between looks, for those who watch
+
+_Answer = message("grpc.health.v1.HealthCheckResponse")
+
+
+class HealthService:
+    """Serving as long as ``/ping`` says Healthy, or the model has a worker, and the server does not stop.
+
+    Args:
+        registry: of the models.
+        services: full names that stand for the whole server.
+        stopping: set when the server takes no more calls.
+    """
+
+    def __init__(self, registry: Registry, services: Collection[str], stopping: asyncio.Event) -> None:
+        self._registry = registry
+        self._services = frozenset(services) | {"", NAME}
+        self._stopping = stopping
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """The service's methods by name."""
+        return {"Check": self.check, "Watch": self.watch}
+
+    async def check(self, asked: AnyMessage, _: Context) -> AnyMessage:
+        """The state now. Raises ModelNotFound."""
+        status = self._status(asked.service)
+        if status == _Answer.SERVICE_UNKNOWN:
+            raise ModelNotFound.named(asked.service)
+        return _Answer(status=status)
+
+    async def watch(self, asked: AnyMessage, _: Context) -> AsyncIterator[AnyMessage]:
+        """The state now and whenever it has changed, until the server stops."""
+        before = None
+        while True:
+            status = self._status(asked.service)
+            if status != before:
+                yield _Answer(status=status)
+            if self._stopping.is_set():
+                return
+            before = status
+            try:
+                await asyncio.wait_for(self._stopping.wait(), EVERY)
+            except asyncio.TimeoutError:
+                continue
+
+    def _status(self, name: str) -> int:
+        if name in self._services:
+            serving = self._registry.healthy
+        else:
+            try:
+                serving = self._registry.get(name).pool.ready
+            except ModelNotFound:
+                return int(_Answer.SERVICE_UNKNOWN)
+        return int(_Answer.SERVING if serving and not self._stopping.is_set() else _Answer.NOT_SERVING)

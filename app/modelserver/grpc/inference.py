@@ -1,0 +1,132 @@
+"""TorchServe's inference service (reference 20).
+
+What is better than in TorchServe: a call's deadline and cancellation take its request out of the queue; a
+handler that does not answer in parts ends ``StreamPredictions`` with its one answer; ``StreamPredictions2``
+serves models without sequences too, needs no id (the answer names the one that was made), and answers for a
+model that does not exist in band.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.api.answers import pretty
+from modelserver.api.sequences import read_sequence
+from modelserver.batching.request import Request
+from modelserver.batching.sequences import SequencedRequest
+from modelserver.errors import BadRequest, ModelServerError
+from modelserver.grpc.messages import message
+from modelserver.grpc.pending import Pending, deadline, request_id
+from modelserver.grpc.statuses import Refused, number, tell_prediction
+from modelserver.wire.messages import FIELDS, Row
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from modelserver.grpc.calls import Context, Method
+    from modelserver.grpc.messages import AnyMessage
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+
+NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
+
+_Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
+_Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class InferenceService:
+    """Predictions from the models of the registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """The service's methods by name."""
+        return {
+            "Ping": self.ping,
+            "Predictions": self.predict,
+            "StreamPredictions": self.stream,
+            "StreamPredictions2": self.converse,
+        }
+
+    async def ping(self, _: AnyMessage, __: Context) -> AnyMessage:
+        """The text of REST's ``/ping``; the call ends well even where that says Unhealthy."""
+        status = "Healthy" if self._registry.healthy else "Unhealthy"
+        return _Health(health=pretty({"status": status}).decode().rstrip())
+
+    async def predict(self, asked: AnyMessage, context: Context) -> AnyMessage:
+        """One request, one answer."""
+        async with self._submit(asked, context) as pending:
+            (content,) = await pending.answers()
+            return _answer(pending.request, content)
+
+    async def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
+        """One request, its answer in parts."""
+        async with self._submit(asked, context, parts=True) as pending:
+            async for part in pending.parts():
+                yield _answer(pending.request, part)
+
+    async def converse(
+        self, requests: AsyncIterator[AnyMessage], context: Context
+    ) -> AsyncIterator[AnyMessage]:
+        """One request after the other, each with its answer in parts; the next is read when it is whole.
+
+        A failure is an answer with a status, and the stream goes on.
+        """
+        async for asked in requests:
+            try:
+                async with self._submit(asked, context, parts=True) as pending:
+                    async for part in pending.parts():
+                        yield _answer(pending.request, part, asked)
+            except ModelServerError as error:
+                yield _failure(error, asked)
+
+    def _submit(self, asked: AnyMessage, context: Context, *, parts: bool = False) -> Pending:
+        version = asked.model_version or None
+        try:
+            if not asked.model_name:
+                raise BadRequest("Parameter model_name is required.")
+            model = self._registry.get(asked.model_name, version)
+            model.metrics.request(version is not None)
+            return Pending(model, _request(asked, model, context), version, parts=parts)
+        except ModelServerError as error:
+            raise Refused(error) from error
+
+
+def _request(asked: AnyMessage, model: ModelVersion, context: Context) -> Request:
+    now = time.monotonic()
+    identity, names, headers = request_id(context), model.sequence_headers, b"\x90"
+    if names is not None:
+        given = [(names.id.encode(), asked.sequence_id.encode())] if asked.sequence_id else []
+        mark, headers = read_sequence(_pack(given), names)
+    body = _pack(dict(asked.input))
+    rows = [Row(identity, len(body), FIELDS, headers=msgspec.Raw(headers))]
+    # As for a prediction over REST, so that both can share a batch.
+    key, until = (False, b""), deadline(now, model, context)
+    if names is None:
+        return Request(identity, rows, [body], now, key=key, deadline=until)
+    return SequencedRequest(identity, rows, [body], now, mark, key=key, deadline=until)
+
+
+def _answer(request: Request, content: bytes, asked: AnyMessage | None = None) -> AnyMessage:
+    answer = _Answer(prediction=content)
+    if isinstance(request, SequencedRequest):
+        answer.sequence_id = request.mark.id
+    elif asked is not None and asked.HasField("sequence_id"):
+        answer.sequence_id = asked.sequence_id
+    return answer
+
+
+def _failure(error: ModelServerError, asked: AnyMessage) -> AnyMessage:
+    answer = _Answer()
+    code, text = tell_prediction(error)
+    answer.status.code, answer.status.message = number(code), text
+    if asked.HasField("sequence_id"):
+        answer.sequence_id = asked.sequence_id
+    return answer

@@ -1,0 +1,97 @@
+"""TorchServe's management service (reference 20); what it does is what the management API over REST does.
+
+What is better than in TorchServe: a list without a limit is one of 100 models (TorchServe's is empty), and
+errors that it leaves without a text have theirs. A call that ends early leaves no change half done.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from modelserver.api.management import ManagementApi
+from modelserver.api.parameters import Parameters
+from modelserver.grpc.finishing import Finishing
+from modelserver.grpc.messages import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from starlette.responses import Response
+
+    from modelserver.grpc.calls import Context, Method
+    from modelserver.grpc.messages import AnyMessage
+    from modelserver.models.registry import Registry
+
+    _Act = Callable[[AnyMessage], Coroutine[Any, Any, Response]]
+
+NAME = "org.pytorch.serve.grpc.management.ManagementAPIsService"
+
+_Answer = message("org.pytorch.serve.grpc.management.ManagementResponse")
+
+
+class ManagementService:
+    """Registers, lists, describes, scales, sets defaults, unregisters.
+
+    Args:
+        registry: of the models.
+        model_api: models may be registered and unregistered here.
+    """
+
+    def __init__(self, registry: Registry, *, model_api: bool) -> None:
+        self._api = ManagementApi(registry, model_api=model_api)
+        self._finishing = Finishing()
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """The service's methods by name."""
+        return {
+            "DescribeModel": self._method(self._describe, _text),
+            "ListModels": self._method(self._list, _text),
+            "RegisterModel": self._method(self._register, _status),
+            "ScaleWorker": self._method(self._scale, _status),
+            "SetDefault": self._method(self._set_default, _status),
+            "UnregisterModel": self._method(self._unregister, _status),
+        }
+
+    def _method(self, act: _Act, read: Callable[[Response], str]) -> Method:
+        async def method(asked: AnyMessage, _: Context) -> AnyMessage:
+            return _Answer(msg=read(await self._finishing.run(act(asked))))
+
+        return method
+
+    async def _describe(self, asked: AnyMessage) -> Response:
+        return await self._api.describe_by(
+            asked.model_name, asked.model_version or None, customized=asked.customized
+        )
+
+    async def _list(self, asked: AnyMessage) -> Response:
+        return self._api.list_by(Parameters(_given(asked)))
+
+    async def _register(self, asked: AnyMessage) -> Response:
+        # Other than over REST nobody waits for workers unless asked to (reference 20).
+        return await self._api.register_by(Parameters({**_given(asked), "synchronous": asked.synchronous}))
+
+    async def _scale(self, asked: AnyMessage) -> Response:
+        version = asked.model_version or None
+        return await self._api.scale_by(Parameters(_given(asked)), asked.model_name, version)
+
+    async def _set_default(self, asked: AnyMessage) -> Response:
+        return await self._api.set_default(asked.model_name, asked.model_version)
+
+    async def _unregister(self, asked: AnyMessage) -> Response:
+        return await self._api.unregister(asked.model_name, asked.model_version or None)
+
+
+def _text(response: Response) -> str:
+    return bytes(response.body).decode().rstrip()
+
+
+def _status(response: Response) -> str:
+    status: str = json.loads(bytes(response.body))["status"]
+    return status
+
+
+def _given(asked: AnyMessage) -> dict[str, Any]:
+    """The fields that are not zero or empty: those mean the default, as in TorchServe."""
+    return {field.name: value for field, value in asked.ListFields()}

@@ -1,0 +1,46 @@
+"""The messages and services of ``protos/``, made from their descriptors in a pool of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, ServiceDescriptor
+
+__all__ = ["DecodeError", "Message", "message", "service"]
+
+PROTOS = Path(__file__).parent / "protos"
+DESCRIPTORS = PROTOS / "descriptors.binpb"
+
+# Fields are known at run time only, so to a type checker a message may have any.
+AnyMessage: TypeAlias = Any
+
+
+def _load() -> descriptor_pool.DescriptorPool:
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
+        pool.Add(file)
+    return pool
+
+
+POOL = _load()
+
+
+def message(name: str) -> type[AnyMessage]:
+    """The class of a message by its full name. Raises KeyError."""
+    return message_class(POOL.FindMessageTypeByName(name))
+
+
+def message_class(descriptor: Descriptor) -> type[AnyMessage]:
+    """The class of a message of the pool."""
+    found: type[AnyMessage] = message_factory.GetMessageClass(descriptor)
+    return found
+
+
+def service(name: str) -> ServiceDescriptor:
+    """A service by its full name. Raises KeyError."""
+    return POOL.FindServiceByName(name)

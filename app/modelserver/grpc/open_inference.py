@@ -1,0 +1,235 @@
+"""The Open Inference Protocol over gRPC, with Triton's stream and repository (kserve reference 6, 8).
+
+Requests are cut into rows, batched and joined as over REST. Better than in KServe: the version of a model
+counts, readiness has its status, loading and unloading answer, wrong sizes are the client's fault.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.datastructures import Address
+
+from modelserver import __version__
+from modelserver.api.answers import JSON
+from modelserver.api.limits import check_size
+from modelserver.api.open_inference import Inference, take_apart
+from modelserver.api.repository import is_near, list_models, load_model, unload_model
+from modelserver.api.sequences import read_sequence
+from modelserver.api.v2 import EXTENSIONS, PLATFORM, describe_tensors, is_ready
+from modelserver.batching.request import Request
+from modelserver.batching.sequences import SequencedRequest
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
+from modelserver.grpc.calls import client_address
+from modelserver.grpc.finishing import Finishing
+from modelserver.grpc.messages import message
+from modelserver.grpc.ordered import in_order
+from modelserver.grpc.pending import Pending, deadline, request_id
+from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
+from modelserver.grpc.tensors import outputs_of_json, read_request, response, to_json
+from modelserver.wire.messages import BODY, Row
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from modelserver.api.app import Services
+    from modelserver.grpc.calls import Context, Method
+    from modelserver.grpc.messages import AnyMessage
+    from modelserver.models.version import ModelVersion
+    from modelserver.tensors.rest import InferRequest
+    from modelserver.wire.messages import SequenceHeaders
+
+NAME = "inference.GRPCInferenceService"
+TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
+
+# Requests of one stream that are worked on, or whose answers its client has not taken.
+WINDOW = 64
+
+_NOT_NEAR = "Only clients on the server's machine may load and unload models here."
+_NO_HEADERS = b"\x90"
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def _message(name: str) -> type[AnyMessage]:
+    return message(f"inference.{name}Response")
+
+
+_Live, _Ready, _ModelReady = _message("ServerLive"), _message("ServerReady"), _message("ModelReady")
+_Server, _Model = _message("ServerMetadata"), _message("ModelMetadata")
+_Part, _Index = _message("ModelStreamInfer"), _message("RepositoryIndex")
+_Loaded, _Unloaded = _message("RepositoryModelLoad"), _message("RepositoryModelUnload")
+
+
+class OpenInferenceService:
+    """Health, metadata, inference, and the models of the store.
+
+    Args:
+        services: what it answers from.
+        stopping: set when the server takes no more calls; it is not ready then.
+    """
+
+    def __init__(self, services: Services, stopping: asyncio.Event) -> None:
+        self._registry = services.registry
+        self._stopping = stopping
+        self._settings = services.settings
+        self._finishing = Finishing()
+
+    @property
+    def torchserve_methods(self) -> Mapping[str, Method]:
+        """The methods that TorchServe's service of the protocol has."""
+        return {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.infer,
+        }
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """The service's methods by name."""
+        return {
+            **self.torchserve_methods,
+            "ModelStreamInfer": self.stream_infer,
+            "RepositoryIndex": self.index,
+            "RepositoryModelLoad": self.load,
+            "RepositoryModelUnload": self.unload,
+        }
+
+    async def server_live(self, _: AnyMessage, __: Context) -> AnyMessage:
+        """Whoever answers lives."""
+        return _Live(live=True)
+
+    async def server_ready(self, _: AnyMessage, __: Context) -> AnyMessage:
+        """Whether every model that should have workers has a loaded one (TorchServe always says yes)."""
+        return _Ready(ready=is_ready(self._registry) and not self._stopping.is_set())
+
+    async def model_ready(self, asked: AnyMessage, _: Context) -> AnyMessage:
+        """Whether a loaded worker is there. Raises ModelNotFound, ModelVersionNotFound."""
+        return _ModelReady(ready=self._registry.get(asked.name, asked.version or None).pool.ready)
+
+    async def server_metadata(self, _: AnyMessage, __: Context) -> AnyMessage:
+        """As over REST; TorchServe has this in its proto only."""
+        return _Server(name="modelserver", version=__version__, extensions=EXTENSIONS)
+
+    async def model_metadata(self, asked: AnyMessage, _: Context) -> AnyMessage:
+        """As over REST, and the bounds of its batches."""
+        model = self._registry.get(asked.name, asked.version or None)
+        return _Model(
+            name=model.name,
+            versions=[each.version for each in self._registry.versions(model.name)],
+            platform=PLATFORM,
+            properties={
+                "maxBatchSize": str(model.options.batch_size),
+                "maxBatchDelay": str(model.options.max_batch_delay),
+            },
+            **describe_tensors(model),
+        )
+
+    async def infer(self, asked: AnyMessage, context: Context) -> AnyMessage:
+        """One request, one answer."""
+        version = asked.model_version or None
+        model = self._registry.get(asked.model_name, version)
+        model.metrics.request(version is not None)
+        request = read_request(asked)
+        sequence = _take_sequence(request, model.sequence_headers)
+        apart = None if model.splits_tensors == "never" else take_apart(request, model)
+        submitted = _request(request, apart, sequence, model, context)
+        async with Pending(model, submitted, version) as pending:
+            contents = await pending.answers()
+        outputs = outputs_of_json(contents[0]) if apart is None else apart.outputs(model, contents)
+        batch_id = submitted.batch_id if model.batches else None
+        return response(model, request, request.id or submitted.id, outputs, batch_id)
+
+    async def stream_infer(
+        self, requests: AsyncIterator[AnyMessage], context: Context
+    ) -> AsyncIterator[AnyMessage]:
+        """Requests that are worked on at the same time; answers in their order, failures among them."""
+
+        async def answer(asked: AnyMessage) -> AnyMessage:
+            try:
+                return _Part(infer_response=await self.infer(asked, context))
+            except ModelServerError as error:
+                part = _Part(error_message=tell_open_inference(error)[1])
+                part.infer_response.id = asked.id
+                return part
+
+        async for part in in_order(requests, answer, WINDOW):
+            yield part
+
+    async def index(self, asked: AnyMessage, _: Context) -> AnyMessage:
+        """The models that are there, and those of the store that could be."""
+        return _Index(models=await list_models(self._registry, self._settings, only_ready=asked.ready))
+
+    async def load(self, asked: AnyMessage, context: Context) -> AnyMessage:
+        """Loads a model of the store, or loads it anew."""
+        name = self._named(asked, context, ())
+        await self._finishing.run(load_model(self._registry, self._settings, name))
+        return _Loaded(model_name=name, isLoaded=True)
+
+    async def unload(self, asked: AnyMessage, context: Context) -> AnyMessage:
+        """Unregisters all versions of a model."""
+        name = self._named(asked, context, ("unload_dependents",))
+        await self._finishing.run(unload_model(self._registry, name))
+        return _Unloaded(model_name=name, isUnloaded=True)
+
+    def _named(self, asked: AnyMessage, context: Context, parameters: Sequence[str]) -> str:
+        if not self._settings.enable_model_api:
+            raise MethodNotAllowed(message=API_DISABLED)
+        host, _, port = client_address(context).rpartition(":")
+        if not is_near(Address(host.strip("[]"), int(port or 0))):
+            raise MethodNotAllowed(message=_NOT_NEAR)
+        for name in asked.parameters:
+            if name not in parameters:
+                raise BadRequest(f"parameter '{name[:100]}' is not supported")
+        # KServe's clients put the name where Triton's have the repository's.
+        named: str = asked.model_name or asked.repository_name
+        return named
+
+
+def _request(
+    request: InferRequest,
+    apart: Inference | None,
+    sequence: dict[str, str],
+    model: ModelVersion,
+    context: Context,
+) -> Request:
+    now = time.monotonic()
+    identity, names, headers = request_id(context), model.sequence_headers, _NO_HEADERS
+    if names is not None:
+        given = [(name.encode(), value.encode()) for name, value in sequence.items()]
+        mark, headers = read_sequence(_pack(given), names)
+    packed = msgspec.Raw(headers)
+    bodies: Sequence[bytes]
+    if apart is None:
+        bodies = [to_json(request)]
+        rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
+        key = (False, b"")
+    else:
+        bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.extra)
+        check_size(len(bodies), len(apart.extra) + len(headers))
+    until = deadline(now, model, context, None if apart is None else apart.timeout)
+    if names is None:
+        return Request(identity, rows, bodies, now, key=key, deadline=until)
+    return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
+
+
+def _take_sequence(request: InferRequest, names: SequenceHeaders | None) -> dict[str, str]:
+    """What Triton's clients say of a sequence, as headers; taken out, or steps would share no batch."""
+    if names is None or request.parameters is None:
+        return {}
+    said: dict[str, Any] = {
+        header: request.parameters.pop(parameter, None)
+        for parameter, header in (
+            ("sequence_id", names.id), ("sequence_start", names.start), ("sequence_end", names.end)
+        )
+    }  # fmt: skip
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in said.items()
+        if value not in (None, "", 0, False)
+    }

@@ -1,0 +1,141 @@
+"""A request in a model's pool, and who awaits its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from modelserver.api.ids import accept_request_id, make_request_id
+from modelserver.errors import HandlerError, InternalError, ModelServerError, PayloadTooLarge
+from modelserver.wire.messages import BODY
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from modelserver.batching.request import Request
+    from modelserver.grpc.calls import Context
+    from modelserver.models.version import ModelVersion
+    from modelserver.wire.messages import Answer, Row
+
+REQUEST_ID = "x-request-id"
+# Of the parts of an answer, in bytes: what may wait for its client.
+MAX_UNSENT = 64 << 20
+
+
+class Pending:
+    """Submitted when made; the end of the ``async with`` takes out what nobody awaits any more.
+
+    Args:
+        model: whose pool it goes to.
+        request: with neither ``on_done`` nor ``on_part``.
+        version: what the client named, if it did.
+        parts: the answer may come in parts.
+
+    Raises:
+        ServiceUnavailable: the pool does not take it.
+    """
+
+    def __init__(
+        self, model: ModelVersion, request: Request, version: str | None, *, parts: bool = False
+    ) -> None:
+        self.request = request
+        self._model = model
+        self._named = version is not None
+        self._news = asyncio.Event()
+        self._parts: deque[bytes] = deque()
+        self._unsent = 0
+        self._too_slow = False
+        request.on_done = self._on_done
+        if parts:
+            request.on_part = self._on_part
+            request.backlog = lambda: self._unsent
+        model.pool.submit(request, version)
+
+    async def __aenter__(self) -> Pending:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._model.pool.cancel(self.request)
+
+    def _on_done(self, _: Request) -> None:
+        self._news.set()
+
+    def _on_part(self, request: Request, _: Answer, content: bytes) -> None:
+        if self._unsent > MAX_UNSENT:
+            self._too_slow = True
+            self._model.pool.cancel(request)
+        else:
+            self._unsent += len(content)
+            self._parts.append(content)
+        self._news.set()
+
+    async def answers(self) -> list[bytes]:
+        """The answers to all rows.
+
+        Raises:
+            ModelServerError: the first failure.
+        """
+        while not self.request.done:
+            await self._news.wait()
+        return self._read()
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The parts of the answer as they come, and what the handler returned. Raises as :meth:`answers`."""
+        request = self.request
+        while True:
+            while self._parts:
+                part = self._parts.popleft()
+                yield part
+                self._unsent -= len(part)
+            if request.done:
+                break
+            self._news.clear()
+            await self._news.wait()
+        for last in self._read():
+            yield last
+
+    def _read(self) -> list[bytes]:
+        request = self.request
+        if self._too_slow:
+            raise PayloadTooLarge(f"The client reads too slowly: {self._unsent} bytes wait for it.")
+        if request.error is not None:
+            known = isinstance(request.error, ModelServerError)
+            raise request.error if known else InternalError(str(request.error))
+        now = time.monotonic()
+        queued = (request.dispatched or request.arrived) - request.arrived
+        self._model.metrics.answered(now - request.arrived, queued, self._named)
+        contents: list[bytes] = []
+        for index, answered in enumerate(request.answers):
+            assert answered is not None  # noqa: S101 - a request ends without an error when all are there
+            answer, content = answered
+            if answer.failed:
+                where = f"row {index}: " if len(request.rows) > 1 else ""
+                raise _failure(answer, request.rows[0], where + content.decode("utf-8", "replace"))
+            contents.append(content)
+        return contents
+
+
+def _failure(answer: Answer, row: Row, text: str) -> HandlerError:
+    error = HandlerError(text, answer.status)
+    # A handler that failed on a body that was not cut: the worker could not know it came by V2.
+    error.kserve_status = 500 if answer.status == 503 and row.kind == BODY else None
+    error.type = answer.error_type  # type: ignore[misc]  # the worker names it
+    return error
+
+
+def deadline(now: float, model: ModelVersion, context: Context, own: float | None = None) -> float | None:
+    """The first of the model's, the call's and the request's ``own`` (seconds); None without any."""
+    bounds = (model.options.request_timeout, context.time_remaining(), own)
+    given = [seconds for seconds in bounds if seconds is not None]
+    return now + min(given) if given else None
+
+
+def request_id(context: Context) -> str:
+    """The one of the call's metadata if it is usable, otherwise a new one."""
+    with contextlib.suppress(StopIteration):
+        value = next(value for name, value in context.invocation_metadata() or () if name == REQUEST_ID)
+        return accept_request_id(value.encode("latin-1", "replace") if isinstance(value, str) else value)
+    return make_request_id()

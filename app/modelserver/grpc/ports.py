@@ -1,0 +1,72 @@
+"""The addresses of gRPC, and whether they can be had, which is known before gRPC is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcAddress:
+    """Where one side listens; ``side`` is ``inference`` or ``management``. Port 0 is any that is free."""
+
+    side: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def keys(self) -> str:
+        """The settings that say so, as errors name them."""
+        return f"grpc_{self.side}_address={self.host}, grpc_{self.side}_port={self.port}"
+
+
+def addresses(settings: Settings) -> tuple[GrpcAddress, GrpcAddress]:
+    """Those of inference and of management."""
+    return (
+        GrpcAddress("inference", settings.grpc_inference_address, settings.grpc_inference_port),
+        GrpcAddress("management", settings.grpc_management_address, settings.grpc_management_port),
+    )
+
+
+@contextlib.contextmanager
+def reserved(settings: Settings) -> Iterator[list[socket.socket]]:
+    """Holds the ports until gRPC can listen there; whoever does that closes the sockets first.
+
+    Raises:
+        ConfigError: one of them cannot be had; names the settings.
+    """
+    with contextlib.ExitStack() as stack:
+        wanted = addresses(settings) if settings.enable_grpc_api else ()
+        yield [stack.enter_context(contextlib.closing(_hold(address))) for address in wanted]
+
+
+def _hold(address: GrpcAddress) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address.host, address.port))
+    except OSError as error:
+        holder.close()
+        raise taken(address, error.strerror or str(error)) from error
+    return holder
+
+
+def taken(address: GrpcAddress, reason: str) -> ConfigError:
+    """Why the server does not start."""
+    return ConfigError(
+        f"Cannot listen on {address.keys}: {reason}; choose another port, or enable_grpc_api=false"
+    )

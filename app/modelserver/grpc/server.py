@@ -1,0 +1,148 @@
+"""The gRPC servers: inference and Open Inference on one port, management on another.
+
+Imported only where gRPC is on: importing it takes about a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, TypeAlias
+
+import grpc
+from grpc_reflection.v1alpha import reflection
+
+from modelserver.auth.scopes import Scope
+from modelserver.grpc import health, inference, management, open_inference
+from modelserver.grpc.calls import OnCall, Surroundings, handlers
+from modelserver.grpc.gate import Gate
+from modelserver.grpc.messages import POOL
+from modelserver.grpc.ports import GrpcAddress, addresses, taken
+from modelserver.grpc.statuses import tell_management, tell_open_inference, tell_prediction
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
+    from modelserver.api.app import Services
+    from modelserver.tls.context import Certificate
+
+    Handlers: TypeAlias = dict[str, grpc.GenericRpcHandler]
+
+_log = logging.getLogger("modelserver.grpc")
+
+
+class GrpcServers:
+    """Both servers.
+
+    Args:
+        services: what they answer from.
+        on_call: told about each call that has ended.
+        certificate: calls are taken over TLS only, if ``enable_grpc_ssl`` says so.
+    """
+
+    def __init__(self, services: Services, on_call: OnCall, certificate: Certificate | None = None) -> None:
+        self._services = services
+        self._certificate = certificate if services.settings.enable_grpc_ssl else None
+        self._on_call = on_call
+        self._stopping = asyncio.Event()
+        self._servers: list[grpc.aio.Server] = []
+        self._ending: list[asyncio.Task[None]] = []
+
+    async def open(self, held: Iterable[socket.socket]) -> None:
+        """Starts to accept connections. ``held`` are the sockets that keep the ports until then.
+
+        Raises:
+            ConfigError: somebody else listens at a port.
+        """
+        for holder in held:
+            holder.close()
+        inference_at, management_at = addresses(self._services.settings)
+        around = self._around(Scope.INFERENCE)
+        await self._start(inference_at, self._inference(around), around)
+        around = self._around(Scope.MANAGEMENT)
+        await self._start(management_at, self._management(around), around)
+
+    def _around(self, scope: Scope) -> Surroundings:
+        tokens = self._services.tokens
+        gate = Gate(
+            None if tokens is None else tokens.verifier,
+            scope,
+            ping_token=self._services.settings.ping_token,
+        )
+        return Surroundings(self._on_call, gate, self._stopping)
+
+    async def _start(self, address: GrpcAddress, made: Handlers, around: Surroundings) -> None:
+        server = grpc.aio.server(options=self._options(address.side))
+        checks = health.HealthService(self._services.registry, made, self._stopping)
+        made[health.NAME] = handlers(health.NAME, checks.methods, tell_open_inference, around)
+        server.add_generic_rpc_handlers(tuple(made.values()))
+        reflection.enable_server_reflection((*made, reflection.SERVICE_NAME), server, POOL)
+        try:
+            port = self._listen(server, str(address))
+        except RuntimeError as error:
+            raise taken(address, "Address already in use") from error
+        await server.start()
+        self._servers.append(server)
+        shown = GrpcAddress(address.side, address.host, port)
+        _log.info("gRPC %s address: %s", address.side, shown)
+
+    def _listen(self, server: grpc.aio.Server, address: str) -> int:
+        certificate = self._certificate
+        if certificate is None:
+            return server.add_insecure_port(address)
+        credentials = grpc.ssl_server_credentials(
+            [(certificate.key, certificate.chain)],
+            root_certificates=certificate.client_ca or None,
+            require_client_auth=bool(certificate.client_ca),
+        )
+        return server.add_secure_port(address, credentials)
+
+    def _inference(self, around: Surroundings) -> Handlers:
+        predictions = inference.InferenceService(self._services.registry)
+        tensors = open_inference.OpenInferenceService(self._services, self._stopping)
+        return {
+            inference.NAME: handlers(inference.NAME, predictions.methods, tell_prediction, around),
+            open_inference.NAME: handlers(open_inference.NAME, tensors.methods, tell_open_inference, around),
+            open_inference.TORCHSERVE_NAME: handlers(
+                open_inference.TORCHSERVE_NAME, tensors.torchserve_methods, tell_open_inference, around
+            ),
+        }
+
+    def _management(self, around: Surroundings) -> Handlers:
+        service = management.ManagementService(
+            self._services.registry, model_api=self._services.settings.enable_model_api
+        )
+        return {management.NAME: handlers(management.NAME, service.methods, tell_management, around)}
+
+    def _options(self, side: str) -> list[tuple[str, int]]:
+        settings = self._services.settings
+        options = [
+            ("grpc.max_receive_message_length", settings.max_request_size),
+            ("grpc.max_send_message_length", -1),
+            # Two servers at one port would each get some of the calls.
+            ("grpc.so_reuseport", 0),
+        ]
+        for name in ("max_connection_age_ms", "max_connection_age_grace_ms"):
+            given = getattr(settings, f"grpc_{side}_{name}")
+            if given is not None:
+                options.append((f"grpc.{name}", given))
+        return options
+
+    def refuse(self) -> None:
+        """Takes no more calls; those that are there go on, but streams that wait for their client end."""
+        self._stopping.set()
+        if not self._ending:
+            self._ending = [asyncio.ensure_future(server.stop(_FOREVER)) for server in self._servers]
+
+    async def close(self, grace: float) -> None:
+        """Waits for the answers on their way, at most ``grace`` seconds, and ends what is left."""
+        self.refuse()
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=grace)
+        for server in self._servers:
+            await server.stop(None)
+        await asyncio.gather(*self._ending)
+
+
+_FOREVER = 1e6  # seconds

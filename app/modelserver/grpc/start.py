@@ -1,0 +1,62 @@
+"""How gRPC joins the server: late, and imported in a thread, so that HTTP listens as early as without it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator, Sequence
+
+    from modelserver.api.app import Services
+    from modelserver.grpc.calls import OnCall
+    from modelserver.grpc.server import GrpcServers
+    from modelserver.tls.context import Certificate
+
+_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+
+_log = logging.getLogger("modelserver.grpc")
+
+
+async def open_grpc(
+    services: Services, on_call: OnCall, held: Sequence[socket.socket], certificate: Certificate | None
+) -> GrpcServers | None:
+    """The servers, listening where ``held`` keeps the ports; None where gRPC is off or not installed.
+
+    Raises:
+        ConfigError: a port cannot be had.
+    """
+    if not held:
+        return None
+    with _without_fork_handlers():
+        try:
+            made = await asyncio.to_thread(import_module, "modelserver.grpc.server")
+        except ImportError as error:
+            for holder in held:
+                holder.close()
+            _log.warning("gRPC is off: %s; pip install grpcio grpcio-reflection protobuf", error)
+            return None
+        servers: GrpcServers = made.GrpcServers(services, on_call, certificate)
+        await servers.open(held)
+    return servers
+
+
+@contextlib.contextmanager
+def _without_fork_handlers() -> Iterator[None]:
+    """Workers are started by fork and exec: gRPC's handlers, made for children that go on with it, can crash
+    them. It reads the variable when it begins; workers, which may use gRPC themselves, do not see it.
+    """
+    before = os.environ.get(_FORK_SUPPORT)
+    os.environ[_FORK_SUPPORT] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_FORK_SUPPORT]
+        else:
+            os.environ[_FORK_SUPPORT] = before

@@ -1,0 +1,124 @@
+"""How errors end calls: TorchServe's services (reference 20), Open Inference (kserve reference 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from grpc import StatusCode
+
+from modelserver.errors import (
+    BadRequest,
+    MethodNotAllowed,
+    ModelNotFound,
+    ModelServerError,
+    ModelVersionNotFound,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What a call ends with: its code and the text for the client.
+Ending: TypeAlias = tuple[StatusCode, str]
+Tell: TypeAlias = "Callable[[ModelServerError], Ending]"
+
+
+class Refused(ModelServerError):
+    """What no queue took: the model or its version does not exist, or nobody serves it."""
+
+    def __init__(self, reason: ModelServerError) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+FAILED = "The server failed to answer; its log says why."
+API_DISABLED = "Model API disabled"
+
+_BY_HTTP = {
+    400: StatusCode.INVALID_ARGUMENT,
+    401: StatusCode.UNAUTHENTICATED,
+    403: StatusCode.PERMISSION_DENIED,
+    404: StatusCode.NOT_FOUND,
+    409: StatusCode.ABORTED,
+    413: StatusCode.RESOURCE_EXHAUSTED,
+    416: StatusCode.OUT_OF_RANGE,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+    499: StatusCode.CANCELLED,
+    501: StatusCode.UNIMPLEMENTED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
+}
+
+# The way back, for metrics that count by the classes of HTTP; what is not here is the server's fault.
+_TO_HTTP = {code: status for status, code in _BY_HTTP.items()} | {
+    StatusCode.OK: 200,
+    StatusCode.FAILED_PRECONDITION: 400,
+    StatusCode.ALREADY_EXISTS: 409,
+}
+
+# Where TorchServe's Java classes are, which its clients see behind the message.
+_JAVA_PACKAGES = {
+    "ModelNotFoundException": "org.pytorch.serve.archive.model.",
+    "ModelVersionNotFoundException": "org.pytorch.serve.archive.model.",
+    "InvalidModelException": "org.pytorch.serve.archive.model.",
+    "DownloadArchiveException": "org.pytorch.serve.archive.",
+}
+_JAVA_HTTP = "org.pytorch.serve.http."
+
+
+def by_http(status: int) -> StatusCode:
+    """The code that stands for an HTTP status (reference 20)."""
+    known = _BY_HTTP.get(status)
+    if known is not None:
+        return known
+    return StatusCode.FAILED_PRECONDITION if 400 <= status < 500 else StatusCode.INTERNAL
+
+
+def http_class(code: StatusCode) -> int:
+    """An HTTP status of the same meaning, for counters."""
+    return _TO_HTTP.get(code, 500)
+
+
+def number(code: StatusCode) -> int:
+    """The code as it is on the wire."""
+    value: int = code.value[0]
+    return value
+
+
+def torchserve_text(error: ModelServerError) -> str:
+    """The message, and TorchServe's class on a line of its own."""
+    return f"{error.message}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
+
+
+def tell_refusal(error: ModelServerError) -> Ending:
+    """A prediction that no queue took: INTERNAL, whatever the reason, and sometimes the class alone."""
+    if isinstance(error, ModelNotFound | ModelVersionNotFound):
+        return StatusCode.INTERNAL, torchserve_text(error)
+    own = "BadRequestException" if isinstance(error, BadRequest) else "InternalServerException"
+    return StatusCode.INTERNAL, f"{error.message}\n{own}.()"
+
+
+def tell_prediction(error: ModelServerError) -> Ending:
+    """A prediction that was refused, or failed: then by its HTTP status."""
+    if isinstance(error, Refused):
+        return tell_refusal(error.reason)
+    return by_http(error.status), torchserve_text(error)
+
+
+def tell_management(error: ModelServerError) -> Ending:
+    """What the management service says. A conflict, and the removal of a default version, are UNKNOWN."""
+    if isinstance(error, MethodNotAllowed):
+        return StatusCode.PERMISSION_DENIED, API_DISABLED
+    if error.status in (403, 409):
+        code = StatusCode.UNKNOWN
+    elif error.status >= 500:
+        code = StatusCode.INTERNAL
+    else:
+        code = StatusCode.NOT_FOUND if error.status == 404 else StatusCode.INVALID_ARGUMENT
+    return code, torchserve_text(error)
+
+
+def tell_open_inference(error: ModelServerError) -> Ending:
+    """By the HTTP status that V2 has over REST, with its text; UNAVAILABLE where clients may try again."""
+    if isinstance(error, MethodNotAllowed):
+        return StatusCode.PERMISSION_DENIED, error.message
+    return by_http(error.kserve_status or error.status), error.kserve_message or error.message

@@ -1,0 +1,196 @@
+"""Tensors in the messages of the Open Inference Protocol, typed and raw (kserve reference 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.errors import BadRequest, InternalError
+from modelserver.grpc.messages import message
+from modelserver.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
+from modelserver.tensors.rest import InferRequest, RequestedOutput, list_inputs
+from modelserver.tensors.tensor import Output, Tensor, check_data, check_form
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from modelserver.grpc.messages import AnyMessage
+    from modelserver.models.version import ModelVersion
+
+_Answer = message("inference.ModelInferResponse")
+
+# The field of typed contents; halves have none and are raw only.
+_FIELDS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
+}
+
+
+def read_request(asked: AnyMessage) -> InferRequest:
+    """What a ModelInferRequest asks for; its ``binary`` says whether the contents were raw.
+
+    Raises:
+        BadRequest: names the input or output that is wrong.
+    """
+    raw = asked.raw_input_contents
+    if not asked.inputs:
+        raise BadRequest("inputs is empty: at least one input is needed")
+    if raw and len(raw) != len(asked.inputs):
+        raise BadRequest(
+            f"the number of inputs ({len(asked.inputs)}) does not match the expected number of raw input "
+            f"contents ({len(raw)}) for model '{asked.model_name}'"
+        )
+    _check_names("input", asked.inputs)
+    _check_names("output", asked.outputs)
+    binary = bool(raw)
+    return InferRequest(
+        inputs=[
+            _tensor(each, memoryview(raw[place]) if binary else None, asked.model_name)
+            for place, each in enumerate(asked.inputs)
+        ],
+        id=asked.id,
+        parameters=_parameters(asked.parameters, "the request") or None,
+        outputs=[
+            RequestedOutput(each.name, binary, _parameters(each.parameters, f"output '{each.name}'"))
+            for each in asked.outputs
+        ]
+        or None,
+        binary=binary,
+    )
+
+
+def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
+    names: set[str] = set()
+    for each in tensors:
+        if each.name in names:
+            raise BadRequest(f"{what} '{each.name}' is there twice")
+        names.add(each.name)
+
+
+def _tensor(each: AnyMessage, raw: memoryview | None, model: str) -> Tensor:
+    count = check_form(each.name, each.datatype, each.shape)
+    if raw is None:
+        data = _typed(each)
+    elif each.contents.ListFields():
+        raise BadRequest(
+            "contents field must not be specified when using raw_input_contents for input "
+            f"'{each.name}' for model '{model}'"
+        )
+    else:
+        data = raw
+    check_data(each.name, each.datatype, count, data)
+    parameters = _parameters(each.parameters, f"input '{each.name}'")
+    return Tensor(each.name, each.datatype, tuple(each.shape), data, parameters)
+
+
+def _typed(each: AnyMessage) -> memoryview:
+    given = [field.name for field, _ in each.contents.ListFields()]
+    field = _FIELDS.get(each.datatype)
+    if field is None:
+        raise BadRequest(f"input '{each.name}': {each.datatype} has no typed contents, send it raw")
+    for name in given:
+        if name != field:
+            raise BadRequest(f"input '{each.name}': {each.datatype} data is in {name}, it belongs in {field}")
+    try:
+        return memoryview(pack(each.datatype, getattr(each.contents, field)))
+    except TensorError as error:
+        raise BadRequest(f"input '{each.name}': {error}") from error
+
+
+def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, parameter in given.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is None:
+            raise BadRequest(f"{where}: parameter {name} has no value")
+        read[name] = getattr(parameter, kind)
+    return read
+
+
+def response(
+    model: ModelVersion, request: InferRequest, identity: str, outputs: Sequence[Output], batch_id: str | None
+) -> AnyMessage:
+    """The answer: raw where the request was, and where an output has no typed form.
+
+    Raises:
+        InternalError: an output is not what it says.
+    """
+    answer = _Answer(model_name=model.name, model_version=model.version, id=identity)
+    if batch_id is not None:
+        answer.parameters["batchId"].string_param = batch_id
+    raw = request.binary or any(output.datatype not in _FIELDS for output in outputs)
+    for output in outputs:
+        made = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+        if raw:
+            answer.raw_output_contents.append(bytes(output.data))
+            continue
+        try:
+            values = unpack(output.datatype, output.data)
+        except TensorError as error:
+            raise InternalError(f"output '{output.name}': {error}") from error
+        getattr(made.contents, _FIELDS[output.datatype]).extend(values)
+    return answer
+
+
+# Models in an envelope, which take and give the protocol's JSON
+
+
+class _JsonOutput(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: msgspec.Raw
+
+
+class _JsonAnswer(msgspec.Struct):
+    outputs: list[_JsonOutput]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_JsonAnswer).decode
+_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def to_json(request: InferRequest) -> bytes:
+    """The request as REST has it, without binary data."""
+    fields: dict[str, Any] = {"id": request.id} if request.id else {}
+    if request.parameters:
+        fields["parameters"] = request.parameters
+    if request.outputs:
+        fields["outputs"] = [{"name": output.name} for output in request.outputs]
+    return _encode({**fields, "inputs": list_inputs(request.inputs)})
+
+
+def outputs_of_json(content: bytes) -> list[Output]:
+    """The outputs of an answer that is the protocol's JSON. Raises InternalError if it is not."""
+    try:
+        return [_output(each) for each in _decode(content).outputs]
+    except (msgspec.DecodeError, UnicodeDecodeError, TensorError, BadRequest) as error:
+        raise InternalError(f"The answer is none of the Open Inference Protocol: {error}") from error
+
+
+def _output(each: _JsonOutput) -> Output:
+    count = check_form(each.name, each.datatype, each.shape, "output")
+    values = _texts(each.data) if each.datatype == BYTES else from_json(each.datatype, each.data)
+    data = pack(each.datatype, values)
+    check_data(each.name, each.datatype, count, memoryview(data), "output")
+    return Output(each.name, each.datatype, tuple(each.shape), [data])
+
+
+def _texts(data: msgspec.Raw) -> list[bytes]:
+    """The elements of BYTES; what is no text is its JSON, as envelopes have it."""
+    try:
+        return [value.encode() for value in from_json(BYTES, data)]
+    except TensorError:
+        return [bytes(element) for element in _decode_elements(data)]

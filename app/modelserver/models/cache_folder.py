@@ -1,0 +1,51 @@
+"""The folder of what is made once and kept: the one that workers keep prepared weights in, too.
+
+It is ``$MODELSERVER_CACHE``, or ``modelserver`` in the user's cache folder; ``off`` means none. It must
+belong to this user and be writable by nobody else: what lies in it is run.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VARIABLE = "MODELSERVER_CACHE"
+
+
+def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Path | None:
+    """The folder of that name in the cache, made if need be; None where there is no safe place for one."""
+    root = _root(os.environ if environment is None else environment)
+    if root is None:
+        return None
+    folder = root / name
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for path in (root, folder):
+            path.mkdir(mode=0o700, exist_ok=True)
+        private = all(is_private(path) for path in (root, folder))
+    except OSError:
+        return None
+    return folder if private else None
+
+
+def is_private(path: Path) -> bool:
+    """Whether it is a folder that only this user can write to. Raises OSError."""
+    found = path.lstat()
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others
+
+
+def _root(environment: Mapping[str, str]) -> Path | None:
+    said = environment.get(VARIABLE)
+    if said is not None:
+        return None if said in ("", "off") else Path(said).absolute()
+    caches = environment.get("XDG_CACHE_HOME")
+    if caches and os.path.isabs(caches):
+        return Path(caches) / "modelserver"
+    home = os.path.expanduser("~")
+    return Path(home, ".cache", "modelserver") if os.path.isdir(home) else None

@@ -1,0 +1,120 @@
+"""What values of model-config.yaml may be: a check, and its words for messages and for the page of keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What fits TorchServe's own integers: more is a mistake, and would not fit a clock.
+LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """``read`` returns the value as it is used, or raises ValueError, whose text ends a sentence.
+
+    ``allowed`` are the values in words that fit before ``is needed``.
+    """
+
+    allowed: str
+    read: Callable[[object], Any]
+
+
+class CorrectedError(Exception):
+    """A value outside its range that has a nearest one inside, ``value``."""
+
+    def __init__(self, message: str, value: int) -> None:
+        super().__init__(message)
+        self.value = value
+
+
+def whole(minimum: int) -> Values:
+    """A whole number of at least ``minimum``."""
+    allowed = f"a whole number of at least {minimum}"
+
+    def read(value: object) -> int:
+        if _is_whole(value) and minimum <= value <= LARGEST:
+            return value
+        raise ValueError(f"{_most() if _is_whole(value) and value > LARGEST else allowed} is needed")
+
+    return Values(allowed, read)
+
+
+def raised_to_one() -> Values:
+    """A whole number; one below 1 becomes 1, as in TorchServe."""
+    allowed = "a whole number of at least 1"
+
+    def read(value: object) -> int:
+        if not _is_whole(value) or value > LARGEST:
+            raise ValueError(f"{_most() if _is_whole(value) else allowed} is needed")
+        if value < 1:
+            raise CorrectedError(f"{allowed} is needed", 1)
+        return value
+
+    return Values(allowed, read)
+
+
+def boolean() -> Values:
+    """True or false, as YAML means them."""
+
+    def read(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        raise ValueError("true or false is needed")
+
+    return Values("true or false", read)
+
+
+def one_of(*choices: str) -> Values:
+    """One of these words, in any case."""
+    allowed = f"one of {', '.join(filter(None, choices))}"
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and value.lower() in choices:
+            return value.lower()
+        raise ValueError(f"{allowed} is needed")
+
+    return Values(allowed, read)
+
+
+def device_list() -> Values:
+    """Numbers of devices, each once."""
+    number = whole(0)
+
+    def read(value: object) -> tuple[int, ...]:
+        if not isinstance(value, list):
+            raise ValueError("a list of whole numbers is needed")  # noqa: TRY004 - as for all values
+        devices = tuple(number.read(item) for item in value)
+        if len(set(devices)) != len(devices):
+            raise ValueError("a list that names no device twice is needed")
+        return devices
+
+    return Values("a list of whole numbers", read)
+
+
+def mapping(content: str) -> Values:
+    """A mapping, whose content is somebody else's to read."""
+
+    def read(value: object) -> dict[str, object]:
+        if isinstance(value, dict):
+            return value
+        raise ValueError("a mapping is needed")
+
+    return Values(content, read)
+
+
+def shown(value: object) -> str:
+    """A value as messages quote it: on one line, and not without end."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _most() -> str:
+    return f"a whole number of at most {LARGEST}"
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,92 @@
+"""What an archive's requirements file asks for, as far as the server must know: a key that follows it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# `-r other.txt` and `-c limits.txt`, in all their spellings.
+_FURTHER = re.compile(r"(?:-r|-c|--requirement|--constraint)[ =]*(\S+)")
+_OPTION = re.compile(r"(?:-\S|--[\w-]+)[ =]+(\S+)")
+_EDITABLE = re.compile(r"-e\b|--editable\b")
+_MAX_FILES = 10_000
+
+
+def digest(requirements: Path | None, folder: Path, *further: str) -> str:
+    """A hash of the file, of the local files that it names, and of ``further`` texts.
+
+    Of files outside ``folder``, the archive, size and time count instead of the content. What a package index
+    would answer is no part of it: requirements that name no version are not looked up again. Raises OSError
+    and UnicodeDecodeError.
+    """
+    folder = folder.resolve()
+    hashed = hashlib.sha256()
+    for text in further:
+        _add(hashed, text.encode())
+    lists: set[Path] = set()
+    named = set() if requirements is None else _named(requirements.resolve(), folder, lists)
+    for path in sorted(named):
+        within = path.is_relative_to(folder)
+        _add(hashed, str(path.relative_to(folder) if within else path).encode())
+        _add(hashed, _content(path) if within else _stamp(path))
+    if any(_EDITABLE.match(line) for path in lists for line in _lines(path)):
+        # Such a package is not copied: the environment is of use as long as the folder is there.
+        _add(hashed, str(folder).encode())
+    return hashed.hexdigest()[:32]
+
+
+def _content(path: Path) -> bytes:
+    hashed = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            hashed.update(chunk)
+    return hashed.digest()
+
+
+def _stamp(path: Path) -> bytes:
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns}".encode()
+
+
+def _lines(path: Path) -> list[str]:
+    return [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+
+
+def _add(hashed: hashlib._Hash, data: bytes) -> None:
+    hashed.update(len(data).to_bytes(8, "little"))
+    hashed.update(data)
+
+
+def _named(file: Path, folder: Path, seen: set[Path]) -> set[Path]:
+    """The file, and the local files that it leads to."""
+    if file in seen:
+        return set()
+    seen.add(file)
+    found = {file}
+    for line in _lines(file):
+        text = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
+        if further := _FURTHER.match(text):
+            # pip takes it from where the file lies.
+            if (other := (file.parent / further[1]).resolve()).is_file():
+                found |= _named(other, folder, seen)
+            continue
+        option = _OPTION.match(text)
+        name = (option[1] if option else text.partition(" ")[0]).removeprefix("file://").partition("[")[0]
+        if name and "://" not in name:
+            found |= set(_files((folder / name).resolve(), folder))
+    return found
+
+
+def _files(path: Path, folder: Path) -> Iterator[Path]:
+    """The file, or those of the directory; outside the archive only those right in it."""
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        inner = path.rglob("*") if path.is_relative_to(folder) else path.glob("*")
+        yield from (file for file in islice(inner, _MAX_FILES) if file.is_file())

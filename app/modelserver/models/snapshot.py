@@ -1,0 +1,179 @@
+"""What is registered, as the JSON document that a snapshot keeps (reference 17).
+
+The fields are TorchServe's, so that either server reads the other's. Ours beside them keep what TorchServe
+forgets: ``url`` where it is more than the archive's file name, ``handler`` where the registration named one,
+``batchPolicy``, ``splitInstances``, and ``batcher`` with ``timeout`` for registrations in KServe's words.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from modelserver.errors import BadRequest, ConfigError
+from modelserver.models.options import REGISTER, SNAPSHOT, Registration
+from modelserver.models.urls import scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+
+DEFAULT_TIMEOUT = 120  # seconds, where TorchServe's older snapshots have none
+_FETCHED = ("http", "https")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """One version as it is to be registered again; ``default``: requests that name none go to it."""
+
+    name: str
+    version: str
+    default: bool
+    registration: Registration
+
+
+def registry_document(registry: Registry, file_name: str) -> dict[str, Any]:
+    """The state of the registry, written to ``file_name``."""
+    versions = registry.versions()
+    models: dict[str, dict[str, Any]] = {}
+    for model in versions:
+        models.setdefault(model.name, {})[model.version] = {
+            "defaultVersion": registry.is_default(model),
+            **_version_document(model),
+        }
+    return {
+        "name": file_name,
+        "modelCount": len(versions),
+        "created": int(time.time() * 1000),
+        "models": models,
+    }
+
+
+def _version_document(model: ModelVersion) -> dict[str, Any]:
+    options, registration, pool = model.options, model.registration, model.pool
+    document: dict[str, Any] = {
+        "marName": mar_name(model),
+        "minWorkers": pool.min_workers,
+        "maxWorkers": pool.max_workers,
+        "batchSize": options.batch_size,
+        "maxBatchDelay": options.max_batch_delay,
+        "responseTimeout": options.response_timeout,
+        "startupTimeout": options.startup_timeout,
+        "runtimeType": model.runtime,
+        "batchPolicy": options.batch_policy.value,
+    }
+    if options.parallel_level > 0:
+        document["parallelLevel"] = options.parallel_level
+    if scheme(model.url) not in _FETCHED and model.url != document["marName"]:
+        document["url"] = model.url
+    if registration.handler:
+        document["handler"] = registration.handler
+    if options.sources.get("split_instances") in (REGISTER, SNAPSHOT):
+        document["splitInstances"] = options.split_instances
+    if registration.has_batcher:
+        document["batcher"] = True
+        document["timeout"] = registration.timeout
+    return document
+
+
+def mar_name(model: ModelVersion) -> str:
+    """The archive's file name in the store: of what was fetched, the file; its URL may hold secrets."""
+    if model.archive.downloaded is not None:
+        return model.archive.downloaded.name
+    return model.url.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+
+def parse_snapshot(text: str) -> tuple[SavedModel, ...]:
+    """The versions of a document, in its order.
+
+    Raises ConfigError that names the place which cannot be understood.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"Invalid configuration: model_snapshot: a JSON object is needed ({error})"
+        ) from None
+    models = _mapping(_mapping(document, "the whole").get("models", {}), "models")
+    return tuple(
+        _saved(name, version, _mapping(settings, f"models.{name}.{version}"))
+        for name, versions in models.items()
+        for version, settings in _mapping(versions, f"models.{name}").items()
+    )
+
+
+def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
+    fields = _Fields(f"models.{name}.{version}", settings)
+    batch_size, delay = fields.number("batchSize"), fields.number("maxBatchDelay")
+    batcher = fields.flag("batcher")
+    try:
+        registration = Registration(
+            url=fields.text("url") or fields.needed_text("marName"),
+            model_name=name,
+            handler=fields.text("handler"),
+            runtime=fields.text("runtimeType"),
+            min_workers=fields.number("minWorkers") or 0,
+            max_workers=fields.number("maxWorkers"),
+            response_timeout=fields.number("responseTimeout") or DEFAULT_TIMEOUT,
+            startup_timeout=fields.number("startupTimeout") or DEFAULT_TIMEOUT,
+            batch_policy=fields.text("batchPolicy"),
+            split_instances=fields.text("splitInstances"),
+            timeout=fields.number("timeout"),
+            batch_size=None if batcher else batch_size,
+            max_batch_delay=None if batcher else delay,
+            max_batch_size=batch_size if batcher else None,
+            max_latency=delay if batcher else None,
+        )
+    except BadRequest as error:
+        raise ConfigError(f"Invalid configuration: model_snapshot: {fields.place}: {error.message}") from None
+    return SavedModel(name, version, fields.flag("defaultVersion"), registration)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The settings of one version; a field that is not there is None or False."""
+
+    place: str
+    values: Mapping[str, Any]
+
+    def number(self, name: str) -> int | None:
+        value = self.values.get(name)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise self._wrong(name, "a whole number")
+
+    def text(self, name: str) -> str | None:
+        value = self.values.get(name)
+        if value is None or isinstance(value, str):
+            return value or None
+        raise self._wrong(name, "text")
+
+    def needed_text(self, name: str) -> str:
+        value = self.text(name)
+        if value is None:
+            raise self._wrong(name, "text")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name, False)
+        if isinstance(value, bool):
+            return value
+        raise self._wrong(name, "true or false")
+
+    def _wrong(self, name: str, needed: str) -> ConfigError:
+        return ConfigError(f"Invalid configuration: model_snapshot: {self.place}.{name}: {needed} is needed")
+
+
+def _mapping(value: object, place: str) -> Mapping[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise ConfigError(f"Invalid configuration: model_snapshot: {place}: a JSON object is needed")
+
+
+def listed(saved: Iterable[SavedModel]) -> str:
+    """The names and versions in words."""
+    return ", ".join(f"{model.name} {model.version}" for model in saved)

@@ -1,0 +1,182 @@
+"""Snapshot files: `<folder>/<yyyyMMddHHmmssSSS>-<startup|snapshot|shutdown>.cfg` (reference 17).
+
+A file is there whole or not at all: it is written beside its place, synced and renamed. Its first line is a
+checksum of the rest; a file that does not match it, or is not whole, is passed over for the one before
+(F54). Files of TorchServe have no checksum and are read too.
+
+Other than TorchServe: files that are no snapshots are ignored, the newest 50 files are kept, and the time in
+a name never goes back, whatever the clock does (F35).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from modelserver.errors import ConfigError
+from modelserver.models.snapshot import SavedModel, parse_snapshot
+from modelserver.settings.properties import dump, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+Kind = Literal["startup", "snapshot", "shutdown"]
+
+KEPT_FILES = 50
+STATE_KEY = "model_snapshot"
+_NAME = re.compile(r"(\d{17})-(startup|snapshot|shutdown)\.cfg")
+_PARTIAL = re.compile(r"\.\d{17}-(startup|snapshot|shutdown)\.cfg\.part")
+_CHECKSUM = re.compile(rb"# sha256: ([0-9a-f]{64})\n")
+_STAMP = "%Y%m%d%H%M%S%f"
+_LARGEST = 64 << 20  # bytes
+
+_log = logging.getLogger("modelserver.models")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A snapshot that can be restored."""
+
+    path: Path
+    models: tuple[SavedModel, ...]
+
+
+class SnapshotFolder:
+    """The snapshots of one server; every method blocks for the disk.
+
+    Args:
+        path: of the folder, which is made with the first file.
+        properties: what stands in each file before the state.
+        now: the local time.
+    """
+
+    def __init__(
+        self, path: Path, properties: Mapping[str, str], now: Callable[[], datetime] = datetime.now
+    ) -> None:
+        self._path = path
+        self._properties = dict(properties)
+        self._now = now
+        self._last = ""
+
+    def newest(self) -> Found | None:
+        """The newest snapshot that is whole; each that is not is logged."""
+        for path in reversed(self._files()):
+            try:
+                return Found(path, read_snapshot(path))
+            except ConfigError as error:  # noqa: PERF203 - the first that is whole ends it
+                _log.warning("The snapshot %s is passed over: %s", path, error)
+        return None
+
+    def write(self, kind: Kind, document: Callable[[str], dict[str, Any]]) -> Path:
+        """Writes the document made for the file's name; raises OSError, and leaves nothing half done."""
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = self.next_name(kind)
+        path, partial = self._path / name, self._path / f".{name}.part"
+        try:
+            write_synced(partial, file_content(self._properties, document(name)))
+            partial.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+        sync_folder(self._path)
+        self._sweep(partial.name)
+        return path
+
+    def next_name(self, kind: Kind) -> str:
+        """A name after all that are there."""
+        files = self._files()
+        last = max(self._last, files[-1].name[:17] if files else "")
+        stamp = _stamp(self._now())
+        if stamp <= last:
+            stamp = _after(last)
+        self._last = stamp
+        return f"{stamp}-{kind}.cfg"
+
+    def _files(self) -> list[Path]:
+        """The files with a snapshot's name, the newest last."""
+        try:
+            names = sorted(name for name in os.listdir(self._path) if _is_snapshot(name))
+        except OSError:
+            return []
+        return [self._path / name for name in names]
+
+    def _sweep(self, own: str) -> None:
+        """Deletes the oldest files, and what servers left that were killed while they wrote."""
+        partial = [n for n in os.listdir(self._path) if _PARTIAL.fullmatch(n) and n != own]
+        old = self._files()[:-KEPT_FILES]
+        for path in (*old, *(self._path / name for name in partial)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def file_content(properties: Mapping[str, str], document: Mapping[str, Any]) -> bytes:
+    """A snapshot file: the checksum, the settings, the state."""
+    body = dump({**properties, STATE_KEY: json.dumps(document, indent=2)}).encode("ascii")
+    return b"# sha256: " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def read_snapshot(path: Path) -> tuple[SavedModel, ...]:
+    """The models of a file. Raises ConfigError if it cannot be read, or is not as it was written."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"it cannot be read ({error.strerror})") from None
+    if len(data) > _LARGEST:
+        raise ConfigError(f"it is larger than {_LARGEST} bytes")
+    return parse_file(data)
+
+
+def parse_file(data: bytes) -> tuple[SavedModel, ...]:
+    """The models of a file's content. Raises ConfigError."""
+    checksum = _CHECKSUM.match(data)
+    if checksum is not None and hashlib.sha256(data[checksum.end() :]).hexdigest().encode() != checksum[1]:
+        raise ConfigError("it does not match its checksum, so it was changed or is not whole")
+    text = parse(data).get(STATE_KEY)
+    if text is None:
+        raise ConfigError(f"it has no {STATE_KEY}")
+    return parse_snapshot(text)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a file for its owner only; it is on the disk when this returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Lets a rename in the folder survive a loss of power, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _is_snapshot(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime(_STAMP)[:17]
+
+
+def _after(stamp: str) -> str:
+    """The next millisecond; a stamp that is no time counts on as a number."""
+    try:
+        return _stamp(datetime.strptime(stamp + "000", _STAMP) + timedelta(milliseconds=1))  # noqa: DTZ007 - local
+    except (ValueError, OverflowError):
+        return f"{int(stamp) + 1:017d}"[:17]

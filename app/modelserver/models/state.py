@@ -1,0 +1,52 @@
+"""Keeps what is registered on disk while the server runs (reference 17)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from modelserver.models.snapshot import registry_document
+
+if TYPE_CHECKING:
+    from modelserver.models.registry import Registry
+    from modelserver.models.snapshot_files import Kind, SnapshotFolder
+
+_log = logging.getLogger("modelserver.models")
+
+
+class StateKeeper:
+    """Writes a snapshot of ``registry`` when told; if the disk refuses, that is logged (F56)."""
+
+    def __init__(self, registry: Registry, folder: SnapshotFolder) -> None:
+        self._registry = registry
+        self._folder = folder
+        self._lock = asyncio.Lock()
+        self._asked = 0
+        self._written = 0
+
+    async def changed(self) -> None:
+        """Returns when a snapshot with the last change is on disk; changes at the same time share one."""
+        await self._write("snapshot", shared=True)
+
+    async def write(self, kind: Kind) -> None:
+        """Writes a snapshot of this kind, whether something changed or not."""
+        await self._write(kind, shared=False)
+
+    async def _write(self, kind: Kind, *, shared: bool) -> None:
+        self._asked += 1
+        wanted = self._asked
+        async with self._lock:
+            if shared and self._written >= wanted:
+                return
+            current = self._asked
+            document = registry_document(self._registry, "")
+            try:
+                path = await asyncio.to_thread(
+                    self._folder.write, kind, lambda name: {**document, "name": name}
+                )
+            except OSError as error:
+                _log.error("The snapshot cannot be written, the last one stays: %s", error)
+                return
+            self._written = current
+            _log.debug("Snapshot %s written", path)

@@ -1,0 +1,93 @@
+"""``system_metrics_cmd``: a collector of system metrics of the operator's own (reference 3.3, 15.4).
+
+It is run by the Python of ``python``, in the server's directory, every ``metric_time_interval`` seconds, and
+prints a metric per line: `<name>.<Unit>:<value>|#<Dimension>:<value>,..|#hostname:<host>,<more>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT = 60.0  # seconds
+_LINE = re.compile(
+    r"(?:INFO > )?(?:\[METRICS\])?\s*(?P<name>[^\s.:|]+)\.(?P<unit>[^:|]*):(?P<value>[^|]+)"
+    r"\|#(?P<dimensions>[^|]*)\|#(?:type:[^|]*\|#)?hostname:(?P<host>[^,|]*).*"
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One line of a collector."""
+
+    name: str
+    unit: str
+    value: float
+    dimensions: dict[str, str]
+
+
+class Collector:
+    """Runs ``command`` (a script and its arguments); raises ConfigError if it cannot be split into words."""
+
+    def __init__(self, command: str, python: str, *, timeout: float = TIMEOUT) -> None:
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise ConfigError(f"Invalid configuration: system_metrics_cmd={command}: {error}") from None
+        if not words:
+            raise ConfigError("Invalid configuration: system_metrics_cmd: a script is needed")
+        self._command = (python, *words)
+        self._timeout = timeout
+
+    async def read(self) -> list[Reading]:
+        """What it prints; a failure is logged, and what it printed before counts."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError as error:
+            _log.warning("system_metrics_cmd cannot be started: %s", error)
+            return []
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), self._timeout)
+        except asyncio.TimeoutError:
+            _log.warning("system_metrics_cmd was ended: it took longer than %g s", self._timeout)
+            return []
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode:
+            _log.warning("system_metrics_cmd ended with status %d", process.returncode)
+        return list(parse_readings(output.decode(errors="replace")))
+
+
+def parse_readings(text: str) -> Iterator[Reading]:
+    """The lines that are metrics, finite ones; all others are passed over."""
+    for line in text.splitlines():
+        found = _LINE.fullmatch(line.strip())
+        value = math.nan
+        if found is not None:
+            with contextlib.suppress(ValueError):
+                value = float(found["value"])
+        if found is None or not math.isfinite(value):
+            continue
+        pairs = (item.partition(":") for item in found["dimensions"].split(",") if item)
+        yield Reading(found["name"], found["unit"], value, {key: text for key, _, text in pairs})

@@ -1,0 +1,225 @@
+"""The datatypes of the Open Inference Protocol and their elements as bytes (kserve reference 5 and 9).
+
+Tensors are kept as the protocol's binary form has them: little-endian, row-major, BYTES elements each behind
+their length. Numbers become Python's only where JSON is read or written; the server needs no numpy.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BYTES = "BYTES"
+LENGTH = struct.Struct("<I")
+
+_SWAPS = sys.byteorder == "big"
+
+
+class TensorError(Exception):
+    """What a tensor holds is not what it says. The message is about the elements; callers add the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """A fixed-size type: ``width`` bytes an element; ``json_type`` is that of an element in JSON."""
+
+    name: str
+    width: int
+    json_type: type
+    pack: Callable[[Sequence[Any]], bytes]
+    unpack: Callable[[memoryview], list[Any]]
+
+
+def _numbers(code: str) -> tuple[Callable[[Sequence[Any]], bytes], Callable[[memoryview], list[Any]]]:
+    def pack(values: Sequence[Any]) -> bytes:
+        numbers = array(code, values)
+        if _SWAPS:
+            numbers.byteswap()
+        return numbers.tobytes()
+
+    def unpack(data: memoryview) -> list[Any]:
+        numbers = array(code)
+        numbers.frombytes(data)
+        if _SWAPS:
+            numbers.byteswap()
+        return numbers.tolist()
+
+    return pack, unpack
+
+
+def _pack_bools(values: Sequence[bool]) -> bytes:
+    return bytes(values)
+
+
+def _unpack_bools(data: memoryview) -> list[bool]:
+    return [element != 0 for element in data]
+
+
+def _pack_halves(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}e", *values)
+
+
+def _unpack_halves(data: memoryview) -> list[float]:
+    return list(struct.unpack(f"<{len(data) // 2}e", data))
+
+
+def _pack_brains(values: Sequence[float]) -> bytes:
+    """The upper halves of float32, rounded to the nearest, ties to even."""
+    wide = array("I", struct.pack(f"={len(values)}f", *values))
+    narrow = array("H", (_upper(bits) for bits in wide))
+    if _SWAPS:
+        narrow.byteswap()
+    return narrow.tobytes()
+
+
+def _upper(bits: int) -> int:
+    if bits & 0x7FFFFFFF > 0x7F800000:  # not a number: rounding could make it infinite
+        return bits >> 16 | 0x40
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def _unpack_brains(data: memoryview) -> list[float]:
+    narrow = array("H")
+    narrow.frombytes(data)
+    if _SWAPS:
+        narrow.byteswap()
+    wide = array("I", (element << 16 for element in narrow))
+    return list(struct.unpack(f"={len(wide)}f", wide.tobytes()))
+
+
+DATATYPES: dict[str, Datatype] = {
+    name: Datatype(name, width, kind, *functions)
+    for name, width, kind, functions in (
+        ("BOOL", 1, bool, (_pack_bools, _unpack_bools)),
+        ("UINT8", 1, int, _numbers("B")),
+        ("UINT16", 2, int, _numbers("H")),
+        ("UINT32", 4, int, _numbers("I")),
+        ("UINT64", 8, int, _numbers("Q")),
+        ("INT8", 1, int, _numbers("b")),
+        ("INT16", 2, int, _numbers("h")),
+        ("INT32", 4, int, _numbers("i")),
+        ("INT64", 8, int, _numbers("q")),
+        ("FP16", 2, float, (_pack_halves, _unpack_halves)),
+        ("BF16", 2, float, (_pack_brains, _unpack_brains)),
+        ("FP32", 4, float, _numbers("f")),
+        ("FP64", 8, float, _numbers("d")),
+    )
+}
+NAMES = (*DATATYPES, BYTES)
+
+
+def pack(datatype: str, values: Sequence[Any]) -> bytes:
+    """Python numbers, booleans, or for BYTES byte strings, as the bytes of a tensor.
+
+    Raises:
+        TensorError: one of them is out of the type's range.
+    """
+    if datatype == BYTES:
+        return b"".join(piece for value in values for piece in (LENGTH.pack(len(value)), value))
+    try:
+        return DATATYPES[datatype].pack(values)
+    except (OverflowError, struct.error) as error:
+        raise TensorError(f"a value is out of the range of {datatype}") from error
+
+
+def unpack(datatype: str, data: memoryview) -> list[Any]:
+    """The elements of a tensor whose size was checked; those of BYTES as byte strings.
+
+    Raises:
+        TensorError: the lengths before BYTES elements do not fit their bytes.
+    """
+    if datatype == BYTES:
+        return [bytes(element) for element in split_elements(data)]
+    return DATATYPES[datatype].unpack(data)
+
+
+def split_elements(data: memoryview) -> list[memoryview]:
+    """The elements of a BYTES tensor, without the lengths before them. Raises TensorError."""
+    elements, position, end = [], 0, len(data)
+    while position < end:
+        begin = position + LENGTH.size
+        if begin > end:
+            raise TensorError("the length before an element is cut short")
+        (length,) = LENGTH.unpack_from(data, position)
+        position = begin + length
+        if position > end:
+            raise TensorError(f"an element of {length} bytes is announced where {end - begin} are left")
+        elements.append(data[begin:position])
+    return elements
+
+
+def check_size(datatype: str, count: int, data: memoryview) -> None:
+    """Raises TensorError unless ``data`` holds ``count`` elements, no more and no less."""
+    if datatype == BYTES:
+        found = len(split_elements(data))
+        if found != count:
+            raise TensorError(f"its shape has {count} elements, its data {found}")
+        return
+    needed = count * DATATYPES[datatype].width
+    if len(data) != needed:
+        raise TensorError(f"its shape needs {needed} bytes, its data has {len(data)}")
+
+
+_flat_decoders: dict[type, Callable[[bytes | msgspec.Raw], list[Any]]] = {
+    bool: msgspec.json.Decoder(list[bool]).decode,
+    int: msgspec.json.Decoder(list[int]).decode,
+    float: msgspec.json.Decoder(list[float]).decode,
+    str: msgspec.json.Decoder(list[str]).decode,
+}
+_decode_any = msgspec.json.Decoder().decode
+
+
+def from_json(datatype: str, raw: bytes | msgspec.Raw) -> list[Any]:
+    """The elements of a JSON list, flat or nested, in row-major order; strings for BYTES.
+
+    Raises:
+        TensorError: no list, or elements of another type.
+    """
+    kind = str if datatype == BYTES else DATATYPES[datatype].json_type
+    try:
+        values: list[Any] = _flat_decoders[kind](raw)
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError):
+        return _from_nested(datatype, kind, raw)
+    return values
+
+
+def _from_nested(datatype: str, kind: type, raw: bytes | msgspec.Raw) -> list[Any]:
+    try:
+        data = _decode_any(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TensorError(f"its data is no JSON: {error}") from error
+    if not isinstance(data, list):
+        raise TensorError("its data is no list")
+    values: list[Any] = []
+    _flatten(data, values)
+    for value in values:
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not fits:
+            raise TensorError(f"{datatype} data has {_kind_name(value)} among it")
+    return values
+
+
+def _flatten(data: list[Any], into: list[Any]) -> None:
+    """Nested lists in order. Their nesting is not compared with the shape: the protocol allows both forms."""
+    pending = [iter(data)]
+    while pending:
+        for each in pending[-1]:
+            if isinstance(each, list):
+                pending.append(iter(each))
+                break
+            into.append(each)
+        else:
+            pending.pop()
+
+
+def _kind_name(value: object) -> str:
+    names = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", dict: "an object"}
+    return names.get(type(value), "null")

@@ -1,0 +1,334 @@
+"""Inference requests and responses over REST: JSON, and binary tensors behind it (kserve reference 5, 9)."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.errors import BadRequest, InternalError
+from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
+from modelserver.tensors.tensor import (
+    VARIABLE,
+    Output,
+    Tensor,
+    TensorSpec,
+    check_data,
+    check_form,
+    elements,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+_BINARY_SIZE = "binary_data_size"
+_BINARY_OUTPUT = "binary_data_output"
+_BINARY = "binary_data"
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class _Request(msgspec.Struct):
+    inputs: list[_Input]
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    outputs: list[_Output] | None = None
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_request = msgspec.json.Decoder(_Request).decode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """An output that the client asks for; ``binary`` or as JSON."""
+
+    name: str
+    binary: bool
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """What a client wants computed. ``outputs`` None: all of them; then ``binary`` says in which form.
+
+    ``id`` is empty where the client gave none.
+    """
+
+    inputs: list[Tensor]
+    id: str = ""
+    parameters: dict[str, Any] | None = None
+    outputs: list[RequestedOutput] | None = None
+    binary: bool = False
+
+    def wants_binary(self, name: str) -> bool:
+        """Whether the output of this name is to be sent in binary form."""
+        for output in self.outputs or ():
+            if output.name == name:
+                return output.binary
+        return self.binary
+
+
+# The input of a raw request to a model that does not say what it takes.
+RAW_INPUT = TensorSpec("input_0", BYTES, (VARIABLE,))
+
+
+def decode_request(
+    body: bytes, header_length: str | None, raw: Sequence[TensorSpec] = (RAW_INPUT,)
+) -> InferRequest:
+    """The request in ``body``; ``header_length`` is the header of that name, None where it is absent.
+
+    With a header of 0 the body is the data of the one input that ``raw`` names, and all outputs are wanted in
+    binary. The content type is not looked at: tritonclient sends none (kserve reference 7.1). Unknown fields
+    of the object are ignored.
+
+    Raises:
+        BadRequest: names the field that is wrong.
+    """
+    view = memoryview(body)
+    if header_length is None:
+        text, binary = view, view[:0]
+    else:
+        length = _length(header_length, len(view))
+        if length == 0:
+            return InferRequest([_raw_input(view, raw)], binary=True)
+        text, binary = view[:length], view[length:]
+    try:
+        request = _decode_request(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the request is no inference request: {_reason(error)}") from error
+    parameters = request.parameters or {}
+    _check_parameters(parameters, "the request")
+    by_default = _flag(parameters, _BINARY_OUTPUT, "the request", default=False)
+    outputs = _outputs(request.outputs, by_default=by_default)
+    return InferRequest(
+        inputs=_inputs(request.inputs, binary),
+        id=request.id or "",
+        parameters={key: value for key, value in parameters.items() if key != _BINARY_OUTPUT} or None,
+        outputs=outputs,
+        binary=by_default,
+    )
+
+
+def _length(header: str, available: int) -> int:
+    if not header.isascii() or not header.strip().isdigit() or len(header) > 20:
+        raise BadRequest(f"{HEADER_LENGTH} is '{header[:40]}', a number of bytes is needed")
+    length = int(header)
+    if length > available:
+        raise BadRequest(f"{HEADER_LENGTH} is {length}, but the body has only {available} bytes")
+    return length
+
+
+def _raw_input(data: memoryview, specs: Sequence[TensorSpec]) -> Tensor:
+    if len(specs) != 1:
+        raise BadRequest(f"{HEADER_LENGTH} is 0, but the model has {len(specs)} inputs: send the JSON object")
+    (spec,) = specs
+    if spec.datatype == BYTES:
+        return Tensor(spec.name, BYTES, (1,) * len(spec.shape), memoryview(pack(BYTES, [data])))
+    # The rows are one if something else is variable too.
+    rest = spec.shape[1:]
+    shape = spec.shape if VARIABLE not in rest or spec.shape[0] != VARIABLE else (1, *rest)
+    if shape.count(VARIABLE) > 1:
+        raise BadRequest(
+            f"input '{spec.name}': shape {list(spec.shape)} has several variable sizes, send the JSON object"
+        )
+    known = elements([size for size in shape if size != VARIABLE]) * DATATYPES[spec.datatype].width
+    variable = len(data) // known if known else 0
+    shape = tuple(variable if size == VARIABLE else size for size in shape)
+    check_data(spec.name, spec.datatype, elements(shape), data)
+    return Tensor(spec.name, spec.datatype, shape, data)
+
+
+def _inputs(inputs: list[_Input], binary: memoryview) -> list[Tensor]:
+    if not inputs:
+        raise BadRequest("inputs is empty: at least one input is needed")
+    tensors: list[Tensor] = []
+    names: set[str] = set()
+    position = 0
+    for each in inputs:
+        if each.name in names:
+            raise BadRequest(f"input '{each.name}' is there twice")
+        names.add(each.name)
+        count = check_form(each.name, each.datatype, each.shape)
+        parameters = dict(each.parameters or {})
+        _check_parameters(parameters, f"input '{each.name}'")
+        size = parameters.pop(_BINARY_SIZE, None)
+        if size is None:
+            data, text = _from_json(each), each.datatype == BYTES
+        else:
+            data, text = _slice(each, size, binary[position:]), False
+            position += len(data)
+        check_data(each.name, each.datatype, count, data)
+        tensors.append(Tensor(each.name, each.datatype, tuple(each.shape), data, parameters, text))
+    if position != len(binary):
+        raise BadRequest(
+            f"{len(binary) - position} bytes follow the data that the inputs' {_BINARY_SIZE} announce"
+        )
+    return tensors
+
+
+def _from_json(each: _Input) -> memoryview:
+    if not each.data:
+        raise BadRequest(f"input '{each.name}': 'data' is missing, and so is {_BINARY_SIZE}")
+    try:
+        values = from_json(each.datatype, each.data)
+        if each.datatype == BYTES:
+            values = [value.encode() for value in values]
+        return memoryview(pack(each.datatype, values))
+    except (TensorError, UnicodeEncodeError) as error:
+        raise BadRequest(f"input '{each.name}': {error}") from error
+
+
+def _slice(each: _Input, size: object, binary: memoryview) -> memoryview:
+    if each.data:
+        raise BadRequest(f"input '{each.name}' has both 'data' and {_BINARY_SIZE}")
+    if type(size) is not int or size < 0:
+        raise BadRequest(f"input '{each.name}': {_BINARY_SIZE} is {size!r}, a number of bytes is needed")
+    if size > len(binary):
+        raise BadRequest(f"input '{each.name}': {_BINARY_SIZE} is {size}, only {len(binary)} bytes are left")
+    return binary[:size]
+
+
+def _outputs(outputs: list[_Output] | None, *, by_default: bool) -> list[RequestedOutput] | None:
+    # An empty list is what clients send that ask for nothing in particular.
+    if not outputs:
+        return None
+    requested: dict[str, RequestedOutput] = {}
+    for each in outputs:
+        if each.name in requested:
+            raise BadRequest(f"output '{each.name}' is asked for twice")
+        parameters = dict(each.parameters or {})
+        where = f"output '{each.name}'"
+        _check_parameters(parameters, where)
+        binary = _flag(parameters, _BINARY, where, default=by_default)
+        parameters.pop(_BINARY, None)
+        requested[each.name] = RequestedOutput(each.name, binary, parameters)
+    return list(requested.values())
+
+
+def _flag(parameters: dict[str, Any], name: str, where: str, *, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise BadRequest(f"{where}: parameter {name} is {value!r}, true or false is needed")
+    return value
+
+
+def _check_parameters(parameters: dict[str, Any], where: str) -> None:
+    for name, value in parameters.items():
+        if not isinstance(value, (str, int, float, bool)):
+            raise BadRequest(f"{where}: parameter {name} is no string, number or boolean")
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise BadRequest(f"{where}: parameter {name} has more than 64 bits")
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def encode_response(
+    model: str,
+    version: str,
+    request: InferRequest,
+    identity: str,
+    outputs: Sequence[Output],
+    *,
+    parameters: dict[str, Any] | None = None,
+) -> tuple[bytes, int | None]:
+    """The body of a response, and the length of its JSON where binary data follows it.
+
+    ``parameters`` are those of the response. Keys without a value are left out rather than null.
+
+    Raises:
+        InternalError: BYTES that are no text are asked for as JSON.
+    """
+    tensors: list[dict[str, Any]] = []
+    binary: list[bytes | memoryview] = []
+    in_binary = False
+    for output in outputs:
+        tensor: dict[str, Any] = {
+            "name": output.name, "shape": list(output.shape), "datatype": output.datatype
+        }  # fmt: skip
+        own = dict(output.parameters)
+        if request.wants_binary(output.name):
+            in_binary = True
+            own[_BINARY_SIZE] = output.size
+            binary += output.pieces
+        else:
+            tensor["data"] = msgspec.Raw(_to_json(output))
+        if own:
+            tensor["parameters"] = own
+        tensors.append(tensor)
+    fields: dict[str, Any] = {"id": identity, "model_name": model}
+    if version:
+        fields["model_version"] = version
+    if parameters:
+        fields["parameters"] = parameters
+    text = _encode({**fields, "outputs": tensors})
+    return (b"".join([text, *binary]), len(text)) if in_binary else (text, None)
+
+
+def encode_request(body: bytes, header_length: str | None) -> bytes:
+    """A request as JSON alone, for those who read no binary data; BYTES that are no text become base64.
+
+    Raises:
+        BadRequest: names the field that is wrong.
+    """
+    if header_length is None:
+        return body
+    request = decode_request(body, header_length)
+    text = memoryview(body)[: _length(header_length, len(body))]
+    fields = _decode_fields(text) if text else {}
+    return _encode({**fields, "inputs": list_inputs(request.inputs)})
+
+
+def list_inputs(inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Inputs as JSON has them; BYTES that are no text become base64."""
+    return [
+        {
+            "name": tensor.name,
+            "shape": list(tensor.shape),
+            "datatype": tensor.datatype,
+            "data": _listed(tensor),
+            **({"parameters": tensor.parameters} if tensor.parameters else {}),
+        }
+        for tensor in inputs
+    ]
+
+
+def _listed(tensor: Tensor) -> list[Any]:
+    values = unpack(tensor.datatype, tensor.data)
+    if tensor.datatype != BYTES:
+        return values
+    try:
+        return [value.decode() for value in values]
+    except UnicodeDecodeError:
+        return [base64.b64encode(value).decode() for value in values]
+
+
+def _to_json(output: Output) -> bytes:
+    # What is infinite or no number has no form in JSON and becomes null.
+    values = unpack(output.datatype, output.data)
+    if output.datatype == BYTES:
+        try:
+            values = [value.decode() for value in values]
+        except UnicodeDecodeError as error:
+            raise InternalError(
+                f"output '{output.name}' has bytes that are no text: ask for it with {_BINARY}: true"
+            ) from error
+    return _encode(values)

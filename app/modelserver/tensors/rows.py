@@ -1,0 +1,238 @@
+"""Tensors cut into rows and joined again: what of them travels to a worker, and what comes back.
+
+A request is cut along the first dimension of its inputs. A row's bytes are its bytes of each input, one
+behind the other; what they mean is the same for all rows of a request and stands in :class:`Form`. Two rows
+may share a batch if their forms are equal, byte by byte.
+
+An answer says itself what it is:
+
+    u32 size of the head | head (msgpack, a list of OutputForm) | u64 size of each output | their bytes
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from modelserver.tensors.datatypes import BYTES, DATATYPES, LENGTH, TensorError, pack, unpack
+from modelserver.tensors.tensor import Output, elements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.tensors.rest import InferRequest
+    from modelserver.tensors.tensor import Tensor
+
+Buffer: TypeAlias = bytes | memoryview
+
+_HEAD = struct.Struct("<I")
+# Parameters in any order are the same.
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class InputForm(msgspec.Struct, frozen=True, array_like=True):
+    """An input as each row has it: ``shape`` is that of one row, ``text`` BYTES that came as JSON strings."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    text: bool = False
+    parameters: dict[str, Any] | None = None
+
+
+class OutputWish(msgspec.Struct, frozen=True, array_like=True):
+    """An output that the client asks for."""
+
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class Form(msgspec.Struct, frozen=True, array_like=True):
+    """What all rows of a request have in common.
+
+    ``whole``: it was not cut, and its one row has the inputs as they came. ``outputs`` None: all of them.
+    """
+
+    inputs: tuple[InputForm, ...]
+    whole: bool = False
+    parameters: dict[str, Any] | None = None
+    outputs: tuple[OutputWish, ...] | None = None
+
+
+class OutputForm(msgspec.Struct, frozen=True, array_like=True):
+    """An output of one row; ``shape`` is that of one row."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+decode_form = msgspec.msgpack.Decoder(Form).decode
+_decode_outputs = msgspec.msgpack.Decoder(list[OutputForm]).decode
+
+
+def count_rows(inputs: Sequence[Tensor]) -> int:
+    """The rows that a request is cut into, 0 if it stays whole."""
+    counts = {tensor.shape[0] if tensor.shape else 0 for tensor in inputs}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def cut(request: InferRequest) -> tuple[bytes, bool, list[Buffer]]:
+    """The form of a request in msgpack, whether it stays whole, and its rows (copied only where there are
+    several inputs).
+
+    It stays whole where there is no dimension to cut along: an input that is a scalar, inputs that differ in
+    their first dimension, no rows.
+    """
+    inputs = request.inputs
+    whole = count_rows(inputs) == 0
+    form = Form(
+        tuple(
+            InputForm(
+                tensor.name,
+                tensor.datatype,
+                tensor.shape if whole else tensor.trailing,
+                tensor.text,
+                tensor.parameters or None,
+            )
+            for tensor in inputs
+        ),
+        whole,
+        request.parameters or None,
+        None
+        if request.outputs is None
+        else tuple(OutputWish(each.name, each.parameters or None) for each in request.outputs),
+    )
+    if whole:
+        rows: list[Buffer] = [_joined([tensor.data for tensor in inputs])]
+    elif len(inputs) == 1:
+        rows = list(inputs[0].rows())
+    else:
+        rows = [b"".join(pieces) for pieces in zip(*(tensor.rows() for tensor in inputs), strict=True)]
+    return _encode(form), whole, rows
+
+
+def _joined(pieces: Sequence[Buffer]) -> Buffer:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def separate(form: Form, row: memoryview) -> list[memoryview]:
+    """The bytes of each input in one row. Raises TensorError if they are not those of the form."""
+    pieces, position = [], 0
+    for each in form.inputs:
+        size = _size(each, row[position:])
+        pieces.append(row[position : position + size])
+        position += size
+    if position != len(row):
+        raise TensorError(f"a row of {len(row)} bytes came, {position} are announced")
+    return pieces
+
+
+def _size(each: InputForm, left: memoryview) -> int:
+    count = elements(each.shape)
+    if each.datatype != BYTES:
+        return count * DATATYPES[each.datatype].width
+    size = 0
+    for _ in range(count):
+        if size + LENGTH.size > len(left):
+            raise TensorError("the length before an element is cut short")
+        size += LENGTH.size + LENGTH.unpack_from(left, size)[0]
+    return size
+
+
+# Answers
+
+
+def pack_answer(outputs: Sequence[tuple[OutputForm, bytes]]) -> bytes:
+    """The answer to one row."""
+    head = _encode([form for form, _ in outputs])
+    contents = [content for _, content in outputs]
+    sizes = struct.pack(f"<{len(contents)}Q", *map(len, contents))
+    return b"".join((_HEAD.pack(len(head)), head, sizes, *contents))
+
+
+def join_answers(answers: Sequence[bytes], *, whole: bool) -> list[Output]:
+    """The outputs of a request from the answers to its rows.
+
+    Rows of INT64 and of FP64 become FP64 together: a handler that returns Python's numbers means no datatype.
+
+    Raises:
+        TensorError: the rows differ in names, datatypes or shapes, or an answer is not what it says.
+    """
+    heads: dict[bytes, list[OutputForm]] = {}
+    parts: list[tuple[bytes, list[memoryview]]] = []
+    try:
+        for answer in answers:
+            head, rest = _take_head(memoryview(answer))
+            if head not in heads:
+                heads[head] = _decode_outputs(head)
+            parts.append((head, _contents(rest, len(heads[head]))))
+    except (struct.error, msgspec.DecodeError) as error:
+        raise TensorError(f"an answer is none: {error}") from error
+    if len(heads) == 1:
+        (forms,) = heads.values()
+        columns: list[list[Buffer]] = [[] for _ in forms]
+        for _, contents in parts:
+            for column, content in zip(columns, contents, strict=True):
+                column.append(content)
+    else:
+        forms = _agreed([heads[head] for head, _ in parts])
+        columns = [
+            [_converted(heads[head][place], form, contents[place]) for head, contents in parts]
+            for place, form in enumerate(forms)
+        ]
+    return [
+        Output(form.name, form.datatype, form.shape if whole else (len(parts), *form.shape), column)
+        for form, column in zip(forms, columns, strict=True)
+    ]
+
+
+def _take_head(answer: memoryview) -> tuple[bytes, memoryview]:
+    (size,) = _HEAD.unpack_from(answer)
+    end = _HEAD.size + size
+    return bytes(answer[_HEAD.size : end]), answer[end:]
+
+
+def _contents(rest: memoryview, count: int) -> list[memoryview]:
+    sizes = struct.unpack_from(f"<{count}Q", rest)
+    position, contents = 8 * count, []
+    for size in sizes:
+        contents.append(rest[position : position + size])
+        position += size
+    return contents
+
+
+def _agreed(rows: Sequence[list[OutputForm]]) -> list[OutputForm]:
+    first = rows[0]
+    agreed = list(first)
+    for number, forms in enumerate(rows):
+        if [form.name for form in forms] != [form.name for form in first]:
+            raise TensorError(
+                f"the rows have different outputs: row 0 has {_names(first)}, "
+                f"row {number} has {_names(forms)}"
+            )
+        for place, form in enumerate(forms):
+            before = agreed[place]
+            if form == before:
+                continue
+            if form.shape != before.shape or {form.datatype, before.datatype} != {"INT64", "FP64"}:
+                raise TensorError(
+                    f"the rows of output '{form.name}' cannot be joined: row 0 is {_shown(first[place])}, "
+                    f"row {number} is {_shown(form)}"
+                )
+            agreed[place] = form if form.datatype == "FP64" else before
+    return agreed
+
+
+def _converted(form: OutputForm, wanted: OutputForm, content: memoryview) -> Buffer:
+    return content if form == wanted else pack(wanted.datatype, unpack(form.datatype, content))
+
+
+def _names(forms: Sequence[OutputForm]) -> str:
+    return ", ".join(f"'{form.name}'" for form in forms) or "none"
+
+
+def _shown(form: OutputForm) -> str:
+    return f"{form.datatype} of shape {list(form.shape)}"

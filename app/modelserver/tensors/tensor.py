@@ -1,0 +1,137 @@
+"""A tensor as the protocol sends it, and its rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from modelserver.errors import BadRequest
+from modelserver.tensors.datatypes import (
+    BYTES,
+    DATATYPES,
+    LENGTH,
+    NAMES,
+    TensorError,
+    check_size,
+    split_elements,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# More elements than any body can have.
+_MOST_ELEMENTS = 1 << 40
+_MOST_EMPTY = 1 << 20
+_MOST_DIMENSIONS = 64
+
+
+VARIABLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What an input or output of a model is; VARIABLE in ``shape`` (which has the rows first) is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape is one."""
+        return len(shape) == len(self.shape) and all(
+            wanted in (VARIABLE, size) for wanted, size in zip(self.shape, shape, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """``data`` are its elements in binary form: little-endian, row-major, BYTES behind their lengths.
+
+    ``text``: BYTES elements that came as JSON strings.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview
+    parameters: dict[str, Any] = field(default_factory=dict)
+    text: bool = False
+
+    @property
+    def trailing(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return self.shape[1:]
+
+    def rows(self) -> list[memoryview]:
+        """The bytes of each element of the first dimension, in order."""
+        count, data = self.shape[0], self.data
+        if self.datatype == BYTES:
+            return _rows_of_elements(data, count, elements(self.trailing))
+        width = len(data) // count if count else 0
+        return [data[number * width : (number + 1) * width] for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor of an answer; its bytes are the ``pieces`` one behind the other."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    pieces: Sequence[bytes | memoryview]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """The bytes that it has."""
+        return sum(map(len, self.pieces))
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes in one piece; copied if they were in several."""
+        pieces = self.pieces
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
+def _rows_of_elements(data: memoryview, count: int, each: int) -> list[memoryview]:
+    ends = [0]
+    position = 0
+    for element in split_elements(data):
+        position += LENGTH.size + len(element)
+        ends.append(position)
+    return [data[ends[number * each] : ends[(number + 1) * each]] for number in range(count)]
+
+
+def elements(shape: Sequence[int]) -> int:
+    """How many elements a shape has."""
+    return math.prod(shape)
+
+
+def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "input") -> int:
+    """How many elements such a tensor has.
+
+    Raises:
+        BadRequest: an unknown datatype, or a shape that no tensor has; names the tensor.
+    """
+    if datatype not in DATATYPES and datatype != BYTES:
+        raise BadRequest(f"{where} '{name}': datatype '{datatype}' is unknown, there are {', '.join(NAMES)}")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise BadRequest(f"{where} '{name}': shape has {len(shape)} sizes, {_MOST_DIMENSIONS} are allowed")
+    if any(size < 0 for size in shape):
+        raise BadRequest(f"{where} '{name}': shape {list(shape)} has a negative size")
+    count = elements(shape)
+    if count > _MOST_ELEMENTS:
+        raise BadRequest(f"{where} '{name}': shape {list(shape)} has more elements than a body can")
+    # Nothing in the body bounds the sizes beside one of zero.
+    if count == 0 and elements([size or 1 for size in shape]) > _MOST_EMPTY:
+        raise BadRequest(f"{where} '{name}': shape {list(shape)} is too large for a tensor without elements")
+    return count
+
+
+def check_data(name: str, datatype: str, count: int, data: memoryview, where: str = "input") -> None:
+    """Raises BadRequest, which names the tensor, unless ``data`` is that of ``count`` elements."""
+    try:
+        check_size(datatype, count, data)
+    except TensorError as error:
+        raise BadRequest(f"{where} '{name}': {error}") from error

@@ -1,0 +1,276 @@
+"""Memory that the server and one worker share, for the bytes of large frames.
+
+A socket pair moves a large body in many small writes and reads, each a change between processes. A body of an
+arena is written by one system call, and only its place travels in the frame. There is one file in memory per
+worker, half of it for each direction; what is not used takes no memory.
+
+The writer of a half gives out blocks of it, each behind a header whose first byte says that it is in use. The
+reader clears that byte when it is done, and the writer looks when it needs room; there is no other talk about
+it. Where there is no room, bytes travel in the socket: nobody ever waits.
+
+Nothing that a worker does to the memory can harm the server. The file is sealed against changes of its size,
+and the server reads and writes it by system calls, which fail where an access to mapped memory would kill.
+Places are checked, and what was copied out changes no more. Workers map the memory, which is quicker.
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import contextlib
+import fcntl
+import mmap
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Bytes that rows together must have to travel here; measured by benchmarks.large_bodies.
+LARGE = 1 << 17
+# Bytes of each direction.
+HALF = 1 << 26
+
+_PAGE = 4096
+_FULL = b"\1" + bytes(63)
+_FREE = b"\0"
+_MAX_PIECES = 512
+# Programs that a worker starts must not get the memory.
+_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class NoSuchBlock(Exception):
+    """The peer named a place that is not within its half."""
+
+
+class Incoming(Protocol):
+    """The half that the other side writes."""
+
+    def take(self, place: int, size: int) -> memoryview:
+        """The ``size`` bytes of a block, valid until it is freed.
+
+        Raises:
+            NoSuchBlock: there is none.
+        """
+
+    def free(self, place: int) -> None:
+        """Lets the other side use the block again."""
+
+    def trim(self) -> None:
+        """Gives back what is kept for the next block."""
+
+
+class Outgoing:
+    """The half that this side writes: ``size`` bytes of the file from ``base``. Not for several threads.
+
+    This is the server's way, by system calls.
+    """
+
+    def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
+        self._descriptor = descriptor
+        self._base = base
+        self._size = size
+        self._blocks: list[tuple[int, int]] = []
+        self._used = 0
+
+    def put(self, pieces: Sequence[bytes], size: int) -> int | None:
+        """Writes pieces of ``size`` bytes in all; returns their place, or None if there is no room."""
+        room = -(-(len(_FULL) + size) // _PAGE) * _PAGE
+        place = self._gap(room)
+        if place is None:
+            return None
+        end = place + room
+        try:
+            self._write(place, end, [_FULL, *pieces])
+        except OSError:
+            # Memory is short, or files may not be as large as this.
+            return None
+        finally:
+            self._used = max(self._used, end)
+        bisect.insort(self._blocks, (place, end))
+        return place
+
+    def _write(self, place: int, end: int, pieces: Sequence[bytes]) -> None:
+        """Writes the pieces one behind the other. Raises OSError if there is no memory for them."""
+        position = self._base + place
+        for start in range(0, len(pieces), _MAX_PIECES):
+            some = pieces[start : start + _MAX_PIECES]
+            written = os.pwritev(self._descriptor, some, position)
+            if written != sum(map(len, some)):
+                raise OSError("no memory is left")
+            position += written
+
+    def trim(self) -> None:
+        """Gives the memory back to the system if no block is in use."""
+        if not self._used:
+            return
+        self._forget_free()
+        if self._blocks:
+            return
+        with contextlib.suppress(OSError), mmap.mmap(self._descriptor, self._size, offset=self._base) as half:
+            half.madvise(mmap.MADV_REMOVE)
+            self._used = 0
+
+    def _gap(self, room: int) -> int | None:
+        """The lowest free place: what was used before is still in the processor's cache."""
+        self._forget_free()
+        position = 0
+        for start, end in self._blocks:
+            if start - position >= room:
+                return position
+            position = end
+        return position if self._size - position >= room else None
+
+    def _forget_free(self) -> None:
+        self._blocks = [b for b in self._blocks if os.pread(self._descriptor, 1, self._base + b[0]) != _FREE]
+
+
+class MappedOutgoing(Outgoing):
+    """The worker's way. The memory is mapped when the first block is written."""
+
+    _view: memoryview | None = None
+
+    def _write(self, place: int, end: int, pieces: Sequence[bytes]) -> None:
+        if end > self._used:
+            # What the system has no memory for is an error here, and would end the process below.
+            os.posix_fallocate(self._descriptor, self._base + self._used, end - self._used)
+        if self._view is None:
+            self._view = memoryview(mmap.mmap(self._descriptor, self._size, offset=self._base))
+        position = place
+        for piece in pieces:
+            self._view[position : position + len(piece)] = piece
+            position += len(piece)
+
+
+class CopiedIncoming:
+    """The server's way: blocks are copied out, so that a worker that changes them later changes nothing."""
+
+    def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
+        self._descriptor = descriptor
+        self._base = base
+        self._size = size
+        self._copy = bytearray()
+
+    def take(self, place: int, size: int) -> memoryview:
+        start = _checked(place, size, self._size)
+        if len(self._copy) < size:
+            self._copy = bytearray(size)
+        view = memoryview(self._copy)[:size]
+        try:
+            taken = os.preadv(self._descriptor, [view], self._base + start)
+        except OSError as error:
+            raise NoSuchBlock(f"a block cannot be read: {error}") from error
+        if taken != size:
+            raise NoSuchBlock(f"a block of {size} bytes has only {taken}")
+        return view
+
+    def free(self, place: int) -> None:
+        _free(self._descriptor, self._base + place)
+
+    def trim(self) -> None:
+        self._copy = bytearray()
+
+
+class MappedIncoming:
+    """The worker's way: blocks are read where they are. The memory is mapped when the first one comes."""
+
+    def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
+        self._descriptor = descriptor
+        self._base = base
+        self._size = size
+        self._view: memoryview | None = None
+
+    def take(self, place: int, size: int) -> memoryview:
+        start = _checked(place, size, self._size)
+        if self._view is None:
+            self._view = memoryview(
+                mmap.mmap(self._descriptor, self._size, prot=mmap.PROT_READ, offset=self._base)
+            )
+        return self._view[start : start + size]
+
+    def free(self, place: int) -> None:
+        _free(self._descriptor, self._base + place)
+
+    def trim(self) -> None:
+        """Nothing is kept: the other side gives the pages back."""
+
+
+class Arena:
+    """One side's view of the shared memory. It owns ``descriptor``."""
+
+    def __init__(self, descriptor: int, outgoing: Outgoing, incoming: Incoming) -> None:
+        self.descriptor = descriptor
+        self.outgoing = outgoing
+        self.incoming = incoming
+
+    def trim(self) -> None:
+        """Gives back what is not in use; for moments of rest."""
+        self.outgoing.trim()
+        self.incoming.trim()
+
+    def close(self) -> None:
+        """Lets go of the memory; it is freed when the other side has, too."""
+        os.close(self.descriptor)
+
+
+def create() -> Arena | None:
+    """A new arena as the server sees it, or None where the system has no such memory.
+
+    It takes a few system calls and no memory: pages are the system's to give when they are written.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        descriptor = os.memfd_create("modelserver", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        return None
+    try:
+        os.ftruncate(descriptor, 2 * HALF)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF))
+
+
+def adopt(descriptor: int) -> Arena:
+    """An arena that the server made, as its worker sees it."""
+    return Arena(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
+
+
+def send_with(connection: socket.socket, data: bytes, arena: Arena | None) -> None:
+    """Sends the first bytes of a new connection, and the arena beside them.
+
+    Raises:
+        OSError: they do not fit into the connection's buffer, or it is closed.
+    """
+    descriptors = [arena.descriptor] if arena is not None else []
+    if socket.send_fds(connection, [data], descriptors) != len(data):
+        raise OSError("the first message does not fit into the connection's buffer")
+
+
+def receive_with(connection: socket.socket, size: int) -> tuple[bytes, Arena | None]:
+    """At most ``size`` of the first bytes of a connection, and the arena that came beside them."""
+    # Not socket.recv_fds, which ignores its flags (Python 3.11).
+    descriptors = array.array("i")
+    data, ancillary, _, _ = connection.recvmsg(size, socket.CMSG_SPACE(descriptors.itemsize), _FLAGS)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: descriptors.itemsize])
+    return data, adopt(descriptors[0]) if descriptors else None
+
+
+def _checked(place: int, size: int, half: int) -> int:
+    """Where the bytes of a block begin. Raises NoSuchBlock."""
+    start = place + len(_FULL)
+    if place < 0 or place % _PAGE or start + size > half:
+        raise NoSuchBlock(f"no block: {size} bytes at {place}")
+    return start
+
+
+def _free(descriptor: int, position: int) -> None:
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, _FREE, position)

@@ -1,0 +1,341 @@
+"""What the server and a front-end process say to each other.
+
+What either side has to say in one turn of its loop is one frame (or a few, if it is much):
+
+    u32 size of the head | u64 size of the rest | head (msgpack, a list of messages) | bytes of the messages
+
+A list is decoded in one call, and a turn has many requests when there is much to do. Bodies stand behind the
+head as they came; a message that has one names its ``size``. Large ones lie in memory that both sides share
+(:mod:`modelserver.wire.arena`), and :class:`Stored` says where. ``number`` is the front end's own for a
+request.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Annotated, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PREFIX = struct.Struct("<IQ")
+# Bytes of bodies after which a frame ends, and up to which a frame is joined to one piece.
+FRAME_BYTES = 1 << 24
+_JOIN_LIMIT = 1 << 16
+_MAX_HEAD = 1 << 31
+
+Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class FrameError(Exception):
+    """The other side sent something that is no frame."""
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """Front end, once: it could take connections."""
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Front end: a whole request on a hot route, with its body.
+
+    ``headers`` is msgpack of ``[[name, value], ...]`` as received; the other fields are those of
+    :class:`modelserver.api.exchange.Exchange`, ``url`` is its target's text.
+    """
+
+    number: int
+    size: Size
+    url: bytes
+    method: bytes
+    version: str
+    headers: bytes
+    content_type: str
+    encoding: bytes
+    deadline_ms: int
+    request_id: str
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Front end: the client has left before the end of the answer."""
+
+    number: int
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Front end: the head of any other request, in the terms of ASGI."""
+
+    number: int
+    method: str
+    path: str
+    raw_path: bytes
+    query_string: bytes
+    http_version: str
+    scheme: str
+    headers: list[tuple[bytes, bytes]]
+    client: tuple[str, int] | None
+    server: tuple[str, int | None] | None
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Front end: what :class:`More` asked for. ``left``: nothing, the client has gone."""
+
+    number: int
+    size: Size
+    more: bool
+    left: bool = False
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Front end: it refused a request itself, with this status."""
+
+    status: int
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Front end: a record for the log (lines of the access log too); ``created`` as :func:`time.time`."""
+
+    logger: str
+    level: int
+    created: float
+    text: str
+
+
+class Closed(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """Front end: as :class:`Close` said, it takes no more connections; what it asks now came on old ones."""
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Front end: of the parts of an answer the client has taken so many bytes so far."""
+
+    number: int
+    total: int
+
+
+class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """Server, once: bytes that a body may have; whether access lines are wanted and bring their own time.
+
+    ``cors`` are headers for every answer. ``guarded`` are the roles of the listener if tokens are asked for,
+    at ``/ping`` too with ``ping_token``; none are good before :class:`Tokens` names some. ``tls`` is the
+    certificate chain, its key and the authorities of clients, all PEM; None: in the clear.
+    """
+
+    max_body: int
+    access: bool
+    stamped: bool
+    cors: tuple[tuple[bytes, bytes], ...] = ()
+    guarded: tuple[str, ...] = ()
+    ping_token: bool = False
+    tls: tuple[bytes, bytes, bytes] | None = None
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """Server: take connections from now on."""
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """Server: a whole answer, as :meth:`modelserver.api.exchange.Exchange.reply` takes it."""
+
+    number: int
+    size: Size
+    status: int
+    content_type: str
+    extra: bytes
+    phrase: str = ""
+
+
+class Begin(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """Server: the head of an answer that comes in parts."""
+
+    number: int
+    status: int
+    content_type: str
+    extra: bytes
+    phrase: str
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """Server: the next part of an answer."""
+
+    number: int
+    size: Size
+
+
+class End(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """Server: the end of an answer that came in parts."""
+
+    number: int
+    complete: bool
+
+
+class More(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """Server: the application waits for what comes next of a :class:`Call`."""
+
+    number: int
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """Server: status and headers of the answer to a :class:`Call`."""
+
+    number: int
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+class Content(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """Server: bytes of the answer to a :class:`Call`; ``more`` follow or not."""
+
+    number: int
+    size: Size
+    more: bool
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=29):
+    """Server: the application has returned from a :class:`Call`."""
+
+    number: int
+
+
+class Close(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """Server: take no more connections, finish what is there, and end."""
+
+
+class Hurry(msgspec.Struct, frozen=True, array_like=True, tag=31):
+    """Server: cut off the connections that are left, and end."""
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=32):
+    """Server: only these tokens are good from now on: scope, SHA-256, and until when (seconds since 1970)."""
+
+    tokens: tuple[tuple[str, bytes, float | None], ...]
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, tag=40):
+    """Either: the body of the next message is not in the frame but at ``place`` of the shared memory."""
+
+    place: int
+
+
+FromFrontend: TypeAlias = Stored | Ready | Ask | Gone | Call | Piece | Refused | Told | Closed | Taken
+ToFrontend: TypeAlias = (
+    Stored | Setup | Open | Reply | Begin | Part | End | More | Head | Content | Done | Close | Hurry | Tokens
+)
+
+Message: TypeAlias = FromFrontend | ToFrontend
+MessageT = TypeVar("MessageT", FromFrontend, ToFrontend)
+
+_SIZED = (Ask, Reply, Part, Piece, Content)
+
+_encode = msgspec.msgpack.Encoder().encode
+from_frontend_decoder = msgspec.msgpack.Decoder(list[FromFrontend])
+to_frontend_decoder = msgspec.msgpack.Decoder(list[ToFrontend])
+
+
+class Turn:
+    """Collects what one side has to say; :meth:`take` makes frames of it."""
+
+    __slots__ = ("_bodies", "_full", "_messages", "_size")
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._bodies: list[bytes] = []
+        self._size = 0
+        self._full: list[bytes] = []
+
+    def add(self, message: Message, body: bytes = b"", *, place: int | None = None) -> None:
+        """Puts a message last; ``body`` has the ``size`` that it names, and may be stored at ``place``."""
+        if place is not None:
+            self._messages += (Stored(place), message)
+            return
+        self._messages.append(message)
+        if body:
+            self._bodies.append(body)
+            self._size += len(body)
+            if self._size >= FRAME_BYTES:
+                self._full += self._frame()
+
+    def take(self) -> list[bytes]:
+        """The pieces to be written; nothing is left here."""
+        if not self._full:
+            return self._frame() if self._messages else []
+        pieces, self._full = self._full, []
+        return pieces + self._frame() if self._messages else pieces
+
+    def _frame(self) -> list[bytes]:
+        head = _encode(self._messages)
+        prefix = PREFIX.pack(len(head), self._size)
+        bodies, joined = self._bodies, self._size <= _JOIN_LIMIT
+        self._messages, self._bodies, self._size = [], [], 0
+        if joined:
+            return [b"".join((prefix, head, *bodies))]
+        return [prefix + head, *bodies]
+
+
+class TurnReader(Generic[MessageT]):
+    """Turns received bytes into messages; keeps what is incomplete.
+
+    Args:
+        decoder: of what the other side sends.
+        fetch: returns so many bytes at a place of the shared memory, and frees them.
+    """
+
+    def __init__(
+        self, decoder: msgspec.msgpack.Decoder[list[MessageT]], fetch: Callable[[int, int], bytes]
+    ) -> None:
+        self._decode: Callable[[memoryview], list[MessageT]] = decoder.decode
+        self._fetch = fetch
+        self._pending = bytearray()
+        self._needed = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[MessageT, bytes]]:
+        """Yields each complete message with its own body.
+
+        Raises:
+            FrameError: for anything that is no frame; the connection is unusable afterwards.
+        """
+        buffer: bytes | bytearray = data
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._needed:
+                return
+            buffer, self._pending = self._pending, bytearray()
+        self._needed = 0
+        position, available = 0, len(buffer)
+        view = memoryview(buffer)
+        while available - position >= PREFIX.size:
+            head, size = PREFIX.unpack_from(buffer, position)
+            if head > _MAX_HEAD:
+                raise FrameError(f"no frame: a head of {head} bytes is announced")
+            start = position + PREFIX.size
+            end = start + head + size
+            if end > available:
+                self._needed = end - position
+                break
+            yield from self._read(view[start : start + head], view[start + head : end])
+            position = end
+        if position < available:
+            self._pending += view[position:]
+
+    def _read(self, head: memoryview, rest: memoryview) -> Iterator[tuple[MessageT, bytes]]:
+        try:
+            messages = self._decode(head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise FrameError(f"no messages: {error}") from error
+        stored: int | None = None
+        position = 0
+        for message in messages:
+            if isinstance(message, Stored):
+                stored = message.place
+            elif not isinstance(message, _SIZED):
+                yield message, b""
+            elif stored is not None:
+                place, stored = stored, None
+                yield message, self._fetch(place, message.size)
+            else:
+                end = position + message.size
+                if end > len(rest):
+                    raise FrameError(f"{len(rest)} bytes of bodies came, more were announced")
+                yield message, bytes(rest[position:end])
+                position = end
+        if position != len(rest):
+            raise FrameError(f"{len(rest)} bytes of bodies came, {position} were announced")

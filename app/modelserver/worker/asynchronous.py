@@ -1,0 +1,136 @@
+"""Asynchronous handlers: many requests at the same time in one event loop (reference 8.11).
+
+Each request has a call of its own, with a context of its own. Better than TorchServe: the server bounds how
+many there are, watches how long each takes, and a client that leaves cancels its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop
+from modelserver.worker.failures import print_failure
+from modelserver.worker.metrics import HandlerMetrics
+from modelserver.worker.service import check_contract, describe_failure, rejection
+from modelserver.worker.streaming import CLIENT_GONE, unique_id
+from modelserver_handlers.streaming import ClientsGone
+
+if TYPE_CHECKING:
+    from modelserver.wire.messages import ToWorker
+    from modelserver.worker.channel import ServerChannel
+    from modelserver.worker.service import Service, Work
+    from modelserver_handlers.context import BatchState
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncCalls:
+    """Calls the handler for each request as it comes, and answers as each call ends."""
+
+    def __init__(self, service: Service, channel: ServerChannel) -> None:
+        self._service = service
+        self._channel = channel
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._ids: set[str] = set()
+        self._stopped = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Returns when all calls have ended after a stop, or at once when the server is gone."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._channel.fileno(), self._read)
+        try:
+            self._read()
+            await self._stopped.wait()
+            if self._channel.is_open and self._calls:
+                await asyncio.wait(self._calls.values())
+        finally:
+            loop.remove_reader(self._channel.fileno())
+
+    def _read(self) -> None:
+        try:
+            for message, tail in self._channel.take(wait=False):
+                self._receive(message, tail)
+        except Exception:  # noqa: BLE001 - a worker that cannot read is of no use
+            traceback.print_exc()
+            os._exit(1)
+        if not self._channel.is_open:
+            self._stopped.set()
+
+    def _receive(self, message: ToWorker, tail: memoryview) -> None:
+        if isinstance(message, Predict):
+            work = self._service.receive(message.sequence, message.rows, tail)
+            task = asyncio.create_task(self._answer(work), name=f"batch {work.sequence}")
+            self._calls[work.sequence] = task
+            task.add_done_callback(lambda _: self._calls.pop(work.sequence, None))
+        elif isinstance(message, Cancelled):
+            self._service.cancel(message)
+            call = self._calls.get(message.sequence)
+            if call is not None:
+                call.cancel()
+        elif isinstance(message, Ping):
+            self._channel.send(Pong())
+        elif isinstance(message, Stop):
+            self._stopped.set()
+
+    async def _answer(self, work: Work) -> None:
+        started = time.perf_counter()
+        try:
+            if indices := work.open:
+                await self._call(work, indices)
+        finally:
+            # Whatever ended the call: the server counts on an answer.
+            for index in work.open:
+                work.answers[index] = CLIENT_GONE
+            self._channel.send(*self._service.finish(work, time.perf_counter() - started))
+
+    async def _call(self, work: Work, indices: list[int]) -> None:
+        service, state = self._service, self._service.state(work, indices)
+        name = unique_id(work.rows[indices[0]].request_id, work.sequence, self._ids)
+        self._ids.add(name)
+        state.request_ids = {0: name}
+        context = service.context._ms_of_request(state)
+        metrics = HandlerMetrics(service.context.model_name)
+        metrics.request_ids = state.request_ids or {}
+        context.metrics = metrics
+        work.calls = 1
+        try:
+            outputs = service.entry(work.select(indices), context)
+            if inspect.isawaitable(outputs):
+                outputs = await outputs
+            check_contract(outputs, len(indices))
+        except ClientsGone:
+            pass
+        except asyncio.CancelledError as error:
+            if not work.cancelled:
+                self._fail(work, indices, RuntimeError(f"the handler's call was cancelled: {error}"), state)
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            self._fail(work, indices, error, state)
+        else:
+            for position, index in enumerate(indices):
+                work.answers[index] = service.encode(work.rows[index], outputs, position, state)
+        finally:
+            self._ids.discard(name)
+            if state.stream is not None:
+                state.stream.close()
+            work.metrics += [*(metrics.collect() or ()), *service.collect()]
+
+    def _fail(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
+        print_failure(error)
+        for position, index in enumerate(indices):
+            refused = rejection(state, position)
+            work.answers[index] = refused or describe_failure(error, work.rows[index])
+
+
+def check_asynchronous(entry: Any) -> None:
+    """Warns of a handler that blocks all requests while it works on one."""
+    if not inspect.iscoroutinefunction(entry):
+        _log.warning(
+            "asyncCommunication: true, but the handler's handle is no `async def`: "
+            "it works on one request after the other."
+        )

@@ -1,0 +1,163 @@
+"""Continuous batching: requests join and leave between calls of the handler (reference 8.10).
+
+The handler is called again and again. Each call is for the requests that are in the batch just then; what it
+answers goes out as a part, until ``context.stopping_criteria`` says of a request that it was the last one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from modelserver.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
+from modelserver.worker.failures import print_failure
+from modelserver.worker.rows import request_parameters
+from modelserver.worker.service import check_contract, describe_failure, rejection, timed
+from modelserver.worker.streaming import CLIENT_GONE, unique_id
+from modelserver_handlers.context import BatchState, RequestProcessor
+from modelserver_handlers.streaming import ClientsGone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.worker.channel import ServerChannel
+    from modelserver.worker.service import Encoded, Service, Work
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A request in the batch: its headers and status are the same in all calls. ``known``: it had a call.
+
+    ``id`` is no other member's: handlers keep what they know of a request by it.
+    """
+
+    id: str
+    work: Work
+    processor: RequestProcessor
+    known: bool = False
+    seconds: float = 0.0
+
+    @property
+    def data(self) -> Any:
+        """What the handler gets: its content in the first call, an empty dict from then on."""
+        decoded = self.work.decoded[0]
+        return {} if self.known or decoded is None else decoded.data
+
+
+class ContinuousBatch:
+    """Calls the handler for those who are there, until the server says stop or goes away.
+
+    The server bounds how many requests there are at a time. A call that fails ends all that took part in it.
+    """
+
+    def __init__(self, service: Service, channel: ServerChannel) -> None:
+        self._service = service
+        self._channel = channel
+        self._members: list[Member] = []
+        self._stopping = False
+
+    def serve(self) -> None:
+        """Returns when the last request has its answer after a stop, or when the server is gone."""
+        while self._channel.is_open and (self._members or not self._stopping):
+            self._take_in()
+            self._release_cancelled()
+            if self._members:
+                self._step()
+
+    def _take_in(self) -> None:
+        """New requests join; they are waited for only if there are none."""
+        for message, tail in self._channel.take(wait=not self._members):
+            if isinstance(message, Predict):
+                self._join(self._service.receive(message.sequence, message.rows, tail))
+            elif isinstance(message, Cancelled):
+                self._service.cancel(message)
+            elif isinstance(message, Ping):
+                self._channel.send(Pong())
+            elif isinstance(message, Stop):
+                self._stopping = True
+
+    def _join(self, work: Work) -> None:
+        if work.open and work.rows[0].kind != DESCRIBE:
+            name = unique_id(work.rows[0].request_id, work.sequence, {member.id for member in self._members})
+            self._members.append(Member(name, work, self._service.state(work, [0]).processor(0)))
+            return
+        seconds = timed(lambda: self._service.run(work))
+        self._channel.send(*self._service.finish(work, seconds))
+
+    def _release_cancelled(self) -> None:
+        for member in [member for member in self._members if member.work.cancelled]:
+            self._release(member, CLIENT_GONE)
+
+    def _release(self, member: Member, answer: Encoded) -> None:
+        """The request leaves with its last answer."""
+        self._members.remove(member)
+        member.work.answers[0] = answer
+        self._channel.send(*self._service.finish(member.work, member.seconds))
+
+    def _step(self) -> None:
+        members = list(self._members)
+        state = self._state(members)
+        data = [member.data for member in members]
+        started = time.perf_counter()
+        failed: Exception | None = None
+        outputs: Any = None
+        try:
+            outputs = self._service.call(data, state)
+            check_contract(outputs, len(members))
+        except ClientsGone:
+            # They leave before the next call.
+            return
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            failed = error
+        finally:
+            self._close(members, state, time.perf_counter() - started)
+        if failed is None:
+            self._hand_out(members, outputs, state)
+            return
+        print_failure(failed)
+        for position, member in enumerate(members):
+            refused = rejection(state, position)
+            self._release(member, refused or describe_failure(failed, member.work.rows[0]))
+
+    def _close(self, members: Sequence[Member], state: BatchState, seconds: float) -> None:
+        if state.stream is not None:
+            state.stream.close()
+        members[0].work.metrics += self._service.collect()
+        for member in members:
+            member.known = True
+            member.seconds += seconds
+            member.work.calls = 1
+
+    def _state(self, members: Sequence[Member]) -> BatchState:
+        rows = [member.work.rows[0] for member in members]
+        parameters = [partial(request_parameters, row) for row in rows]
+        state = BatchState([member.id for member in members], parameters=parameters)
+        state.processors = [member.processor for member in members]
+        state.stream = self._service.stream([(member.work, 0) for member in members], state)
+        return state
+
+    def _hand_out(self, members: Sequence[Member], outputs: list[Any], state: BatchState) -> None:
+        for position, member in enumerate(members):
+            work = member.work
+            try:
+                is_last = self._is_last(position, outputs[position])
+            except Exception as error:  # noqa: BLE001 - a criterion is user code
+                print_failure(error)
+                self._release(member, describe_failure(error, work.rows[0]))
+                continue
+            answer, content = self._service.encode_part(work, 0, outputs[position], position, state)
+            if is_last or answer.failed:
+                # After one call only it is a normal answer; TorchServe writes a chunk without a head (fix).
+                self._release(member, (answer, content))
+            elif not work.cancelled:
+                self._channel.send(Parts(work.sequence, [0], [answer]), [content])
+                work.begun = frozenset({0})
+
+    def _is_last(self, position: int, output: Any) -> bool:
+        """A request without a criterion, or whose criterion says nothing, has its only answer."""
+        criteria = self._service.context.stopping_criteria
+        criterion = criteria[position] if criteria and position < len(criteria) else None
+        ended = None if criterion is None else criterion(output)
+        return ended is None or bool(ended)

@@ -1,0 +1,180 @@
+"""The way of a handler's parts to the server while the handler goes on (reference 6.6)."""
+
+from __future__ import annotations
+
+import threading
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from modelserver.wire.messages import Answer, Parts
+from modelserver_handlers.streaming import ClientsGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from modelserver.wire.messages import ToServer
+    from modelserver.worker.service import Encoded, Work
+    from modelserver_handlers.context import BatchState
+    from modelserver_handlers.streaming import Stream
+
+# Bytes that one call may send before the server says that clients have taken them.
+WINDOW = 1 << 20
+# Of an answer that nobody waits for; it is never seen.
+CLIENT_GONE = (Answer(0, 499, failed=True), b"")
+
+
+def unique_id(request_id: str, sequence: int, taken: Collection[str]) -> str:
+    """A request's id, changed if another request has it: clients choose ids, and instances share theirs."""
+    return f"{request_id}-{sequence}" if request_id in taken else request_id
+
+
+class Outlet(Protocol):
+    """Where messages to the server go."""
+
+    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
+        """Writes one message, whole."""
+
+
+class CallStream:
+    """The parts of one call of the handler; ``context._ms_state.stream`` while it runs.
+
+    Args:
+        places: the batch and the row in it that stand at each position of the call.
+        state: of the call.
+        encode: makes an answer of a row's part: (batch, row, part, position, state).
+        outlet: takes the parts.
+        look: finds out whether clients have left meanwhile.
+        pause: waits until the server lets it go on; None where others would have to wait, too.
+    """
+
+    __slots__ = ("_encode", "_look", "_open", "_outlet", "_pause", "_places", "_sent", "_state", "_threads")
+
+    def __init__(
+        self,
+        places: Sequence[tuple[Work, int]],
+        state: BatchState,
+        encode: Callable[[Work, int, Any, int, BatchState], Encoded],
+        outlet: Outlet,
+        look: Callable[[], None],
+        *,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        self._places = places
+        self._state = state
+        self._encode = encode
+        self._outlet = outlet
+        self._look = look
+        self._pause = pause
+        self._sent = 0
+        self._open = True
+        self._threads = threading.active_count()
+
+    def send(self, parts: Mapping[int, Any]) -> None:
+        """Sends a part to each of these positions; drops what comes after the end of the call.
+
+        Raises:
+            ClientsGone: nobody waits for the answers of this call, and nothing of it runs elsewhere.
+        """
+        if not self._open:
+            return
+        self._look()
+        for batch, rows in self._by_batch(parts).items():
+            encoded = [self._encode(batch, row, part, position, self._state) for row, position, part in rows]
+            good = [(row, it) for (row, _, _), it in zip(rows, encoded, strict=True) if not it[0].failed]
+            for (_, position, _), (answer, content) in zip(rows, encoded, strict=True):
+                if answer.failed:
+                    self._state.reject(position, content.decode(), answer.status)
+            if good:
+                batch.begun |= {row for row, _ in good}
+                self._write(batch.sequence, [row for row, _ in good], [it for _, it in good])
+        if self._nobody_waits() and threading.active_count() <= self._threads:
+            raise ClientsGone
+
+    def _write(self, sequence: int, rows: list[int], encoded: Sequence[Encoded]) -> None:
+        self._sent += sum(answer.size for answer, _ in encoded)
+        wait = self._pause is not None and self._sent >= WINDOW
+        message = Parts(sequence, rows, [answer for answer, _ in encoded], wait)
+        self._outlet.send(message, [content for _, content in encoded])
+        if wait and self._pause is not None:
+            self._sent = 0
+            self._pause()
+            self._look()
+
+    def is_cancelled(self, idx: int) -> bool:
+        """Whether nobody waits for the answer at this position; IndexError outside the batch."""
+        self._look()
+        batch, row = self._places[idx]
+        return row in batch.cancelled
+
+    def close(self) -> None:
+        """The call is over. State and stream let go of each other: bodies must not wait for the collector."""
+        self._open = False
+        if self._state.stream is self:
+            self._state.stream = ENDED
+
+    def _by_batch(self, parts: Mapping[int, Any]) -> dict[Work, list[tuple[int, int, Any]]]:
+        """What is to be sent, as (row, position, part)."""
+        found: dict[Work, list[tuple[int, int, Any]]] = {}
+        for position, part in parts.items():
+            batch, row = self._places[position]
+            if row not in batch.cancelled and position not in self._state.rejections:
+                found.setdefault(batch, []).append((row, position, part))
+        return found
+
+    def _nobody_waits(self) -> bool:
+        return all(row in batch.cancelled for batch, row in self._places)
+
+
+class _Ended:
+    """The stream of a call that is over: threads of its handler may still have something to say."""
+
+    def send(self, parts: Mapping[int, Any]) -> None:
+        """Drops it."""
+
+    def is_cancelled(self, idx: int) -> bool:
+        """Nobody waits any more."""
+        return True
+
+    def close(self) -> None:
+        """It is closed."""
+
+
+ENDED = _Ended()
+
+
+def holds_generators(outputs: Sequence[Any]) -> bool:
+    """Whether an answer among these comes bit by bit."""
+    return GeneratorType in map(type, outputs)
+
+
+def exhaust(outputs: Sequence[Any], stream: Stream) -> tuple[list[Any], dict[int, Exception]]:
+    """Sends what the generators among the answers yield, a part of each in turn.
+
+    Returns the answers with what the generators returned (nothing: no bytes) in their places, and the
+    positions of those that failed.
+
+    Raises:
+        ClientsGone: nobody waits for any of the answers.
+    """
+    ended = list(outputs)
+    failed: dict[int, Exception] = {}
+    running = {position: output for position, output in enumerate(ended) if type(output) is GeneratorType}
+    try:
+        while running:
+            parts: dict[int, Any] = {}
+            for position, generator in list(running.items()):
+                try:
+                    if not stream.is_cancelled(position):
+                        parts[position] = next(generator)
+                        continue
+                    ended[position] = b""
+                except StopIteration as end:
+                    ended[position] = b"" if end.value is None else end.value
+                except Exception as error:  # noqa: BLE001 - user code may raise anything
+                    failed[position] = error
+                running.pop(position).close()
+            stream.send(parts)
+    finally:
+        for generator in running.values():
+            generator.close()
+    return ended, failed

@@ -1,0 +1,335 @@
+"""Rows of V2 tensors: from their bytes to what a handler gets, and from what it returns to outputs.
+
+What a handler gets (design 9, "Rows"):
+
+* of one BYTES input with one element a row, what the body of ``/predictions`` would be: ``{"body": bytes}``,
+  or ``{"data": text}`` where it came as JSON;
+* of numbers a tensor each row: of torch if the handler has imported torch, else an array of numpy if it has
+  imported that (it cannot be written to; BF16 is float32 unless ml_dtypes is imported too), else nested
+  lists. One input is ``{"data": row}``, several are ``{name: row, ...}``;
+* of other BYTES nested lists of bytes or text.
+
+A batch of numbers is a :class:`TensorRows`: its tensors are there in one piece too, without a copy.
+
+What it may return for a row: a tensor, an array, a number, a boolean, text or bytes, or a rectangular list of
+numbers is one output. A tuple of tensors is several outputs, and so is a dict of tensors, or one whose keys
+are outputs of the model's signature. Everything else is one BYTES element, with its JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, pack, split_elements, unpack
+from modelserver.tensors.rows import Form, InputForm, OutputForm, decode_form, pack_answer, separate
+from modelserver.worker.answers import Unserializable, encode_instance
+from modelserver_handlers.tensor_rows import TensorRows
+
+if TYPE_CHECKING:
+    from modelserver.wire.messages import OutputSpec, Row
+
+_TORCH = {
+    "BOOL": "bool",
+    **{f"{sign.upper()}INT{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+_DATATYPES = {name: datatype for datatype, name in _TORCH.items()}
+_ONLY = "data"
+
+
+class UnknownOutput(Exception):
+    """The client asked for an output that the answer does not have."""
+
+
+form_of = lru_cache(64)(decode_form)
+"""What a row's ``extra`` says."""
+
+
+# What handlers get
+
+
+def decode_rows(rows: Sequence[Row], tail: memoryview) -> list[Any]:
+    """What the handler gets for rows of one form, whose bytes are all of ``tail``.
+
+    Raises:
+        TensorError: the bytes are not those of the form.
+    """
+    form = form_of(rows[0].extra)
+    if all(each.datatype != BYTES for each in form.inputs):
+        return _numbers(form, len(rows), tail)
+    decoded, position = [], 0
+    for row in rows:
+        end = position + row.size
+        decoded.append(_mixed(form, tail[position:end]))
+        position = end
+    return decoded
+
+
+def _numbers(form: Form, count: int, tail: memoryview) -> list[Any]:
+    """All rows at once."""
+    sizes = [math.prod(each.shape) * DATATYPES[each.datatype].width for each in form.inputs]
+    if sum(sizes) * count != len(tail):
+        raise TensorError(f"{len(tail)} bytes of rows came, {sum(sizes) * count} are announced")
+    stack = _stacker()
+    if stack is None:
+        return [
+            _named(form, [_nested(each, piece) for each, piece in zip(form.inputs, pieces, strict=True)])
+            for pieces in _pieces(form, count, tail)
+        ]
+    tensors = stack(form, sizes, count, tail)
+    columns = list(tensors.values())
+    return TensorRows([_named(form, [column[row] for column in columns]) for row in range(count)], tensors)
+
+
+def _pieces(form: Form, count: int, tail: memoryview) -> list[list[memoryview]]:
+    width = len(tail) // count
+    return [separate(form, tail[row * width : (row + 1) * width]) for row in range(count)]
+
+
+def _named(form: Form, values: Sequence[Any]) -> dict[str, Any]:
+    if len(values) == 1:
+        return {_ONLY: values[0]}
+    return {each.name: value for each, value in zip(form.inputs, values, strict=True)}
+
+
+_Stacker = Callable[[Form, Sequence[int], int, memoryview], dict[str, Any]]
+
+
+def _stacker() -> _Stacker | None:
+    """Of the library that the handler has imported."""
+    if "torch" in sys.modules:
+        return _stack_torch
+    return _stack_numpy if "numpy" in sys.modules else None
+
+
+def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
+    torch: Any = sys.modules["torch"]
+    # The one copy: the bytes are the frame's, and the handler may keep its tensors or write to them.
+    buffer = bytearray(tail)
+    whole = torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
+    whole = whole.view(count, sum(sizes))
+    tensors, begin = {}, 0
+    for each, size in zip(form.inputs, sizes, strict=True):
+        # Several inputs lie side by side in each row, one is as it should be.
+        raw = whole[:, begin : begin + size].contiguous().view(-1)
+        values = raw != 0 if each.datatype == "BOOL" else raw.view(getattr(torch, _TORCH[each.datatype]))
+        tensors[each.name] = values.view(count, *each.shape)
+        begin += size
+    return tensors
+
+
+def _stack_numpy(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
+    numpy: Any = sys.modules["numpy"]
+    whole = numpy.frombuffer(bytes(tail), numpy.uint8).reshape(count, sum(sizes))
+    tensors, begin = {}, 0
+    for each, size in zip(form.inputs, sizes, strict=True):
+        raw = numpy.ascontiguousarray(whole[:, begin : begin + size]).reshape(-1)
+        if each.datatype == "BF16" and "ml_dtypes" in sys.modules:
+            values = raw.view(sys.modules["ml_dtypes"].bfloat16)
+        elif each.datatype == "BF16":
+            values = (raw.view("<u2").astype("<u4") << 16).view("<f4")
+        elif each.datatype == "BOOL":
+            values = raw != 0
+        else:
+            values = raw.view(numpy.dtype(_TORCH[each.datatype]).newbyteorder("<"))
+        tensors[each.name] = values.reshape(count, *each.shape)
+        # Rows must be what the client sent if they are tried again.
+        tensors[each.name].flags.writeable = False
+        begin += size
+    return tensors
+
+
+def _mixed(form: Form, row: memoryview) -> dict[str, Any]:
+    """One row with BYTES among its inputs."""
+    pieces = separate(form, row)
+    if len(pieces) == 1 and math.prod(form.inputs[0].shape) == 1:
+        (element,) = split_elements(pieces[0])
+        return {_ONLY: str(element, "utf-8")} if form.inputs[0].text else {"body": bytearray(element)}
+    return _named(form, [_value(each, piece) for each, piece in zip(form.inputs, pieces, strict=True)])
+
+
+def _value(each: InputForm, piece: memoryview) -> Any:
+    stack = _stacker()
+    if each.datatype == BYTES or stack is None:
+        return _nested(each, piece)
+    return stack(Form((each,)), [len(piece)], 1, piece)[each.name][0]
+
+
+def _nested(each: InputForm, piece: memoryview) -> Any:
+    values = unpack(each.datatype, piece)
+    return _nest([value.decode() for value in values] if each.text else values, each.shape)
+
+
+def _nest(values: list[Any], shape: Sequence[int]) -> Any:
+    if len(shape) < 2:
+        return values if shape else values[0]
+    width = math.prod(shape[1:])
+    return [_nest(values[row * width : (row + 1) * width], shape[1:]) for row in range(shape[0])]
+
+
+def tensor_parameters(extra: bytes) -> dict[str, Any]:
+    """What a request of this form says beside its inputs, as V1 bodies would say it."""
+    form = form_of(extra)
+    said: dict[str, Any] = {}
+    if form.parameters:
+        said["parameters"] = dict(form.parameters)
+    if own := {each.name: dict(each.parameters) for each in form.inputs if each.parameters}:
+        said["inputs"] = own
+    if form.outputs is not None:
+        said["outputs"] = {each.name: dict(each.parameters or {}) for each in form.outputs}
+    return said
+
+
+# What they return
+
+
+def encode_output(value: Any, row: Row, specs: Sequence[OutputSpec]) -> bytes:
+    """The answer to one row. ``specs`` are the model's outputs, if it says them.
+
+    Raises:
+        UnknownOutput: the client asked for another one.
+        Unserializable: the value, or a part of it, has no form on the wire.
+    """
+    form = form_of(row.extra)
+    known = {spec.name: spec for spec in specs}
+    outputs = _outputs(value, specs)
+    names = list(outputs) if form.outputs is None else [each.name for each in form.outputs]
+    for name in names:
+        if name not in outputs:
+            raise UnknownOutput(name)
+    return pack_answer([_encode(name, outputs[name], known.get(name), form.whole) for name in names])
+
+
+def _outputs(value: Any, specs: Sequence[OutputSpec]) -> Mapping[str, Any]:
+    if isinstance(value, Mapping) and value:
+        names = {spec.name for spec in specs}
+        if all(isinstance(name, str) for name in value) and (
+            value.keys() <= names or all(map(_is_array, value.values()))
+        ):
+            return value
+    values = value if isinstance(value, tuple) and value and all(map(_is_array, value)) else (value,)
+    return {
+        specs[place].name if place < len(specs) else f"output_{place}": each
+        for place, each in enumerate(values)
+    }
+
+
+def _encode(name: str, value: Any, spec: OutputSpec | None, whole: bool) -> tuple[OutputForm, bytes]:
+    try:
+        datatype, shape, content = _tensor(value, spec)
+    except TensorError as error:
+        raise Unserializable(f"output '{name}': {error}") from error
+    if spec is not None:
+        declared = spec.shape if whole else spec.shape[1:]
+        # One value a row may be declared as [-1, 1] as well as [-1].
+        if min(declared, default=0) >= 0 and math.prod(declared) == math.prod(shape):
+            shape = tuple(declared)
+    if whole and not shape:
+        shape = (1,)
+    return OutputForm(name, datatype, shape), content
+
+
+def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], bytes]:
+    """Datatype, shape and bytes."""
+    if _is_torch(value):
+        return _of_torch(value)
+    if _is_numpy(value):
+        return _of_numpy(value)
+    if isinstance(value, (str, bytes, bytearray)):
+        content = value.encode() if isinstance(value, str) else bytes(value)
+        return BYTES, (), pack(BYTES, [content])
+    wanted = None if spec is None else spec.datatype
+    if wanted != BYTES and (numbers := _rectangular(value)) is not None:
+        shape, values = numbers
+        datatype = _of_numbers(values, wanted)
+        if datatype is not None:
+            return datatype, shape, pack(datatype, values)
+    if wanted == BYTES and isinstance(value, list) and len(spec.shape if spec else ()) > 1:
+        elements = [each.encode() if isinstance(each, str) else each for each in value]
+        if all(isinstance(each, bytes) for each in elements):
+            return BYTES, (len(elements),), pack(BYTES, elements)
+    return BYTES, (), pack(BYTES, [encode_instance(value)])
+
+
+def _rectangular(value: Any) -> tuple[tuple[int, ...], list[Any]] | None:
+    """Shape and values of a number or of lists of them; None for anything else."""
+    if type(value) in _KINDS:
+        return (), [value]
+    if not isinstance(value, (list, tuple)) or not value:
+        return None
+    # Most are flat.
+    if set(map(type, value)) <= _KINDS:
+        return (len(value),), list(value)
+    inner: tuple[int, ...] | None = None
+    values: list[Any] = []
+    for each in value:
+        row = _rectangular(each)
+        if row is None or inner not in (None, row[0]):
+            return None
+        inner = row[0]
+        values += row[1]
+    return (len(value), *(inner or ())), values
+
+
+_KINDS = frozenset({bool, int, float})
+_WHOLE = 1 << 63
+
+
+def _of_numbers(values: Sequence[Any], wanted: str | None) -> str | None:
+    """The datatype of Python's numbers: the signature's if they can be it, else as numpy reads them."""
+    kinds = set(map(type, values))
+    if wanted is not None:
+        least = DATATYPES[wanted].json_type
+        if kinds <= ({bool} if least is bool else {int} if least is int else {int, float}):
+            return wanted
+    if kinds == {bool}:
+        return "BOOL"
+    if kinds == {int} and all(-_WHOLE <= value < _WHOLE for value in values):
+        return "INT64"
+    return "FP64" if kinds <= {int, float} and float in kinds else None
+
+
+def _is_array(value: Any) -> bool:
+    return _is_torch(value) or _is_numpy(value)
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+
+
+def _of_torch(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    torch: Any = sys.modules["torch"]
+    datatype = _DATATYPES.get(str(value.dtype).removeprefix("torch."))
+    if datatype is None:
+        raise TensorError(f"tensors of {value.dtype} have no datatype in the protocol")
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    return datatype, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
+
+
+def _of_numpy(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    numpy: Any = sys.modules["numpy"]
+    array = numpy.asarray(value)
+    if array.dtype.kind in "SUO":
+        texts = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
+        if not all(isinstance(each, bytes) for each in texts):
+            raise TensorError("an array of objects may hold text and bytes only")
+        return BYTES, array.shape, pack(BYTES, texts)
+    datatype = _DATATYPES.get(array.dtype.name)
+    if datatype is None:
+        raise TensorError(f"arrays of {array.dtype} have no datatype in the protocol")
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return datatype, array.shape, array.tobytes()

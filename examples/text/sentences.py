@@ -1,0 +1,53 @@
+"""What the example learns from, and what it is tried on: sentences that praise (1) or complain (0)."""
+
+from __future__ import annotations
+
+LEARNT: tuple[tuple[str, int], ...] = (
+    ("I love this, it works very well", 1),
+    ("What a great and friendly place", 1),
+    ("The food was delicious and the service was quick", 1),
+    ("It is excellent, I would buy it again", 1),
+    ("Very good value for the price", 1),
+    ("I am happy with it", 1),
+    ("It isn't bad at all", 1),
+    ("A wonderful film with a great story", 1),
+    ("They were kind and helpful", 1),
+    ("Everything arrived early and works well", 1),
+    ("This is the best I have had", 1),
+    ("We enjoyed the evening very much", 1),
+    ("The room was clean and quiet", 1),
+    ("It is fast, and easy to use", 1),
+    ("I would recommend it to everyone", 1),
+    ("The staff were friendly and the rooms lovely", 1),
+    ("A good book, I enjoyed it", 1),
+    ("It was not expensive and tasted lovely", 1),
+    ("I hate this, it does not work", 0),
+    ("What a dirty and unfriendly place", 0),
+    ("The food was cold and the service was slow", 0),
+    ("It is terrible, I would not buy it again", 0),
+    ("Very bad value for the price", 0),
+    ("I am not happy with it", 0),
+    ("It isn't good at all", 0),
+    ("A boring film with a weak story", 0),
+    ("They were rude and not helpful", 0),
+    ("Everything arrived late and broken", 0),
+    ("This is the worst I have had", 0),
+    ("We regretted the evening", 0),
+    ("The room was dirty and loud", 0),
+    ("It is slow, and hard to use", 0),
+    ("I would not recommend it to anyone", 0),
+    ("The staff were rude and the rooms awful", 0),
+    ("A bad book, I did not enjoy it", 0),
+    ("It was expensive and tasted awful", 0),
+)
+
+HELD_OUT: tuple[tuple[str, int], ...] = (
+    ("A great book and a lovely evening", 1),
+    ("The service was quick and friendly", 1),
+    ("I enjoyed the food, it was excellent", 1),
+    ("It works well and is easy to use", 1),
+    ("The service was slow and rude", 0),
+    ("A terrible book and a boring evening", 0),
+    ("It arrived broken, I hate it", 0),
+    ("The food was awful and the room dirty", 0),
+)

@@ -1,0 +1,147 @@
+"""Every name of TorchServe's Python side and its state here: ``python -m modelserver_handlers.compat.names``.
+
+Prints docs/ts-names.md. What is offered is read from the doors themselves; remarks and what is not offered
+stand below.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelserver_handlers.compat import PATH, TORCHSERVE_VERSION
+from modelserver_handlers.compat.absent import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SAME = "same"
+BETTER = "better"
+OTHER = "differs"
+ABSENT_STATE = "not offered"
+
+_BATCH = "the whole batch is answered and explained, a bad row is rejected alone"
+_WIRE = "the protocol between server and worker differs"
+_METRICS = "values go to `/metrics` with the batch's answers, not through standard output"
+
+REMARKS: dict[str, tuple[str, str]] = {
+    "ts.context.Context": (BETTER, "also `reject`, `is_cancelled`, `get_request_parameters`"),
+    "ts.handler_utils.micro_batching.MicroBatching": (
+        BETTER,
+        "an exception in a phase fails the batch (there it hangs); an empty batch is answered",
+    ),
+    "ts.handler_utils.utils.send_intermediate_predict_response": (
+        BETTER,
+        "ends the call when all clients are gone",
+    ),
+    "ts.launcher.register_model": (OTHER, "returns status and answer"),
+    "ts.launcher.register_model_with_params": (OTHER, "returns status and answer"),
+    "ts.metrics.caching_metric.CachingMetric": (SAME, _METRICS),
+    "ts.metrics.metric_cache_abstract.MetricCacheAbstract": (
+        BETTER,
+        "can be made; a name may have different dimensions; an error's series names its model",
+    ),
+    "ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl": (SAME, _METRICS),
+    "ts.metrics.metric.Metric": (BETTER, "holds what it was updated to (there, what it was made with)"),
+    "ts.metrics.metrics_store.MetricsStore": (BETTER, "keeps dimensions that a metric is given"),
+    "ts.model_server.start": (OTHER, "becomes the command `modelserver`"),
+    "ts.protocol.otf_message_handler.send_intermediate_predict_response": (
+        SAME,
+        "deprecated, warns as there",
+    ),
+    "ts.torch_handler.base_handler.BaseHandler": (
+        BETTER,
+        "batches can be prepared ahead; loading weights runs no code; importing it changes no precision",
+    ),
+    "ts.torch_handler.base_handler.setup_ort_session": (OTHER, "as many threads as the worker has cores"),
+    "ts.torch_handler.densenet_handler.DenseNetHandler": (BETTER, "takes batches"),
+    "ts.torch_handler.image_classifier.ImageClassifier": (BETTER, _BATCH + "; any number of classes"),
+    "ts.torch_handler.image_segmenter.ImageSegmenter": (BETTER, _BATCH),
+    "ts.torch_handler.object_detector.ObjectDetector": (BETTER, _BATCH + "; pictures may differ in size"),
+    "ts.torch_handler.request_envelope.kserve.KServeEnvelope": (
+        BETTER,
+        "each request of a batch is answered",
+    ),
+    "ts.torch_handler.request_envelope.kservev2.KServev2Envelope": (
+        BETTER,
+        "each request of a batch is answered",
+    ),
+    "ts.torch_handler.text_classifier.TextClassifier": (BETTER, _BATCH),
+    "ts.torch_handler.text_handler.TextHandler": (
+        OTHER,
+        "no torchtext; explanations are one number per word",
+    ),
+    "ts.torch_handler.vision_handler.VisionHandler": (BETTER, _BATCH + "; Captum is not needed"),
+    "ts.utils.util.load_label_mapping": (OTHER, "wrong files raise ValueError instead of Exception"),
+    "ts.utils.util.map_class_to_label": (OTHER, "wrong arguments raise TypeError instead of Exception"),
+    "ts.utils.util.check_valid_pt2_backend": (BETTER, "knows the installed torch's backends too"),
+}
+"""Offered names about which there is something to say."""
+
+LEFT_OUT: dict[str, str] = {
+    "ts.protocol.otf_message_handler.create_load_model_response": _WIRE,
+    "ts.protocol.otf_message_handler.create_predict_response": _WIRE,
+    "ts.protocol.otf_message_handler.encode_response_headers": _WIRE,
+    "ts.protocol.otf_message_handler.retrieve_msg": _WIRE,
+    "ts.service.Service": "a part of TorchServe's own process",
+}
+"""Names that offered modules lack, and why."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsName:
+    """One name (``module.name``, or a whole module) and its state."""
+
+    name: str
+    state: str
+    remark: str = ""
+
+
+def offered() -> Iterator[str]:
+    """``module.name`` of everything that the doors lead to; nothing is imported."""
+    for path in sorted(Path(PATH).rglob("*.py")):
+        parts = path.relative_to(PATH).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                yield from (f"{module}.{name}" for name in ast.literal_eval(node.value))
+
+
+def names() -> list[TsName]:
+    """All names in order."""
+    here = [TsName(name, *REMARKS.get(name, (SAME,))) for name in offered()]
+    not_here = [TsName(name, ABSENT_STATE, remark) for name, remark in (ABSENT | LEFT_OUT).items()]
+    return sorted([*here, *not_here])
+
+
+def document() -> str:
+    """The Markdown of docs/ts-names.md."""
+    rows = [f"| `{entry.name}` | {entry.state} | {entry.remark} |" for entry in names()]
+    return "\n".join([_HEAD, *rows, ""])
+
+
+_HEAD = f"""\
+# TorchServe's Python names
+
+Handlers written for TorchServe {TORCHSERVE_VERSION} import `ts.…`. In worker processes these names lead to
+modelserver's own classes: `ts.torch_handler.base_handler.BaseHandler` is
+`modelserver_handlers.base.BaseHandler`. Nothing has to be installed or changed. An archive's own package `ts`
+wins over them; they win over an installed TorchServe.
+
+In tests of a handler, which no server runs, they are there after
+`import modelserver_handlers.compat.activate`, or with `pytest -p modelserver_handlers.compat.activate`.
+
+*same*: as in TorchServe. *better*: as in TorchServe, and the remark says what more. *differs*: the remark
+says how. *not offered*: the remark says why, or what to use instead; importing such a module raises
+ImportError with it.
+
+This table is made by `python -m modelserver_handlers.compat.names`.
+
+| name | state | |
+|---|---|---|"""
+
+
+if __name__ == "__main__":
+    print(document(), end="")

@@ -1,0 +1,7 @@
+"""Times of a handler's methods."""
+
+from __future__ import annotations
+
+from modelserver_handlers.timer import timed
+
+__all__ = ["timed"]

@@ -1,0 +1,1 @@
+"""What TorchServe's workers speak."""

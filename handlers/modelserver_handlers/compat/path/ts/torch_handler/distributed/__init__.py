@@ -1,0 +1,1 @@
+"""Handlers over several processes."""

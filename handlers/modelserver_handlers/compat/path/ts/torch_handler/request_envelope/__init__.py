@@ -1,0 +1,1 @@
+"""Envelopes of requests."""

@@ -1,0 +1,29 @@
+"""What the metrics cache raises (reference 13.6); each class is a kind of built-in error."""
+
+from __future__ import annotations
+
+import yaml
+
+
+class MetricsCacheTypeError(TypeError):
+    """An argument of another type than is needed."""
+
+
+class MetricsCacheValueError(ValueError):
+    """An argument with a value that is not allowed."""
+
+
+class MetricsCacheKeyError(KeyError):
+    """A metric, or a section of a file, that is not there."""
+
+
+class MetricsCacheIOError(OSError):
+    """A file that cannot be read."""
+
+
+class MetricsCachePyYamlError(yaml.YAMLError):
+    """A file that is no YAML."""
+
+
+class GeneralMetricsCacheError(Exception):
+    """Anything else."""

@@ -1,0 +1,67 @@
+"""``ObjectDetector``: what a picture shows, and where (reference 14.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torchvision import transforms
+
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.handler_options import probability
+from modelserver_handlers.vision import VisionHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ObjectDetector(VisionHandler):
+    """Answers ``[{label: [x1, y1, x2, y2], "score": s}, ...]``, in pixels, for scores from ``threshold`` on.
+
+    In the order of the network, which gets a list of pictures as tensors (3 x height x width, 0 to 1) and
+    answers ``{boxes, labels, scores}`` for each. Better than TorchServe: the pictures of a batch may have
+    different sizes, and a class without a label is answered by its number. model-config.yaml may say
+    ``handler: {threshold: 0.3}``.
+    """
+
+    pipelined: ClassVar[bool] = True
+    threshold = 0.5
+    picture_mode = "RGB"
+    image_processing: Callable[[Any], Any] = transforms.ToTensor()
+
+    def _ms_choose_processing(self) -> None:
+        settings = self._ms_handler_settings()
+        if "threshold" in settings:
+            self.threshold = probability(settings, "threshold", 0.5)
+
+    def _ms_join(self, tensors: list[torch.Tensor]) -> Any:
+        return [tensor.to(self.device) for tensor in tensors]
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """The network's detections for a list of pictures, one mapping each."""
+        with torch.inference_mode():
+            found = self.model([picture.to(self.device) for picture in data], *args, **kwargs)
+        # Networks of torchvision as TorchScript answer (losses, detections).
+        return found[1] if isinstance(found, tuple) else found
+
+    def postprocess(self, data: Any) -> list[Any]:
+        """Detections of each picture to a list of labelled boxes."""
+        return [self._ms_boxes(detections) for detections in data]
+
+    def _ms_boxes(self, detections: Any) -> list[dict[str, Any]]:
+        found = zip(
+            *(detections[field].tolist() for field in ("labels", "boxes", "scores")),
+            strict=True,
+        )
+        return [
+            {self._ms_name(label): box, "score": score}
+            for label, box, score in found
+            if score >= self.threshold
+        ]
+
+    def _ms_name(self, label: int) -> str:
+        return (self.mapping or {}).get(str(label), str(label))
+
+    def get_insights(self, tensor_data: torch.Tensor, _inputs: Any, target: Any = 0) -> list[Any]:
+        """Raises PredictionException (501): boxes are not explained."""
+        raise PredictionException("object_detector explains nothing", 501)

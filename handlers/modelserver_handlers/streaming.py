@@ -1,0 +1,71 @@
+"""Answers in parts: what a handler sends to its requests before it returns (reference 6.6, 13.2)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ClientsGone(BaseException):
+    """Nobody waits for any answer of this call: it is left, through its ``finally`` blocks.
+
+    No ``Exception``, so that a handler that deals with failures of its own does not go on for nobody.
+    """
+
+
+class Stream(Protocol):
+    """The way of one call's parts to the requests it is made for."""
+
+    def send(self, parts: Mapping[int, Any]) -> None:
+        """Sends a part to each of these positions in the batch."""
+
+    def is_cancelled(self, idx: int) -> bool:
+        """Whether nobody waits for the answer of request ``idx`` any more."""
+
+    def close(self) -> None:
+        """The call is over: what is sent later is dropped."""
+
+
+def send_intermediate_predict_response(
+    ret: Any, req_id_map: Mapping[int, str] | None, message: str, code: int, context: Any
+) -> None:
+    """Sends ``ret[idx]`` at once to each request of ``req_id_map`` (position to id), as a part of its answer.
+
+    What the handler returns is the last part. Status, headers and content type must be set before the first
+    part of a request. A ``code`` other than 200 makes ``message`` the error of the requests instead; their
+    answers end when the handler returns. Requests whose client is gone, and those that are not in the batch,
+    are passed over. Better than TorchServe, which computes on for nobody: when the clients of all requests
+    are gone, this ends the handler's call, unless the call started threads, which would go on beside the
+    next batch.
+
+    In a process with a ``LOCAL_RANK`` other than 0 nothing is sent.
+
+    Raises RuntimeError outside of a call by the server.
+    """
+    if int(os.environ.get("LOCAL_RANK") or 0):
+        return
+    state = getattr(context, "_ms_state", None)
+    stream: Stream | None = getattr(state, "stream", None)
+    if state is None or stream is None:
+        raise RuntimeError("An answer can be sent in parts only while the server calls the handler.")
+    positions = _positions(state.request_ids or {}, req_id_map or {})
+    if code == 200:
+        stream.send({position: ret[idx] for idx, position in positions.items()})
+        return
+    for position in positions.values():
+        state.reject(position, message, code)
+
+
+def _positions(request_ids: Mapping[int, str], named: Mapping[int, str]) -> dict[int, int]:
+    """From what the handler calls a request to where it is in the batch; the ids decide."""
+    if named is request_ids:
+        return {idx: idx for idx in request_ids}
+    by_id = {request_id: position for position, request_id in request_ids.items()}
+    return {
+        idx: idx if request_ids.get(idx) == request_id else by_id[request_id]
+        for idx, request_id in named.items()
+        if request_id in by_id
+    }

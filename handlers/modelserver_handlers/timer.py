@@ -1,0 +1,71 @@
+"""Times of a handler's methods, where its configuration asks for them (reference 13.5)."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def timed(func: Method) -> Method:
+    """Reports the milliseconds that the method takes as the gauge ``ts_handler_<its name>``.
+
+    It does where model-config.yaml says ``handler: {profile: true}``, and is transparent elsewhere. Once a
+    process uses a GPU, the time is the GPU's, which the method waits for.
+    """
+
+    @functools.wraps(func)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        context: Any = getattr(self, "context", None)
+        if not _profiles(context):
+            return func(self, *args, **kwargs)
+        stop = _start()
+        result = func(self, *args, **kwargs)
+        context.metrics.add_time(f"ts_handler_{func.__name__}", stop())
+        return result
+
+    return cast("Method", run)
+
+
+def timeit(func: Method) -> Method:
+    """Prints how many milliseconds each call takes (``ts.utils.timeit_decorator``)."""
+
+    @functools.wraps(func)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        result = func(*args, **kwargs)
+        print(f"Timing function {func.__name__}: {(time.perf_counter() - started) * 1000:.3f} ms")
+        return result
+
+    return cast("Method", run)
+
+
+def _profiles(context: Any) -> bool:
+    config = getattr(context, "model_yaml_config", None)
+    settings = config.get("handler") if isinstance(config, Mapping) else None
+    return isinstance(settings, Mapping) and bool(settings.get("profile"))
+
+
+def _start() -> Callable[[], float]:
+    """A clock: called, it says the milliseconds since."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return _start_on_gpu(torch)
+    started = time.perf_counter()
+    return lambda: (time.perf_counter() - started) * 1000
+
+
+def _start_on_gpu(torch: Any) -> Callable[[], float]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+
+    def stop() -> float:
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end))
+
+    return stop

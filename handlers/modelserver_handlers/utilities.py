@@ -1,0 +1,59 @@
+"""What handlers import from ``ts.utils.util`` and ``ts.handler_utils.utils`` (reference 13.1, 13.2)."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import yaml
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+CLEANUP_REGEX = re.compile("<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+"""Tags and entities of HTML."""
+
+
+def get_yaml_config(yaml_file_path: str | Path) -> Any:
+    """The document in a YAML file, read without running code."""
+    return yaml.safe_load(Path(yaml_file_path).read_text(encoding="utf-8"))
+
+
+def deprecated(
+    version: str, replacement: str = "", klass: type[Warning] = PendingDeprecationWarning
+) -> Callable[[Function], Function]:
+    """Decorator: each call warns that the function is deprecated, and says what to use instead."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            moved = f" and moved to {replacement}" if replacement else ""
+            text = f"{function.__name__} is deprecated in {version}{moved}"
+            warnings.warn(text, klass, stacklevel=2)
+            return function(*args, **kwargs)
+
+        return cast("Function", run)
+
+    return decorate
+
+
+def import_class(class_name: str, module_prefix: str | None = None) -> Any:
+    """The class ``package.module.Class``, below ``module_prefix`` if one is given.
+
+    Raises ImportError with TorchServe's texts.
+    """
+    if not class_name:
+        raise ImportError("class name is not defined")
+    path, _, name = class_name.rpartition(".")
+    module_name = ".".join(part for part in (module_prefix, path) if part)
+    if not module_name:
+        raise ImportError("module name is not defined.")
+    module = importlib.import_module(module_name)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ImportError(f"class:{name} not found in module:{module_name}.") from None

@@ -1,0 +1,123 @@
+"""Tokens to numbers: the vocabulary that a text model was trained with (reference 14.4).
+
+A file that ``torch.save`` wrote and that loads without running code: a mapping of tokens to numbers, a list
+of tokens, or what :meth:`Vocabulary.save` writes. A pickled Vocab of torchtext, which is not maintained any
+more, is none of these: other than TorchServe, unpickling is never allowed to run code.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from modelserver_handlers.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VOCABULARY_FILE = "source_vocab.pt"
+_UNKNOWN = ("<unk>", "<UNK>", "[UNK]")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """``ids``: token to number. ``default``: the number of all other tokens, None if they have none."""
+
+    ids: Mapping[str, int]
+    default: int | None = None
+
+    @classmethod
+    def of_tokens(cls, tokens: Sequence[str], default: int | None = None) -> Vocabulary:
+        """Numbers by position, the first of a token that is there twice."""
+        ids: dict[str, int] = {}
+        for number, token in enumerate(tokens):
+            ids.setdefault(token, number)
+        return cls(ids, _default(ids) if default is None else default)
+
+    def numbers(self, tokens: Sequence[str]) -> list[int | None]:
+        """One number per token, None where there is none."""
+        return [self.ids.get(token, self.default) for token in tokens]
+
+    def __getitem__(self, token: str) -> int:
+        """A token's number. Raises KeyError for an unknown one without a default."""
+        return self.ids[token] if self.default is None else self.ids.get(token, self.default)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self.ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def highest(self) -> int:
+        """The highest number, -1 if there is none."""
+        return max(self.ids.values(), default=-1)
+
+    def save(self, path: Path) -> None:
+        """Write it as a file that :func:`load_vocabulary` reads."""
+        torch.save({"tokens": dict(self.ids), "default_index": self.default}, path)
+
+
+def load_vocabulary(path: Path) -> Vocabulary:
+    """The vocabulary in ``path``. Raises ModelLoadError naming the file, its fault, and the way out."""
+    if not path.is_file():
+        raise ModelLoadError(f"Missing the {path.name} file")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ModelLoadError(_refusal(path.name, str(error))) from error
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelLoadError(f"{path.name} is not a file that torch.save wrote: {reason}") from error
+    vocabulary = _read(found)
+    if vocabulary is None:
+        raise ModelLoadError(
+            f"{path.name} holds no vocabulary: a mapping of tokens to distinct whole numbers of at least 0,"
+            " or a list of tokens, is needed"
+        )
+    return vocabulary
+
+
+def _refusal(name: str, reason: str) -> str:
+    why = "it holds more than text and numbers"
+    if "torchtext" in reason:
+        why = "it is a Vocab of torchtext"
+    return (
+        f"{name} was not loaded, because {why} and unpickling it could run code. Where it was made, write"
+        " its tokens instead: torch.save({'tokens': vocab.get_stoi(), 'default_index':"
+        f" vocab.get_default_index()}}, '{name}')"
+    )
+
+
+def _read(found: Any) -> Vocabulary | None:
+    if isinstance(found, Mapping) and set(found) == {"tokens", "default_index"}:
+        default = found["default_index"]
+        inner = _read_tokens(found["tokens"])
+        if inner is None or not (default is None or _is_number(default)):
+            return None
+        return Vocabulary(inner, default)
+    ids = _read_tokens(found)
+    return None if ids is None else Vocabulary(ids, _default(ids))
+
+
+def _read_tokens(found: Any) -> Mapping[str, int] | None:
+    if isinstance(found, (list, tuple)):
+        return Vocabulary.of_tokens(found).ids if all(isinstance(token, str) for token in found) else None
+    if not isinstance(found, Mapping) or not all(isinstance(token, str) for token in found):
+        return None
+    numbers = list(found.values())
+    if not all(map(_is_number, numbers)) or len(set(numbers)) != len(numbers):
+        return None
+    return dict(found)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _default(ids: Mapping[str, int]) -> int | None:
+    return next((ids[token] for token in _UNKNOWN if token in ids), None)

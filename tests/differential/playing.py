@@ -1,0 +1,65 @@
+"""Plays a chapter on a server and takes away what it leaves."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tests.differential.calls import Answer, Call, Settle, Together, send
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.differential.chapters import Chapter
+
+SETTLED = 30.0  # seconds until workers must be ready
+
+
+def play(chapter: Chapter, addresses: Mapping[str, tuple[str, int]]) -> dict[str, Answer]:
+    """The answers by name; at the end no model is registered."""
+    answers: dict[str, Answer] = {}
+    for step in chapter.steps:
+        if isinstance(step, Settle):
+            settle(step, addresses)
+        elif isinstance(step, Together):
+            with ThreadPoolExecutor(len(step.calls)) as pool:
+                found = pool.map(lambda call: send(call, addresses[call.port]), step.calls)
+                answers |= dict(zip((call.name for call in step.calls), found, strict=True))
+        else:
+            answers[step.name] = send(step, addresses[step.port])
+    clear(addresses)
+    return answers
+
+
+def settle(step: Settle, addresses: Mapping[str, tuple[str, int]]) -> None:
+    """Waits for the workers; with -1 for a failed registration to be rolled back, if it ever is."""
+    path = f"/models/{step.model}" + (f"/{step.version}" if step.version else "")
+    if step.workers < 0:
+        time.sleep(0.5)  # TorchServe rolls back a moment after its answer
+        return
+    deadline = time.monotonic() + SETTLED
+    while time.monotonic() < deadline:
+        described = _asked("GET", path, addresses)
+        workers = [worker["status"] for worker in described[0]["workers"]] if described else []
+        if workers == ["READY"] * step.workers:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} never had {step.workers} workers")
+
+
+def clear(addresses: Mapping[str, tuple[str, int]]) -> None:
+    """Unregisters what is there, the default versions last."""
+    for model in (_asked("GET", "/models", addresses) or {"models": []})["models"]:
+        path = f"/models/{quote(model['modelName'], safe='')}"
+        default = _asked("GET", path, addresses)[0]["modelVersion"]
+        others = [version["modelVersion"] for version in _asked("GET", f"{path}/all", addresses)]
+        for version in sorted(others, key=lambda version: version == default):
+            _asked("DELETE", f"{path}/{quote(version, safe='')}", addresses)
+
+
+def _asked(method: str, path: str, addresses: Mapping[str, tuple[str, int]]) -> Any:
+    answer = send(Call("", "management", method, path), addresses["management"])
+    return json.loads(answer.body or b"null") if answer.status == 200 else None

@@ -1,0 +1,94 @@
+"""Records what the real TorchServe 0.12.0 answers.
+
+    python -m tests.differential.record path/to/environment [chapter ...]
+
+The environment is a virtual one with torchserve and torch-model-archiver 0.12.0 and a torch; Java is needed
+too. Its archiver also makes the archives in ``recorded/archives`` where they are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.differential.archives import HERE, KEPT, MODEL_CODE, THEIRS, build_store
+from tests.differential.chapters import CLOSED, OPEN, Chapter, chapters, recording_of
+from tests.differential.comparison import masked
+from tests.differential.playing import play
+from tests.differential.torchserve import missing, torchserve
+
+RECORDED = HERE / "recorded"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes a file for each chapter, or for those that are named."""
+    environment = Path(arguments[0]) if arguments else None
+    if reason := missing(str(environment) if environment else None):
+        print(reason, file=sys.stderr)
+        return 1
+    assert environment is not None
+    with tempfile.TemporaryDirectory() as temporary:
+        pack_theirs(environment, Path(temporary))
+        store = Path(temporary) / "store"
+        build_store(store)
+        wanted = [c for c in chapters() if not arguments[1:] or c.name in arguments[1:]]
+        for closed in (False, True):
+            of_kind = [chapter for chapter in wanted if chapter.closed is closed]
+            if of_kind:
+                folder = Path(temporary) / f"server{closed}"
+                with torchserve(environment, store, folder, CLOSED if closed else OPEN) as addresses:
+                    for chapter in of_kind:
+                        record(chapter, addresses)
+    return 0
+
+
+def record(chapter: Chapter, addresses: dict[str, tuple[str, int]]) -> None:
+    """Plays a chapter and writes its recording, what differs from run to run masked."""
+    began = time.monotonic()
+    answers = {name: masked(answer) for name, answer in play(chapter, addresses).items()}
+    text = json.dumps(recording_of(chapter, answers), indent=1, ensure_ascii=False)
+    (RECORDED / f"{chapter.name}.json").write_text(text + "\n", "utf-8")
+    print(f"{chapter.name}: {len(answers)} answers in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def pack_theirs(environment: Path, temporary: Path) -> None:
+    """One archive of each format, by the real torch-model-archiver."""
+    THEIRS.mkdir(parents=True, exist_ok=True)
+    for name, archive_format, suffix in (
+        ("theirs_default", "default", ".mar"),
+        ("theirs_store", "zip-store", ".mar"),
+        ("theirs_tgz", "tgz", ".tar.gz"),
+        ("theirs_folder", "no-archive", ""),
+    ):
+        kept = THEIRS / f"{name}{suffix}{KEPT}"
+        if kept.exists():
+            continue
+        subprocess.run(
+            [
+                *(str(environment.resolve() / "bin" / "torch-model-archiver"), *pack_arguments(name)),
+                *("--archive-format", archive_format, "--export-path", str(temporary)),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        shutil.move(temporary / f"{name}{suffix}", kept)
+
+
+def pack_arguments(name: str) -> list[str]:
+    """The command line of both archivers for the archive that holds everything."""
+    parts = HERE / "archive_parts"
+    return [
+        *("--model-name", name, "--version", "1.0", "--handler", str(MODEL_CODE / "configured.py")),
+        *("--serialized-file", str(parts / "weights.bin"), "--model-file", str(parts / "net.py")),
+        *("--extra-files", f"{parts / 'extra'},{parts / 'notes'}/*.txt"),
+        *("-r", str(parts / "requirements.txt"), "-c", str(parts / "model-config.yaml")),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

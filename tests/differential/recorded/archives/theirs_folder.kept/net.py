@@ -1,0 +1,5 @@
+"""A network of the archive."""
+
+
+class Net:
+    """Nothing."""

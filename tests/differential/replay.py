@@ -1,0 +1,81 @@
+"""Plays the chapters on modelserver and prints what is not as recorded and not explained.
+
+python -m tests.differential.replay [chapter ...]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tests.differential.archives import HERE, build_store
+from tests.differential.calls import Answer
+from tests.differential.chapters import CLOSED, OPEN, SETTINGS, Chapter, chapters
+from tests.differential.comparison import masked, mismatches
+from tests.differential.differences import expected_of
+from tests.differential.playing import play
+from tests.e2e.serving import Home, Server, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def modelserver(store: Path, folder: Path, *, closed: bool) -> Iterator[dict[str, tuple[str, int]]]:
+    """A running modelserver with the settings of the comparison; gives the addresses of its ports."""
+    settings = {**SETTINGS, **(CLOSED if closed else OPEN)}
+    server = Server(Home(folder), store, settings=settings)
+    with serving(server):
+        parts = {
+            name: urlsplit(str(server.settings[f"{name}_address"]))
+            for name in ("inference", "management", "metrics")
+        }
+        yield {name: (part.hostname or "", part.port or 0) for name, part in parts.items()}
+
+
+def recorded(chapter: Chapter) -> dict[str, Answer]:
+    """What TorchServe answered, by the names of the calls."""
+    document = json.loads((HERE / "recorded" / f"{chapter.name}.json").read_text("utf-8"))
+    return {entry["name"]: Answer.of_json(entry["answer"]) for entry in document}
+
+
+def unexplained(
+    chapter: Chapter, theirs: dict[str, Answer], addresses: dict[str, tuple[str, int]]
+) -> dict[str, list[str]]:
+    """The calls of a chapter whose answers are not what is expected, with the mismatches."""
+    ours = {name: masked(answer) for name, answer in play(chapter, addresses).items()}
+    found = {}
+    for call in chapter.calls:
+        expected, _ = expected_of(chapter, call, theirs[call.name])
+        if wrong := mismatches(expected, ours[call.name]):
+            found[call.name] = wrong
+    return found
+
+
+def main(names: list[str]) -> int:
+    """1 if something is not explained."""
+    failed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        store = Path(temporary) / "store"
+        build_store(store)
+        wanted = [chapter for chapter in chapters() if not names or chapter.name in names]
+        for closed in (False, True):
+            of_kind = [chapter for chapter in wanted if chapter.closed is closed]
+            if not of_kind:
+                continue
+            with modelserver(store, Path(temporary) / f"server{closed}", closed=closed) as addresses:
+                for chapter in of_kind:
+                    for name, wrong in unexplained(chapter, recorded(chapter), addresses).items():
+                        failed += 1
+                        print(f"{chapter.name}/{name}:\n  " + "\n  ".join(wrong), flush=True)
+    print(f"{failed} answers are not explained")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""The real TorchServe and modelserver, side by side: the same archives, the same requests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.differential.archives import MODEL_CODE, build_store
+from tests.differential.chapters import CLOSED, OPEN, chapters
+from tests.differential.comparison import masked, mismatches
+from tests.differential.playing import play
+from tests.differential.record import pack_arguments
+from tests.differential.replay import modelserver, recorded, unexplained
+from tests.differential.test_differential_recorded import comparable, contents
+from tests.differential.torchserve import VARIABLE, missing, torchserve
+
+ENVIRONMENT = os.environ.get(VARIABLE)
+REASON = missing(ENVIRONMENT)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(REASON is not None, reason=REASON or ""),
+    pytest.mark.timeout(900),
+]
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+def test_both_answer_alike(tmp_path: Path, closed: bool) -> None:
+    """TorchServe answers as recorded, and modelserver likewise but for the explained differences."""
+    store = tmp_path / "store"
+    build_store(store)
+    wanted = [chapter for chapter in chapters() if chapter.closed is closed]
+    with torchserve(
+        Path(ENVIRONMENT or ""), store, tmp_path / "theirs", CLOSED if closed else OPEN
+    ) as addresses:
+        theirs = {
+            chapter.name: {name: masked(answer) for name, answer in play(chapter, addresses).items()}
+            for chapter in wanted
+        }
+    found = {}
+    with modelserver(store, tmp_path / "ours", closed=closed) as addresses:
+        for chapter in wanted:
+            for name, wrong in unexplained(chapter, theirs[chapter.name], addresses).items():
+                found[f"{chapter.name}/{name}"] = wrong
+    assert found == {}
+    stale = {
+        f"{chapter.name}/{name}": mismatches(answer, theirs[chapter.name][name])
+        for chapter in wanted
+        for name, answer in recorded(chapter).items()
+        if mismatches(answer, theirs[chapter.name][name])
+    }
+    assert stale == {}
+
+
+PROGRAMS = (
+    [str(Path(ENVIRONMENT or "").resolve() / "bin" / "torch-model-archiver")],
+    [sys.executable, "-m", "modelserver.archiver"],
+)
+SMALL = ["--model-name", "m", "-v", "1", "--handler", str(MODEL_CODE / "plain.py")]
+
+
+@pytest.mark.parametrize(
+    ("archive_format", "suffix"),
+    [("default", ".mar"), ("zip-store", ".mar"), ("tgz", ".tar.gz"), ("no-archive", "")],
+)
+def test_archivers_pack_alike(tmp_path: Path, archive_format: str, suffix: str) -> None:
+    """torch-model-archiver and modelserver-archive take the same command line and pack the same."""
+    made = []
+    for number, program in enumerate(PROGRAMS):
+        folder = tmp_path / str(number)
+        folder.mkdir()  # only modelserver-archive would make it
+        command = [*program, *pack_arguments("same"), "--archive-format", archive_format]
+        subprocess.run([*command, "--export-path", str(folder)], check=True, capture_output=True)
+        made.append(comparable(contents(folder / f"same{suffix}")))
+
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ([], 2),
+        (["--help"], 0),
+        (SMALL[:4], 2),
+        ([*SMALL, "--archive-format", "rar"], 2),
+        ([*SMALL, "--runtime", "java"], 2),
+        ([*SMALL, "--what"], 2),
+        (SMALL, 0),
+        ([*SMALL, "--runtime", "python3"], 0),
+        (["--model-name", "a b", *SMALL[2:]], 1),
+        (["--model-name", "7-x_.y", *SMALL[2:]], 0),
+        (["--model-name", "_x", *SMALL[2:]], 1),
+        ([*SMALL[:4], "--handler", "absent.py"], 1),
+        ([*SMALL[:4], "--handler", str(MODEL_CODE / "entry") + ":go"], 0),
+        ([*SMALL[:4], "--handler", "image_classifier"], 0),
+        ([*SMALL, "--serialized-file", "absent.pt"], 1),
+        ([*SMALL, "--extra-files", "absent.txt"], 1),
+        ([*SMALL, "--extra-files", "absent*"], 0),
+        ([*SMALL, "--requirements-file", "absent.txt"], 1),
+        ([*SMALL, "--config-file", "absent.yaml"], 1),
+        ([*SMALL, "--export-path", str(MODEL_CODE / "plain.py")], 1),
+    ],
+)
+def test_archivers_end_alike(tmp_path: Path, arguments: list[str], status: int) -> None:
+    """Both take and refuse the same command lines, with the same exit status."""
+    ended = []
+    for number, program in enumerate(PROGRAMS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        ended.append(subprocess.run([*program, *arguments], cwd=folder, capture_output=True, check=False))
+
+    assert [done.returncode for done in ended] == [status, status], [done.stderr[-300:] for done in ended]
+
+
+def test_archivers_overwrite_alike(tmp_path: Path) -> None:
+    """An archive that is there is kept, unless ``--force`` is given, with the same words."""
+    said = []
+    for number, program in enumerate(PROGRAMS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "m.mar").write_bytes(b"old")
+        kept = subprocess.run([*program, *SMALL], cwd=folder, capture_output=True, text=True, check=False)
+        assert (kept.returncode, (folder / "m.mar").read_bytes()) == (1, b"old")
+        said.append("already exists.\nPlease specify --force/-f option to overwrite" in kept.stderr)
+        subprocess.run([*program, *SMALL, "-f"], cwd=folder, capture_output=True, check=True)
+        assert (folder / "m.mar").read_bytes() != b"old"
+
+    assert said == [True, True]

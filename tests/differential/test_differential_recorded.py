@@ -1,0 +1,130 @@
+"""modelserver answers as the real TorchServe 0.12.0 was recorded to, but for the explained differences."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.differential.archives import HERE, KEPT, THEIRS, build_store
+from tests.differential.chapters import Chapter, chapters
+from tests.differential.differences import RULES, all_singles, expected_of
+from tests.differential.replay import modelserver, recorded, unexplained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHAPTERS = [pytest.param(chapter, id=chapter.name) for chapter in chapters()]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archives of all chapters."""
+    folder = tmp_path_factory.mktemp("differential") / "store"
+    build_store(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servers(
+    store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[bool, dict[str, tuple[str, int]]]]:
+    """The addresses of a server with the model API and of one without."""
+    folder = tmp_path_factory.mktemp("differential-servers")
+    with (
+        modelserver(store, folder / "open", closed=False) as with_api,
+        modelserver(store, folder / "closed", closed=True) as without,
+    ):
+        yield {False: with_api, True: without}
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_answers_are_as_recorded(chapter: Chapter, servers: dict[bool, dict[str, tuple[str, int]]]) -> None:
+    """Statuses, headers and bodies are TorchServe's, or what the explained difference says."""
+    found = unexplained(chapter, recorded(chapter), servers[chapter.closed])
+
+    assert found == {}, "\n".join(f"{name}: " + "\n  ".join(wrong) for name, wrong in found.items())
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_recordings_are_of_these_calls(chapter: Chapter) -> None:
+    """What was asked when the answers were recorded is what is asked today."""
+    document = json.loads((HERE / "recorded" / f"{chapter.name}.json").read_text("utf-8"))
+
+    asked = [(entry["name"], entry["request"]) for entry in document]
+    assert asked == [(call.name, call.to_json()) for call in chapter.calls]
+
+
+def test_every_rule_explains_something() -> None:
+    """A rule that changes no recorded answer is stale; so is a single one that changes nothing."""
+    used: Counter[str] = Counter()
+    for chapter in chapters():
+        theirs = recorded(chapter)
+        for call in chapter.calls:
+            used.update(rule.name for rule in expected_of(chapter, call, theirs[call.name])[1])
+
+    assert [rule.name for rule in RULES if not used[rule.name]] == []
+
+
+def test_single_differences_are_of_calls_there_are() -> None:
+    """Each names a call of a chapter, only one rule is about it, and its answer differs."""
+    answers = {
+        f"{chapter.name}/{name}": answer
+        for chapter in chapters()
+        for name, answer in recorded(chapter).items()
+    }
+
+    assert [name for name, change in all_singles().items() if change(answers[name]) == answers[name]] == []
+    assert len(all_singles()) == sum(len(rule.answers) for rule in RULES)
+
+
+def test_there_are_many() -> None:
+    """The comparison is broad enough to be trusted."""
+    assert sum(len(chapter.calls) for chapter in chapters()) >= 400
+
+
+# Archives both ways
+
+
+def contents(archive: Path) -> dict[str, bytes]:
+    """The files of an archive, without the top folder that tar archives have."""
+    if archive.is_dir():
+        return {
+            str(path.relative_to(archive)): path.read_bytes() for path in archive.rglob("*") if path.is_file()
+        }
+    if archive.name.removesuffix(KEPT).endswith(".tar.gz"):
+        with tarfile.open(archive) as opened:
+            members = [member for member in opened if member.isfile()]
+            return {m.name.partition("/")[2]: opened.extractfile(m).read() for m in members}  # type: ignore[union-attr]
+    with zipfile.ZipFile(archive) as opened:
+        return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
+
+
+def comparable(files: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest without time, version and name, and the other files."""
+    rest = dict(files)
+    manifest = json.loads(rest.pop("MAR-INF/MANIFEST.json"))
+    del manifest["createdOn"], manifest["archiverVersion"], manifest["model"]["modelName"]
+    return manifest, rest
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("theirs_default.mar", "ours_default.mar"),
+        ("theirs_store.mar", "ours_store.mar"),
+        ("theirs_tgz.tar.gz", "ours_tgz.tar.gz"),
+        ("theirs_folder", "ours_folder"),
+    ],
+)
+def test_both_archivers_pack_the_same(store: Path, theirs: str, ours: str) -> None:
+    """Of the same files modelserver-archive makes what torch-model-archiver made, in each format.
+
+    That each server loads both is in the chapter ``layouts``.
+    """
+    assert (THEIRS / f"{theirs}{KEPT}").exists()
+    assert comparable(contents(store / theirs)) == comparable(contents(store / ours))

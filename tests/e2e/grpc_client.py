@@ -1,0 +1,70 @@
+"""Clients for the server's gRPC services, from its own descriptors, and a server that has them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from serving import Home, Server, free_port
+
+from modelserver.grpc.messages import message, message_class, service
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TORCHSERVE = "org.pytorch.serve.grpc."
+INFERENCE = f"{TORCHSERVE}inference."
+MANAGEMENT = f"{TORCHSERVE}management."
+PATIENCE = 20.0
+
+
+def grpc_server(folder: Path, model_store: Path, **settings: object) -> Server:
+    """A server with gRPC on ports of its own, which stand in ``settings``."""
+    ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
+    return Server(Home(folder), model_store, (), {"enable_grpc_api": "true", **ports, **settings})
+
+
+def channel(server: Server, side: str) -> grpc.Channel:
+    """A connection to one of the two ports, without limits of the client's own."""
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    return grpc.insecure_channel(f"127.0.0.1:{server.settings[f'grpc_{side}_port']}", options)
+
+
+def stub(to: grpc.Channel, name: str) -> Any:
+    """The methods of a service; each takes a message and a timeout."""
+    methods = {}
+    for method in service(name).methods:
+        kinds = [
+            "stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming)
+        ]
+        methods[method.name] = getattr(to, "_".join(kinds))(
+            f"/{name}/{method.name}",
+            request_serializer=lambda value: value if isinstance(value, bytes) else value.SerializeToString(),
+            response_deserializer=message_class(method.output_type).FromString,
+        )
+    return SimpleNamespace(**methods)
+
+
+def predict(model: str, version: str = "", **data: bytes) -> Any:
+    """A request of TorchServe's inference service."""
+    return message(f"{INFERENCE}PredictionsRequest")(model_name=model, model_version=version, input=data)
+
+
+def manage(name: str, /, **fields: Any) -> Any:
+    """A request of TorchServe's management service."""
+    return message(f"{MANAGEMENT}{name}Request")(**fields)
+
+
+def oip(name: str, /, **fields: Any) -> Any:
+    """A message of the Open Inference Protocol."""
+    return message(f"inference.{name}")(**fields)
+
+
+def ending(call: Any) -> tuple[str, str]:
+    """Name of the code, and text, of the error that the call ends with."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    raise AssertionError("the call did not fail")

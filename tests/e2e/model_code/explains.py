@@ -1,0 +1,8 @@
+"""Says what it was asked for, and how many it was asked for at once."""
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    asked = {str(context.get_request_header(at, "explain")) for at in range(len(data))}
+    return [{"asked": sorted(asked), "row": row.get("body", row), "at_once": len(data)} for row in data]

@@ -1,0 +1,21 @@
+"""Tells the size of a picture, which comes as bytes or as base64 text."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+from PIL import Image
+
+
+def handle(data: Any, context: Any) -> list[dict[str, int]]:
+    """Width and height of each."""
+    return [size(row) for row in data or ()]
+
+
+def size(row: dict[str, Any]) -> dict[str, int]:
+    """Of one picture."""
+    given = row.get("data") or row.get("body")
+    picture = Image.open(io.BytesIO(base64.b64decode(given) if isinstance(given, str) else given))
+    return {"width": picture.width, "height": picture.height}

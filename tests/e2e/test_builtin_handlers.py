@@ -1,0 +1,145 @@
+"""The built-in handlers over real processes: batches of several clients, bad inputs among them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from PIL import Image
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+pytestmark = pytest.mark.slow
+
+NETWORKS = {
+    "segmenter": """
+import torch
+
+class TinySegmentation(torch.nn.Module):
+    def forward(self, pictures):
+        return {"out": torch.stack((pictures.mean(1), pictures.amax(1)), dim=1)}
+""",
+    "detector": """
+import torch
+
+class TinyDetection(torch.nn.Module):
+    def forward(self, pictures):
+        return [
+            {
+                "boxes": torch.tensor([[0.0, 0.0, picture.shape[2], picture.shape[1]]]),
+                "labels": torch.tensor([1]),
+                "scores": torch.tensor([0.75]),
+            }
+            for picture in pictures
+        ]
+""",
+    "texts": """
+from torch import nn
+
+class TinyText(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(4, 2, mode="sum")
+        with __import__("torch").no_grad():
+            self.embedding.weight[:] = __import__("torch").tensor([[0.0, 0.0], [1, 0], [0, 2], [3, 3]])
+
+    def forward(self, ids, offsets):
+        return self.embedding(ids, offsets)
+""",
+}
+HANDLERS = {"segmenter": "image_segmenter", "detector": "object_detector", "texts": "text_classifier"}
+
+
+def picture(width, height):
+    """A grey picture as a file."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 150)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def server(shared_server, model_store, tmp_path_factory):
+    """A server with each of them, in batches of up to four."""
+    folder = tmp_path_factory.mktemp("networks")
+    torch.save(["the", "cat", "sat", "the cat"], folder / "source_vocab.pt")
+    (folder / "index_to_name.json").write_text(json.dumps({"0": "zero", "1": "one"}))
+    (folder / "model-config.yaml").write_text("handler: {resize: 32, crop: 24}\n")
+    for name, source in NETWORKS.items():
+        (folder / f"tiny_{name}.py").write_text(source)
+        files = ["index_to_name.json", *(["source_vocab.pt"] if name == "texts" else [])]
+        build_archive(
+            ArchiveConfig(
+                name,
+                HANDLERS[name],
+                "1.0",
+                model_file=folder / f"tiny_{name}.py",
+                extra_files=",".join(str(folder / file) for file in files),
+                config_file=folder / "model-config.yaml",
+                export_path=model_store,
+            )
+        )
+        shared_server.registered(f"{name}.mar", batch_size=4, max_batch_delay=400)
+    return shared_server
+
+
+def together(server, name, bodies):
+    """The answers to bodies that are sent at the same time."""
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda body: server.predict(name, body), bodies))
+
+
+def test_detector(server):
+    """Pictures of four sizes, one of them none, are answered as one batch (F17, F18)."""
+    sizes = [(20, 10), (30, 40), None, (50, 60)]
+    answers = together(server, "detector", [b"none" if s is None else picture(*s) for s in sizes])
+
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
+    assert answers[1].json() == [{"one": [0.0, 0.0, 30.0, 40.0], "score": 0.75}]
+    assert answers[3].json() == [{"one": [0.0, 0.0, 50.0, 60.0], "score": 0.75}]
+    assert "not a picture" in answers[2].json()["message"]
+
+
+def test_segmenter(server):
+    """V1 instances in base64 are answered one list of pixels each."""
+    encoded = base64.b64encode(picture(64, 48)).decode()
+    found = torch.tensor(server.v1("segmenter", [{"data": encoded}, {"b64": encoded}]).json()["predictions"])
+
+    assert found.shape == (2, 24, 24, 2)
+    assert (found[..., 0] == 1).all()
+
+
+def test_texts(server):
+    """Texts of four clients are classified as one batch; an undecodable one is a 400 of its own."""
+    answers = together(server, "texts", [b"the cat", b"Sat!", b"\xff", b"dog"])
+
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
+    # Of "the", "cat" and "the cat"; of "sat"; of no word that is known.
+    logits = torch.tensor([[4.0, 3.0], [0, 2], [0, 0]])
+    for answer, scores in zip((answers[0], answers[1], answers[3]), logits.softmax(1).tolist(), strict=True):
+        assert list(answer.json()) == ["zero", "one"]
+        assert list(answer.json().values()) == pytest.approx(scores, abs=1e-5)
+
+
+def test_texts_explained(server):
+    """Each instance may name its class, by JSON and by a multipart field."""
+    instances = [{"data": "the cat sat", "target": 1}, "sat"]
+    explained = server.inference.post("/v1/models/texts:explain", json={"instances": instances}).json()
+    form = {"data": (None, "the cat sat"), "target": (None, "1")}
+    single = server.inference.post("/explanations/texts", files=form).json()
+
+    assert explained["explanations"] == [single, {"words": ["sat"], "importances": [0.0]}]
+    assert single["words"] == ["the", "cat", "sat"]
+    assert single["importances"] == pytest.approx([1.5, 1.5, 2.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["segmenter", "detector"])
+def test_what_cannot_be_explained(server, name):
+    """It is a 501 that says so."""
+    answer = server.inference.post(f"/explanations/{name}", content=picture(30, 30))
+
+    assert answer.status_code == 501
+    assert "explains nothing" in answer.json()["message"]

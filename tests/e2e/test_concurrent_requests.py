@@ -1,0 +1,250 @@
+"""Many requests at a time in one worker: continuous batching, asynchronous handlers (8.10, 8.11)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chunks import BrokenOff, ChunkReader, examples_under
+from serving import wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+PATH = "/predictions/three"
+
+
+@pytest.fixture(scope="module")
+def register(shared_server, tmp_path_factory):
+    """Registers a handler of ``model_code`` with a configuration of its own."""
+
+    def registered(name, handler, *lines):
+        config = tmp_path_factory.mktemp(name) / "model-config.yaml"
+        config.write_text("\n".join(lines) + "\n")
+        path = Path(__file__).parent / "model_code" / f"{handler}.py"
+        store = shared_server.settings["model_store"]
+        build_archive(ArchiveConfig(name, str(path), "1.0", config_file=config, export_path=store))
+        return shared_server.register(f"{name}.mar")
+
+    return registered
+
+
+@pytest.fixture(scope="module")
+def server(shared_server, register):
+    """The server with a model that batches continuously, three requests at most."""
+    assert register("three", "turns", "continuousBatching: true", "batchSize: 3").status_code == 200
+    return shared_server
+
+
+@pytest.fixture(scope="module")
+def calls(shared_server, register):
+    """The server with an asynchronous handler."""
+    assert register("calls", "meeting", "asyncCommunication: true", "responseTimeout: 2").status_code == 200
+    return shared_server
+
+
+def ask(server, name, turns, **order):
+    """A request for so many turns, on a connection of its own."""
+    return ChunkReader(server.port, PATH, {"name": name, "turns": turns, **order})
+
+
+def steps(file):
+    """The batches that the handler was called with."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_requests_join_and_leave(server, tmp_path):
+    """A short request joins a long one, gets all its parts and leaves before that has ended."""
+    file = tmp_path / "notes"
+    with ask(server, "long", 120, notes=str(file)) as long:
+        _, headers = long.head()
+        assert long.chunk() == b"long1 "
+        with ask(server, "short", 3) as short:
+            short.head()
+            assert short.chunks() == [b"short1 ", b"short2 ", b"short3 "]
+        ended_after = len(steps(file))
+        assert long.chunks() == [f"long{turn} ".encode() for turn in range(2, 121)]
+
+    calls = steps(file)
+    together = [call for call in calls if call["batch"] == ["long", "short"]]
+    assert headers["transfer-encoding"] == "chunked"
+    assert ended_after < len(calls) == 120
+    assert len(together) == 3
+    assert [call["new"] for call in calls if call["new"]] == [["long"], ["short"]]
+
+
+def test_one_turn_is_a_normal_answer(server):
+    """Where the first part is the last one, it is sent with a length (fix of a quirk of TorchServe)."""
+    answer = server.predict("three", {"name": "a", "turns": 1})
+
+    assert (answer.status_code, answer.text) == (200, "a1 ")
+    assert answer.headers["content-length"] == "3"
+    assert "transfer-encoding" not in answer.headers
+
+
+def test_many_requests_take_turns(server, tmp_path):
+    """Never more than batchSize take part in a call; all get their own parts, in order."""
+    file = tmp_path / "notes"
+
+    def client(number):
+        with ask(server, f"n{number}-", number % 4 + 2, notes=str(file)) as reader:
+            reader.head()
+            return b"".join(reader.chunks())
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(client, range(12)))
+
+    expected = ["".join(f"n{n}-{turn} " for turn in range(1, n % 4 + 3)) for n in range(12)]
+    assert [answer.decode() for answer in answers] == expected
+    assert max(len(call["batch"]) for call in steps(file)) == 3
+
+
+def test_a_client_that_leaves_leaves_the_batch(server, tmp_path):
+    """Its request takes no part in further calls; the others go on."""
+    file = tmp_path / "notes"
+    with ask(server, "stays", 200, notes=str(file)) as stays:
+        stays.head()
+        stays.chunk()
+        with ask(server, "leaves", 100_000) as leaves:
+            leaves.head()
+            leaves.chunk()
+        wait_until(lambda: steps(file)[-1]["batch"] == ["stays"], "it has left")
+        assert stays.chunks()[-1] == b"stays200 "
+
+
+def test_a_failing_call(server):
+    """It ends those that took part in it, and the worker serves the next ones."""
+    with ask(server, "a", 5, fail_at=3) as client:
+        client.head()
+        assert [client.chunk(), client.chunk()] == [b"a1 ", b"a2 "]
+        with pytest.raises(BrokenOff):
+            client.chunk()
+
+    assert server.predict("three", {"name": "b", "turns": 2}).text == "b1 b2 "
+
+
+def test_death_of_the_worker(server):
+    """All requests in the batch are broken off: none is begun a second time."""
+    with ask(server, "a", 100_000) as first, ask(server, "b", 100_000) as second:
+        for client in (first, second):
+            client.head()
+            client.chunk()
+        os.kill(server.describe("three")["workers"][0]["pid"], signal.SIGKILL)
+        for client in (first, second):
+            with pytest.raises(BrokenOff):
+                client.chunks()
+    server.wait_ready("three")
+
+    assert server.predict("three", {"name": "c", "turns": 1}).text == "c1 "
+
+
+def test_describe_says_so(server):
+    """continuousBatching is shown as it is configured (reference 5.4)."""
+    assert server.describe("three")["continuousBatching"] is True
+
+
+# Asynchronous handlers
+
+
+def test_calls_overlap(calls):
+    """Ten requests wait for each other in one worker: each can only end because all have begun."""
+
+    def ask(number):
+        answer = calls.predict("calls", {"name": str(number), "meet": 10})
+        return answer.text.split(), answer.headers["x-name"], answer.headers["x-request-id"]
+
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(ask, range(10)))
+
+    for number, ((name, request_id), header, sent) in enumerate(answers):
+        assert (name, header, request_id) == (str(number), str(number), sent)
+
+
+def test_calls_stream(calls):
+    """Parts are chunks, beside other calls."""
+    order = {"name": "n", "parts": ["a", "b", "c"]}
+    with ChunkReader(calls.port, "/predictions/calls", order) as client:
+        _, headers = client.head()
+
+        assert client.chunks()[:3] == [b"a", b"b", b"c"]
+        assert headers["transfer-encoding"] == "chunked"
+
+
+def test_failures_are_of_one_request(calls):
+    """A call that raises is answered as a failure; one that runs beside it is not touched."""
+    with ThreadPoolExecutor(2) as pool:
+        bad = pool.submit(calls.predict, "calls", {"name": "bad", "do": "fail"})
+        good = pool.submit(calls.predict, "calls", {"name": "good"})
+
+        assert bad.result().status_code == 503
+        assert good.result().status_code == 200
+
+
+def test_the_response_timeout_is_enforced(calls, tmp_path):
+    """A call that takes too long is cancelled and answered 500; the worker lives on (TorchServe: neither)."""
+    file = tmp_path / "notes"
+    worker = calls.describe("calls")["workers"][0]["pid"]
+    answer = calls.predict("calls", {"name": "slow", "do": "hang", "notes": str(file)})
+
+    assert (answer.status_code, answer.json()["message"]) == (500, "Worker died.")
+    assert wait_until(file.exists, "the call is cancelled")
+    assert calls.predict("calls", {"name": "next"}).status_code == 200
+    assert calls.describe("calls")["workers"][0]["pid"] == worker
+
+
+def test_a_client_that_leaves_cancels_its_call(calls, tmp_path):
+    """At once, not when the call would have ended."""
+    file = tmp_path / "notes"
+    order = {"name": "n", "parts": ["a"], "do": "hang", "notes": str(file)}
+    with ChunkReader(calls.port, "/predictions/calls", order) as client:
+        client.head()
+        assert client.chunk() == b"a"
+
+    assert wait_until(file.exists, "the call is cancelled")
+
+
+def test_nothing_is_left_behind(calls):
+    """When all is answered the server holds no batch in flight (fix of a leak of TorchServe)."""
+    wait_until(
+        lambda: calls.metric("modelserver_batches_in_flight", model_name="calls") == 0, "all is answered"
+    )
+    assert calls.metric("modelserver_queue_requests", model_name="calls") == 0
+
+
+def test_one_way_at_a_time(register):
+    """Continuous batching and an asynchronous handler exclude each other: the registration says so."""
+    answer = register("both", "meeting", "asyncCommunication: true", "continuousBatching: true")
+
+    assert answer.status_code == 400
+    assert "continuousBatching and asyncCommunication exclude each other" in answer.json()["message"]
+
+
+# What is written about them
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ("Continuous batching", "continuousBatching: true\nbatchSize: 2"),
+        ("Asynchronous handlers", "asyncCommunication: true"),
+    ],
+)
+def test_the_handlers_of_the_guide(shared_server, tmp_path, section, line):
+    """docs/handlers.md: what these sections show counts down in parts, for several clients."""
+    name = section.split()[0].lower()
+    (tmp_path / "model-config.yaml").write_text(line + "\n")
+    (tmp_path / "countdown.py").write_text(examples_under(section)[0])
+    config = ArchiveConfig(name, str(tmp_path / "countdown.py"), "1.0")
+    store = shared_server.settings["model_store"]
+    build_archive(replace(config, config_file=tmp_path / "model-config.yaml", export_path=store))
+    shared_server.registered(f"{name}.mar")
+    clients = [ChunkReader(shared_server.port, f"/predictions/{name}", count) for count in (3, 5, 2)]
+    chunks = [(client.head(), client.chunks())[1] for client in clients]
+    for client in clients:
+        client.close()
+
+    assert chunks == [[b"%d\n" % n for n in range(count, 0, -1)] for count in (3, 5, 2)]

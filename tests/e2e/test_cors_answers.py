@@ -1,0 +1,55 @@
+"""CORS over real sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+PAGE = "https://page.example"
+ORIGIN, METHODS = "access-control-allow-origin", "access-control-allow-methods"
+
+
+@pytest.mark.parametrize("front_ends", [1, 2])
+def test_every_answer_says_it(start_server: Any, front_ends: int) -> None:
+    """Hot routes, all other routes, errors and what is no HTTP; once each (reference 4.4)."""
+    server = start_server(
+        cors_allowed_origin=PAGE,
+        cors_allowed_methods="GET, POST, OPTIONS",
+        frontend_processes=front_ends,
+        load_models="echo.mar",
+        default_workers_per_model=1,
+    )
+    server.wait_ready("echo")
+    answers = [
+        server.predict("echo", b"x"),
+        server.predict("nowhere", b"x"),
+        server.predict("echo", b"x" * 7_000_000),
+        server.inference.get("/ping"),
+        server.inference.get("/nowhere"),
+        server.inference.get("/ping", headers={"x": "y" * 70_000}),
+        server.management.get("/models"),
+        server.metrics.get("/metrics"),
+    ]
+    assert [answer.status_code for answer in answers] == [200, 404, 413, 200, 404, 431, 200, 200]
+    assert [answer.headers.get_list(ORIGIN) for answer in answers] == [[PAGE]] * len(answers)
+    assert {answer.headers[METHODS] for answer in answers} == {"GET, POST, OPTIONS"}
+
+    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+    for path in ("/predictions/echo", "/nowhere"):
+        preflight = server.inference.request("OPTIONS", path, headers=asked)
+        assert (preflight.status_code, preflight.content) == (200, b"")
+        assert preflight.headers[ORIGIN] == PAGE
+    described = server.inference.request("OPTIONS", "/predictions/echo")
+    assert "paths" in described.json()
+
+
+def test_nothing_is_said_by_default(shared_server: Any) -> None:
+    """Without the keys answers say nothing, and OPTIONS means what it means without browsers (F65)."""
+    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+    answers = [
+        shared_server.inference.get("/ping", headers={"Origin": PAGE}),
+        shared_server.inference.request("OPTIONS", "/", headers=asked),
+    ]
+    assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
+    assert "paths" in answers[1].json()

@@ -1,0 +1,177 @@
+"""Workers that are several processes, on the CPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from serving import Home, Server, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Sums what all ranks have, by the means of the standard library.
+SUMMING = """
+import json, os
+from multiprocessing.connection import Client, Listener
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+
+
+class Handler:
+    def initialize(self, context):
+        self.config = context.model_yaml_config["handler"]
+        if self.config.get("fails") == rank:
+            raise ValueError("nothing to do here")
+        if rank == 0:
+            with Listener(address) as listener:
+                self.others = [listener.accept() for _ in range(size - 1)]
+        else:
+            self.others = [self.meet()]
+
+    def meet(self):
+        while True:
+            try:
+                return Client(address)
+            except ConnectionRefusedError:
+                pass
+
+    def handle(self, data, context):
+        bodies = [bytes(row["body"]).decode() for row in data]
+        for body in bodies:
+            if body == f"rank {rank} leaves":
+                os._exit(3)
+        own = [(rank + 1) * int(body) if body.isdigit() else 0 for body in bodies]
+        if rank:
+            self.others[0].send(own)
+        else:
+            own = [sum(parts) for parts in zip(own, *(other.recv() for other in self.others))]
+        print(f"rank {rank} had {bodies[0][:9]}")
+        gpu = context.system_properties["gpu_id"]
+        return [json.dumps({"sum": value, "ranks": size, "gpu": gpu}) for value in own]
+"""
+
+REDUCING = """
+import torch
+import torch.distributed as dist
+
+
+class Handler:
+    def initialize(self, context):
+        dist.init_process_group("gloo")
+
+    def handle(self, data, context):
+        values = torch.tensor([float(bytes(row["body"])) * (dist.get_rank() + 1) for row in data])
+        dist.all_reduce(values)
+        return values.tolist()
+"""
+
+CONFIG = """
+deviceType: cpu
+minWorkers: 1
+maxWorkers: 1
+batchSize: 4
+parallelType: tp
+torchrun: {{nproc-per-node: {processes}, OMP_NUMBER_THREADS: 1}}
+handler: {{fails: {fails}}}
+"""
+
+
+def pack(store: Path, name: str, code: str, config: str) -> None:
+    """An archive in the store."""
+    folder = store.parent / name
+    folder.mkdir()
+    (folder / "own.py").write_text(code)
+    (folder / "model-config.yaml").write_text(config)
+    build_archive(
+        ArchiveConfig(
+            name,
+            str(folder / "own.py"),
+            "1.0",
+            export_path=store,
+            config_file=str(folder / "model-config.yaml"),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose store has workers of two and three processes."""
+    store = tmp_path_factory.mktemp("distributed") / "store"
+    store.mkdir()
+    pack(store, "two", SUMMING, CONFIG.format(processes=2, fails="null"))
+    pack(store, "three", SUMMING, CONFIG.format(processes=3, fails="null"))
+    pack(store, "broken", SUMMING, CONFIG.format(processes=3, fails="1"))
+    pack(store, "gloo", REDUCING, CONFIG.format(processes=2, fails="null"))
+    home = Home(tmp_path_factory.mktemp("home"))
+    with serving(Server(home, store, settings={"initial_distribution_port": 0})) as server:
+        yield server
+
+
+def test_ranks_compute_together(server: Server) -> None:
+    """A worker of three processes is one worker; each rank has its part in the answer of rank 0."""
+    server.registered("three.mar")
+    assert len(server.workers()) == 3
+    assert len(server.describe("three")["workers"]) == 1
+
+    answers = [server.predict("three", str(number).encode()) for number in range(5)]
+
+    assert [answer.json() for answer in answers] == [
+        {"sum": 6 * number, "ranks": 3, "gpu": None} for number in range(5)
+    ]
+    assert server.predict("three", b"x" * 3_000_000).json()["sum"] == 0
+    wait_until(lambda: "rank 2 had 4" in server.home.log("model_log.log"), "the last rank's output")
+    server.unregister("three")
+    assert server.workers() == []
+
+
+def test_the_end_of_a_rank_ends_the_worker(server: Server) -> None:
+    """A rank that dies takes the batch and its worker with it; a new one takes its place (F39)."""
+    server.registered("two.mar")
+    before = {process.pid for process in server.workers()}
+    answer = server.predict("two", b"rank 1 leaves")
+
+    # Rank 0 may notice that its neighbour is gone, and fail, before the server does.
+    assert (answer.status_code, answer.json()["message"]) in [
+        (500, "Worker died."),
+        (503, "Prediction failed"),
+    ]
+    wait_until(lambda: not before & {process.pid for process in server.workers()}, "both are gone")
+    server.wait_ready("two")
+    after = {process.pid for process in server.workers()}
+    assert len(after) == 2
+    assert not before & after
+    assert server.predict("two", b"7").json()["sum"] == 21
+
+    os.kill(max(after), signal.SIGKILL)
+    wait_until(lambda: not after & {process.pid for process in server.workers()}, "both are gone")
+    server.wait_ready("two")
+    assert server.predict("two", b"7").json()["sum"] == 21
+    assert "which was killed by SIGKILL. Worker disconnected." in server.home.log()
+    server.unregister("two")
+
+
+def test_a_rank_that_cannot_load(server: Server) -> None:
+    """The registration is refused with the rank and its reason, and nothing is left (F40)."""
+    answer = server.register("broken.mar")
+
+    assert answer.status_code == 500
+    assert "Rank 1: " in answer.json()["message"]
+    assert "nothing to do here" in answer.json()["message"]
+    assert server.workers() == []
+
+
+@pytest.mark.slow
+def test_all_reduce(server: Server) -> None:
+    """torch.distributed finds its variables: two processes reduce over gloo."""
+    server.registered("gloo.mar")
+    answers = [server.predict("gloo", str(number).encode()).json() for number in (0, 1, 2.5)]
+
+    assert answers == [0.0, 3.0, 7.5]
+    server.unregister("gloo")

@@ -1,0 +1,48 @@
+"""Explanations: routes, keys, and batches of several requests (reference 6.1)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def server(shared_server):
+    """A server with a model that says what it was asked for, in batches of up to four."""
+    return shared_server.registered("explains.mar", batch_size=4, max_batch_delay=1000)
+
+
+def test_v1_answers_explanations(server):
+    """``:explain`` answers under ``explanations``, ``:predict`` under ``predictions``."""
+    body = {"instances": [1, 2, 3, 4]}
+    explained = server.inference.post("/v1/models/explains:explain", json=body).json()
+    predicted = server.inference.post("/v1/models/explains:predict", json=body).json()
+
+    assert list(explained) == ["message", "batchId", "explanations"]
+    assert explained["explanations"] == [
+        {"asked": ["True"], "row": row, "at_once": 4} for row in (1, 2, 3, 4)
+    ]
+    assert predicted["predictions"][0]["asked"] == ["False"]
+
+
+def test_explanations_route(server):
+    """``/explanations`` sets the header that handlers ask for."""
+    answer = server.inference.post("/explanations/explains", json=5)
+
+    assert answer.json()["asked"] == ["True"]
+
+
+def test_explanations_and_predictions_share_no_batch(server):
+    """Asked at the same time, each kind is batched with its own."""
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(server.inference.post, f"/{verb}/explains", json=number)
+            for number in range(4)
+            for verb in ("explanations", "predictions")
+        ]
+    answers = [future.result().json() for future in asked]
+
+    assert [answer["asked"] for answer in answers] == [["True"], ["False"]] * 4
+    assert [answer["row"] for answer in answers] == [number for number in range(4) for _ in range(2)]
+    assert max(answer["at_once"] for answer in answers) > 1

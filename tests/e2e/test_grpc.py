@@ -1,0 +1,520 @@
+"""TorchServe's gRPC services, health, reflection, limits and the end of a server (reference 20)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_client import (
+    INFERENCE,
+    MANAGEMENT,
+    PATIENCE,
+    channel,
+    ending,
+    grpc_server,
+    manage,
+    predict,
+    stub,
+)
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from serving import ROOT, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.grpc.messages import message
+
+SERVICES = {
+    f"{INFERENCE}InferenceAPIsService",
+    "inference.GRPCInferenceService",
+    "org.pytorch.serve.grpc.openinference.GRPCInferenceService",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1alpha.ServerReflection",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_store):
+    """``echo``, ``fields``, ``obey`` and ``summing``, which has sequences; a queue of 2, messages of at most
+    100 000 bytes.
+    """
+    home = tmp_path_factory.mktemp("grpc")
+    config = home / "sequences.yaml"
+    config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n")
+    code = str(ROOT / "tests" / "e2e" / "model_code" / "sums.py")
+    store = home / "store"
+    shutil.copytree(model_store, store)
+    build_archive(ArchiveConfig("summing", code, "1.0", export_path=store, config_file=config))
+    with serving(grpc_server(home, store, job_queue_size=2, max_request_size=100000)) as server:
+        for name in ("echo", "fields", "obey", "summing"):
+            server.registered(f"{name}.mar")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def inference(server):
+    """TorchServe's inference service."""
+    with channel(server, "inference") as to:
+        yield stub(to, f"{INFERENCE}InferenceAPIsService")
+
+
+@pytest.fixture(scope="module")
+def management(server):
+    """TorchServe's management service."""
+    with channel(server, "management") as to:
+        yield stub(to, f"{MANAGEMENT}ManagementAPIsService")
+
+
+def order(do, **fields):
+    """A request that tells ``obey`` what to do."""
+    return predict("obey", body=json.dumps({"do": do, **fields}).encode())
+
+
+def sleeping(inference, seconds):
+    """A call that keeps ``obey`` busy."""
+    return inference.Predictions.future(order("sleep", seconds=seconds), timeout=PATIENCE)
+
+
+def wait_busy(server, batches):
+    """Until the worker of ``obey`` has so many: one that it computes, and the next."""
+    wait_until(
+        lambda: server.metric("modelserver_batches_in_flight", model_name="obey") == batches, "obey is busy"
+    )
+
+
+def occupied(server, inference, seconds):
+    """Two calls; whatever comes after them waits in the queue."""
+    calls = [sleeping(inference, seconds)]
+    wait_busy(server, 1)
+    calls.append(sleeping(inference, 0))
+    wait_busy(server, 2)
+    return calls
+
+
+# Predictions
+
+
+def test_ping(inference):
+    """The text of the status, as REST prints it."""
+    answer = inference.Ping(message("google.protobuf.Empty")(), timeout=PATIENCE)
+
+    assert answer.health == '{\n  "status": "Healthy"\n}'
+
+
+def test_prediction(server, inference):
+    """What the handler gets are bytes under the names of the map, and no headers but their types."""
+    answer = inference.Predictions(predict("echo", data=b"\xff\x00"), timeout=PATIENCE)
+    assert answer.prediction == b"\xff\x00"
+    assert not answer.HasField("status")
+
+    server.registered("saw.mar")
+    seen = json.loads(inference.Predictions(predict("saw", any=b"{}"), timeout=PATIENCE).prediction)
+    assert seen == {"saw": "{'any': bytearray(b'{}')}"}
+    server.unregister("saw")
+
+
+def test_versions(server, inference):
+    """A version that is named counts."""
+    assert inference.Predictions(predict("echo", "1.0", data=b"x"), timeout=PATIENCE).prediction == b"x"
+
+
+def test_refusals(server, inference, management):
+    """What no queue takes is INTERNAL, with TorchServe's texts."""
+    assert ending(lambda: inference.Predictions(predict("no"), timeout=PATIENCE)) == (
+        "INTERNAL",
+        "Model not found: no\norg.pytorch.serve.archive.model.ModelNotFoundException",
+    )
+    assert ending(lambda: inference.Predictions(predict("echo", "9"), timeout=PATIENCE)) == (
+        "INTERNAL",
+        (
+            "Model version: 9 does not exist for model: echo\n"
+            "org.pytorch.serve.archive.model.ModelVersionNotFoundException"
+        ),
+    )
+    assert ending(lambda: inference.Predictions(predict(""), timeout=PATIENCE)) == (
+        "INTERNAL",
+        "Parameter model_name is required.\nBadRequestException.()",
+    )
+    management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="idle"), timeout=PATIENCE)
+    code, text = ending(lambda: inference.Predictions(predict("idle"), timeout=PATIENCE))
+    assert code == "INTERNAL"
+    assert text.startswith('Model "idle" has no worker to serve inference request.')
+    assert text.endswith("\nInternalServerException.()")
+    server.unregister("idle")
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "text"),
+    [
+        ({"do": "raise"}, "UNAVAILABLE", "Prediction failed"),
+        ({"do": "predict_error", "text": "no such page", "code": 404}, "NOT_FOUND", "no such page"),
+        ({"do": "predict_error", "text": "wrong", "code": 400}, "INVALID_ARGUMENT", "wrong"),
+        ({"do": "predict_error", "text": "teapot", "code": 418}, "FAILED_PRECONDITION", "teapot"),
+        ({"do": "memory"}, "INTERNAL", "Out of resources"),
+    ],
+    ids=["exception", "404", "400", "418", "memory"],
+)
+def test_failures(inference, asked, code, text):
+    """A handler's failure has the code that stands for its HTTP status."""
+    fields = dict(asked)
+    found = ending(lambda: inference.Predictions(order(fields.pop("do"), **fields), timeout=PATIENCE))
+
+    assert found == (code, f"{text}\norg.pytorch.serve.http.InternalServerException")
+
+
+def test_full_queue(server, inference):
+    """A full queue is INTERNAL, like all that is refused (TorchServe's table)."""
+    first = occupied(server, inference, 0.6)
+    waiting = [sleeping(inference, 0) for _ in range(2)]
+    server.wait_pending("obey", 2)
+
+    code, text = ending(lambda: inference.Predictions(order("nothing"), timeout=PATIENCE))
+
+    assert code == "INTERNAL"
+    assert text.startswith('Model "obey" has no worker')
+    assert [call.result().prediction != b"" for call in (*first, *waiting)] == [True] * 4
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+def test_who_does_not_wait_leaves_the_queue(server, inference, how):
+    """A call that is cancelled, or whose deadline passes, takes its request out of the queue (F33, F37)."""
+    names = ("modelserver_cancelled_total", "modelserver_expired_total")
+    before = sum(server.metric(name, model_name="obey") for name in names)
+    running, _ = occupied(server, inference, 0.8)
+    call = inference.Predictions.future(order("nothing"), timeout=0.2 if how == "late" else PATIENCE)
+    server.wait_pending("obey", 1)
+    if how == "cancelled":
+        call.cancel()
+    else:
+        assert ending(call.result)[0] == "DEADLINE_EXCEEDED"
+    server.wait_pending("obey", 0)
+
+    assert not running.done()
+    assert sum(server.metric(name, model_name="obey") for name in names) == before + 1
+    running.result()
+
+
+def test_wrong_bytes(server, inference):
+    """A message that is none, and a name that is no text, are the client's fault (F11)."""
+    assert ending(lambda: inference.Predictions(b"\xff\xff\xff", timeout=PATIENCE))[0] == "INVALID_ARGUMENT"
+    assert (
+        ending(lambda: inference.Predictions(b"\x0a\x02\xff\xfe", timeout=PATIENCE))[0] == "INVALID_ARGUMENT"
+    )
+
+
+def test_too_large(inference):
+    """A message above max_request_size is RESOURCE_EXHAUSTED; one below it is served (F11)."""
+    call = lambda size: inference.Predictions(predict("echo", data=b"x" * size), timeout=PATIENCE)  # noqa: E731
+
+    assert len(call(90000).prediction) == 90000
+    assert ending(lambda: call(100001))[0] == "RESOURCE_EXHAUSTED"
+
+
+def test_many_at_once(inference):
+    """Every caller gets its own answer (F23)."""
+    with ThreadPoolExecutor(2) as pool:
+        texts = [str(number).encode() for number in range(60)]
+        answers = pool.map(lambda t: inference.Predictions(predict("echo", data=t), timeout=PATIENCE), texts)
+
+        assert [answer.prediction for answer in answers] == texts
+
+
+# Streams
+
+
+def test_stream(inference):
+    """The parts are messages; a handler without parts answers with one, and the stream ends."""
+    answers = inference.StreamPredictions(predict("fields", parts=b"3"), timeout=PATIENCE)
+    assert [answer.prediction for answer in answers] == [b"part 0", b"part 1", b"part 2", b"last"]
+
+    (answer,) = inference.StreamPredictions(predict("fields", b=b"", a=b""), timeout=PATIENCE)
+    assert answer.prediction == b"a,b"
+
+
+def test_stream_that_fails(inference):
+    """What came before the failure is there, and the status says what went wrong."""
+    answers = inference.StreamPredictions(predict("fields", parts=b"1", fail=b""), timeout=PATIENCE)
+
+    assert next(answers).prediction == b"part 0"
+    assert ending(lambda: next(answers))[0] == "UNAVAILABLE"
+
+
+def test_stream_that_is_left(inference, tmp_path):
+    """A handler that answers in parts is told that its client is gone (F37)."""
+    notes = tmp_path / "gone"
+    asked = predict("fields", endless=str(notes).encode())
+    answers = inference.StreamPredictions(asked, timeout=PATIENCE)
+    assert next(answers).prediction == b"again"
+    answers.cancel()
+
+    wait_until(notes.exists, "the handler is told")
+
+
+def asking(model, *orders, sequence=None):
+    """Requests of one conversation."""
+    for each in orders:
+        asked = predict(model, body=json.dumps(each).encode())
+        if sequence is not None:
+            asked.sequence_id = sequence
+        yield asked
+
+
+def test_conversation(inference):
+    """The requests of a stream are steps of the sequence that they name, and answers name it too."""
+    steps = [{"add": 1}, {"add": 2}, {"add": 3}]
+    answers = list(inference.StreamPredictions2(asking("summing", *steps, sequence="mine"), timeout=PATIENCE))
+
+    assert [answer.sequence_id for answer in answers] == ["mine"] * 3
+    assert [json.loads(answer.prediction)["seen"] for answer in answers] == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_conversation_without_a_name(inference):
+    """A sequence that the client does not name gets a name, which the answer tells."""
+    (answer,) = inference.StreamPredictions2(asking("summing", {"add": 1}), timeout=PATIENCE)
+
+    assert answer.sequence_id.startswith("ts-seq-")
+    assert json.loads(answer.prediction)["id"] == answer.sequence_id
+
+
+def test_failures_in_a_conversation(inference):
+    """A failure is an answer with a status, and the next request is served."""
+    orders = [{"raise": True}, {"add": 5}]
+    failed, served = inference.StreamPredictions2(
+        asking("summing", *orders, sequence="unlucky"), timeout=PATIENCE
+    )
+    assert failed.status.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    assert failed.status.message.startswith("Prediction failed")
+    assert failed.sequence_id == served.sequence_id == "unlucky"
+    assert not served.HasField("status")
+
+    (unknown,) = inference.StreamPredictions2(asking("nobody", {}), timeout=PATIENCE)
+    assert unknown.status.code == grpc.StatusCode.INTERNAL.value[0]
+    assert list(inference.StreamPredictions2(iter(()), timeout=PATIENCE)) == []
+
+
+# Management
+
+
+def test_managing_a_model(management):
+    """A model is registered, described, scaled, listed and unregistered, with REST's texts."""
+    answer = management.RegisterModel(
+        manage("RegisterModel", url="echo.mar", model_name="m", initial_workers=1, synchronous=True),
+        timeout=PATIENCE,
+    )
+    assert answer.msg == 'Model "m" Version: 1.0 registered with 1 initial workers'
+    described = management.DescribeModel(manage("DescribeModel", model_name="m"), timeout=PATIENCE).msg
+    assert described.startswith('[\n  {\n    "modelName": "m",\n    "modelVersion": "1.0",')
+    assert json.loads(described)[0]["workers"][0]["status"] == "READY"
+    scaled = management.ScaleWorker(
+        manage("ScaleWorker", model_name="m", min_worker=2, synchronous=True), timeout=PATIENCE
+    )
+    assert scaled.msg == "Workers scaled to 2 for model: m"
+    later = management.ScaleWorker(manage("ScaleWorker", model_name="m"), timeout=PATIENCE)
+    assert later.msg == "Processing worker updates..."
+    default = management.SetDefault(
+        manage("SetDefault", model_name="m", model_version="1.0"), timeout=PATIENCE
+    )
+    assert default.msg == 'Default version successfully updated for model "m" to "1.0"'
+    gone = management.UnregisterModel(manage("UnregisterModel", model_name="m"), timeout=PATIENCE)
+    assert gone.msg == 'Model "m" unregistered'
+
+
+def test_registering_without_waiting(server, management):
+    """Other than over REST nobody waits for workers unless asked to."""
+    asked = manage("RegisterModel", url="echo.mar", model_name="soon", initial_workers=1)
+
+    assert management.RegisterModel(asked, timeout=PATIENCE).msg == "Processing worker updates..."
+    server.wait_ready("soon")
+    server.unregister("soon")
+
+
+def test_list(server, management):
+    """Without a limit it is that of 100 (TorchServe's list is empty then); pages work as over REST."""
+    names = lambda **asked: [  # noqa: E731
+        each["modelName"]
+        for each in json.loads(management.ListModels(manage("ListModels", **asked), timeout=PATIENCE).msg)[
+            "models"
+        ]
+    ]
+
+    assert names() == sorted(names())
+    assert set(names()) >= {"echo", "fields", "obey", "summing"}
+    assert names(limit=1, next_page_token=1) == names()[1:2]
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "code", "text"),
+    [
+        ("DescribeModel", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
+        ("DescribeModel", {}, "NOT_FOUND", "Model not found: "),
+        ("ScaleWorker", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
+        (
+            "ScaleWorker",
+            {"model_name": "echo", "min_worker": 3, "max_worker": 1},
+            "INVALID_ARGUMENT",
+            "max_worker cannot be less than min_worker.",
+        ),
+        ("RegisterModel", {}, "INVALID_ARGUMENT", "Parameter url is required."),
+        ("RegisterModel", {"url": "no.mar"}, "NOT_FOUND", "Model not found at: no.mar"),
+        ("RegisterModel", {"url": "http://127.0.0.1/m.mar"}, "NOT_FOUND", "Given URL"),
+        ("RegisterModel", {"url": "echo.mar"}, "UNKNOWN", "Model version 1.0 is already registered"),
+        ("UnregisterModel", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
+        (
+            "SetDefault",
+            {"model_name": "echo", "model_version": "9"},
+            "NOT_FOUND",
+            "Model version 9 does not exist for model echo",
+        ),
+    ],
+)
+def test_management_errors(management, method, fields, code, text):
+    """Each has its code, and TorchServe's class on the second line; allowed_urls is enforced."""
+    found, details = ending(lambda: getattr(management, method)(manage(method, **fields), timeout=PATIENCE))
+
+    assert found == code
+    assert details.startswith(text)
+    assert re.fullmatch(r"org\.pytorch\.serve\.\S+Exception", details.splitlines()[-1])
+
+
+def test_workers_that_do_not_start(management):
+    """A registration that waits for workers tells why there are none, as INTERNAL, and leaves nothing."""
+    asked = manage("RegisterModel", url="syntax.mar", initial_workers=1, synchronous=True)
+
+    code, text = ending(lambda: management.RegisterModel(asked, timeout=PATIENCE))
+
+    assert code == "INTERNAL"
+    assert text.startswith("Failed to start workers for model syntax version: 1.0")
+    assert "SyntaxError" in text
+    assert (
+        ending(
+            lambda: management.DescribeModel(manage("DescribeModel", model_name="syntax"), timeout=PATIENCE)
+        )[0]
+        == "NOT_FOUND"
+    )
+
+
+def test_registration_is_finished(server, management):
+    """A client that stops waiting does not stop the registration that it began."""
+    asked = manage(
+        "RegisterModel", url="slow_start.mar", model_name="slow", initial_workers=1, synchronous=True
+    )
+
+    assert ending(lambda: management.RegisterModel(asked, timeout=0.3))[0] == "DEADLINE_EXCEEDED"
+    server.wait_ready("slow")
+    server.unregister("slow")
+
+
+# Health, reflection, logs
+
+
+@pytest.mark.parametrize("side", ["inference", "management"])
+def test_health(server, side):
+    """The server and each model have their state; what nobody knows is NOT_FOUND."""
+    check = message("grpc.health.v1.HealthCheckRequest")
+    with channel(server, side) as to:
+        health = stub(to, "grpc.health.v1.Health")
+        for name in ("", "echo", "grpc.health.v1.Health"):
+            assert health.Check(check(service=name), timeout=PATIENCE).status == 1
+        assert ending(lambda: health.Check(check(service="no"), timeout=PATIENCE))[0] == "NOT_FOUND"
+
+
+def test_watching(server):
+    """Who watches a model is told of each change: unknown, there, gone again."""
+    with channel(server, "inference") as to:
+        watched = stub(to, "grpc.health.v1.Health").Watch(
+            message("grpc.health.v1.HealthCheckRequest")(service="watched"), timeout=PATIENCE
+        )
+        assert next(watched).status == 3
+        server.registered("echo.mar", model_name="watched")
+        assert next(watched).status == 1
+        server.unregister("watched")
+        assert next(watched).status == 3
+        watched.cancel()
+
+
+def test_reflection(server):
+    """Clients can ask for all services and their messages, without the protos."""
+    with channel(server, "inference") as to:
+        found = ProtoReflectionDescriptorDatabase(to)
+        assert set(found.get_services()) == SERVICES
+        pool = DescriptorPool(found)
+        method = pool.FindServiceByName("inference.GRPCInferenceService").methods_by_name["ModelInfer"]
+        assert method.input_type.fields_by_name["raw_input_contents"].number == 7
+        assert (
+            pool.FindMessageTypeByName(f"{INFERENCE}PredictionResponse").fields_by_name["status"].number == 3
+        )
+
+
+def test_traces(server, inference):
+    """A call is a line in the access log, with its code, and counts like an answer over HTTP."""
+    good, bad = server.metric("Requests2XX"), server.metric("Requests4XX")
+    inference.Predictions(predict("echo", data=b"x"), timeout=PATIENCE)
+    ending(lambda: inference.Predictions(order("predict_error", text="x", code=404), timeout=PATIENCE))
+
+    line = r'/127\.0\.0\.1:\d+ "gRPC \S+InferenceAPIsService/Predictions HTTP/2\.0" {} \d+'
+    wait_until(lambda: re.search(line.format(5), server.home.log("access_log.log")), "the call is logged")
+    assert re.search(line.format(0), server.home.log("access_log.log"))
+    # Each look at the metrics is an answer too.
+    assert server.metric("Requests2XX") > good + 1
+    assert server.metric("Requests4XX") == bad + 1
+
+
+# Servers of their own
+
+
+def test_model_api_off(tmp_path, model_store):
+    """Without the model API registering is PERMISSION_DENIED, and scaling is not."""
+    made = grpc_server(tmp_path, model_store, enable_model_api="false")
+    with serving(made) as server, channel(server, "management") as to:
+        management = stub(to, f"{MANAGEMENT}ManagementAPIsService")
+        register = manage("RegisterModel", url="echo.mar")
+        denied = ("PERMISSION_DENIED", "Model API disabled")
+        assert ending(lambda: management.RegisterModel(register, timeout=PATIENCE)) == denied
+        gone = manage("UnregisterModel", model_name="echo")
+        assert ending(lambda: management.UnregisterModel(gone, timeout=PATIENCE)) == denied
+        assert (
+            ending(
+                lambda: management.ScaleWorker(manage("ScaleWorker", model_name="echo"), timeout=PATIENCE)
+            )[0]
+            == "NOT_FOUND"
+        )
+
+
+def test_stopping(tmp_path, model_store):
+    """A server that stops answers what it has, ends streams that only wait, and takes no more (F49)."""
+    with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
+        server.registered("obey.mar")
+        inference = stub(to, f"{INFERENCE}InferenceAPIsService")
+        watched = stub(to, "grpc.health.v1.Health").Watch(
+            message("grpc.health.v1.HealthCheckRequest")(), timeout=PATIENCE
+        )
+        assert next(watched).status == 1
+        left = threading.Event()
+        idle = inference.StreamPredictions2(iter(left.wait, True), timeout=PATIENCE)
+        running = sleeping(inference, 0.5)
+        wait_busy(server, 1)
+        server.terminate()
+
+        assert [state.status for state in watched] == [2]
+        assert list(idle) == []
+        left.set()
+        assert running.result().prediction
+        assert server.process.wait(PATIENCE) == 0
+        assert (
+            ending(lambda: inference.Ping(message("google.protobuf.Empty")(), timeout=1))[0] == "UNAVAILABLE"
+        )
+
+
+def test_taken_port(server, home, model_store):
+    """A port that is taken stops the start, with the settings that say so (F56)."""
+    port = server.settings["grpc_inference_port"]
+    other = grpc_server(home.path, model_store, grpc_inference_port=port)
+    done = home.run("--start", "--foreground", "--ts-config", home.write_config(other.settings))
+
+    assert done.returncode == 1
+    where = f"grpc_inference_address=127.0.0.1, grpc_inference_port={port}"
+    assert f"Cannot listen on {where}: Address already in use" in done.stdout

@@ -1,0 +1,100 @@
+"""gRPC over TLS, and with tokens (reference 3.3, 16)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import grpc
+import pytest
+from grpc_client import INFERENCE, MANAGEMENT, PATIENCE, ending, grpc_server, manage, predict, stub
+from serving import serving
+
+from modelserver.grpc.messages import message
+
+throwaway = pytest.importorskip("modelserver.tls.throwaway", reason="cryptography is not installed")
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    """One for this machine, signed by itself."""
+    return throwaway.make_certificate({"127.0.0.1"})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_store, certificate):
+    """A server that asks for tokens, and speaks gRPC over TLS alone."""
+    folder = tmp_path_factory.mktemp("secured")
+    (folder / "chain.pem").write_bytes(certificate.chain)
+    (folder / "key.pem").write_bytes(certificate.key)
+    settings = {
+        "enable_grpc_ssl": "true",
+        "certificate_file": folder / "chain.pem",
+        "private_key_file": folder / "key.pem",
+        "token_authorization": "always",
+        "load_models": "echo.mar",
+        "default_workers_per_model": 1,
+    }
+    with serving(grpc_server(folder, model_store, **settings)) as started:
+        yield started
+
+
+@pytest.fixture
+def tokens(server):
+    """Scope to a header that opens it."""
+    kept = json.loads((server.home.path / "key_file.json").read_text())
+    return {scope: (("authorization", f"Bearer {entry['key']}"),) for scope, entry in kept.items()}
+
+
+@pytest.fixture
+def connect(server, certificate):
+    """Connections over TLS."""
+    made = []
+
+    def connect(side):
+        credentials = grpc.ssl_channel_credentials(certificate.chain)
+        made.append(grpc.secure_channel(f"127.0.0.1:{server.settings[f'grpc_{side}_port']}", credentials))
+        return made[-1]
+
+    yield connect
+    for each in made:
+        each.close()
+
+
+def test_tokens(connect, tokens):
+    """Each port asks for its own token; without it a call is PERMISSION_DENIED, whatever it asks for."""
+    inference = stub(connect("inference"), f"{INFERENCE}InferenceAPIsService")
+    management = stub(connect("management"), f"{MANAGEMENT}ManagementAPIsService")
+    asked, listed = predict("echo", data=b"x"), manage("ListModels")
+    denied = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
+    opened = inference.Predictions(asked, timeout=PATIENCE, metadata=tokens["inference"])
+
+    assert opened.prediction == b"x"
+    assert "echo" in management.ListModels(listed, timeout=PATIENCE, metadata=tokens["management"]).msg
+    for wrong in (None, tokens["management"], (("authorization", "Bearer x"),)):
+        call = ending(lambda wrong=wrong: inference.Predictions(asked, timeout=PATIENCE, metadata=wrong))
+        assert call == ("PERMISSION_DENIED", denied)
+    wrong = ending(lambda: management.ListModels(listed, timeout=PATIENCE, metadata=tokens["inference"]))
+    assert wrong == ("PERMISSION_DENIED", denied)
+    streamed = inference.StreamPredictions(asked, timeout=PATIENCE)
+    assert ending(lambda: list(streamed)) == ("PERMISSION_DENIED", denied)
+
+
+def test_probes(connect):
+    """Health and readiness are told without a token."""
+    to = connect("inference")
+    check = message("grpc.health.v1.HealthCheckRequest")()
+
+    assert stub(to, "grpc.health.v1.Health").Check(check, timeout=PATIENCE).status == 1
+    ready = message("inference.ServerReadyRequest")()
+    assert stub(to, "inference.GRPCInferenceService").ServerReady(ready, timeout=PATIENCE).ready
+
+
+def test_in_the_clear(server):
+    """Who speaks no TLS gets nothing."""
+    with closing(grpc.insecure_channel(f"127.0.0.1:{server.settings['grpc_inference_port']}")) as to:
+        inference = stub(to, f"{INFERENCE}InferenceAPIsService")
+
+        assert (
+            ending(lambda: inference.Ping(message("google.protobuf.Empty")(), timeout=2))[0] == "UNAVAILABLE"
+        )

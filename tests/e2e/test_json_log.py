@@ -1,0 +1,25 @@
+"""``log_format=json``: every line that the server writes is an object."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_line_is_an_object(start_server, processes):
+    """Start, requests, what handlers print and metrics, from one process and from front ends."""
+    server = start_server(log_format="json", metrics_mode="log", frontend_processes=processes)
+    server.registered("echo.mar")
+    assert server.predict("echo", b"secret payload").status_code == 200
+    server.predict("none")
+    server.stop()
+    logs = {path.name: path.read_text() for path in (server.home.path / "logs").glob("*.log")}
+
+    for name in ("ts_log.log", "access_log.log", "ts_metrics.log", "model_metrics.log"):
+        records = [json.loads(line) for line in logs[name].splitlines()]
+        assert records, name
+        assert all({"time", "level", "logger", "source", "message"} <= record.keys() for record in records)
+    assert '"POST /predictions/echo HTTP/1.1\\" 200' in logs["access_log.log"]
+    assert not any("secret payload" in text for text in logs.values())

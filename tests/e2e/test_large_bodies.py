@@ -1,0 +1,80 @@
+"""Bodies and answers of megabytes, which travel between server and workers in shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from serving import wait_until
+
+SIZE = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Clients that ask at the same time."""
+    with ThreadPoolExecutor(64) as executor:
+        yield executor
+
+
+def marked(number, size=SIZE):
+    """A body like no other, in every 16 bytes of it."""
+    return b"body %10d\n" % number * (size // 16)
+
+
+def ask(server, name, number, size=SIZE):
+    """Status of a prediction, and whether it is an echo of its own body."""
+    body = marked(number, size)
+    answer = server.predict(name, body, headers={"content-type": "application/octet-stream"})
+    return answer.status_code, answer.content == body
+
+
+def arenas(pid):
+    """The shared memory that a process has open, and whether it maps any."""
+    links = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(descriptor))
+    mapped = "memfd:modelserver" in Path(f"/proc/{pid}/maps").read_text()
+    return sum("memfd:modelserver" in link for link in links), mapped
+
+
+def test_each_gets_its_own(shared_server, pool):
+    """64 bodies of 5 MB at the same time, in batches over two workers: each is answered with itself."""
+    shared_server.registered("echo.mar", model_name="large", initial_workers=2, batch_size=4)
+
+    answers = list(pool.map(lambda n: ask(shared_server, "large", n), range(64)))
+
+    assert answers == [(200, True)] * 64
+    assert arenas(shared_server.pid) == (2, False)
+    shared_server.unregister("large")
+    assert arenas(shared_server.pid) == (0, False)
+
+
+def test_sizes_around_the_threshold(shared_server):
+    """Whichever way a body takes, it comes back as it was."""
+    shared_server.registered("echo.mar", model_name="mixed")
+
+    for size in (16, 131_056, 131_072, 131_088, 200_000, 1 << 20):
+        assert ask(shared_server, "mixed", size, size) == (200, True)
+    shared_server.unregister("mixed")
+
+
+def test_worker_killed_with_large_bodies(shared_server, pool):
+    """What the killed worker was computing fails once, all else is answered; its memory is freed (F39)."""
+    shared_server.registered("echo.mar", model_name="mortal", batch_size=2)
+    futures = [pool.submit(ask, shared_server, "mortal", n, 2_000_000) for n in range(60)]
+    wait_until(lambda: sum(future.done() for future in futures) > 5, "the load is on")
+    os.kill(shared_server.describe("mortal")["workers"][0]["pid"], 9)
+
+    answers = [future.result(30) for future in futures]
+
+    failed = [answer for answer in answers if answer != (200, True)]
+    assert len(failed) <= 2
+    assert {status for status, _ in failed} <= {500}
+    assert ask(shared_server, "mortal", 99) == (200, True)
+    assert arenas(shared_server.pid) == (1, False)
+    shared_server.unregister("mortal")

@@ -1,0 +1,115 @@
+"""Where metrics go, and which there are (reference 15)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from serving import Home, Server, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HANDLER = """
+from ts.metrics.metric_type_enum import MetricTypes
+
+def handle(data, context):
+    if data is None:
+        return None
+    context.metrics.get_metric("Words", MetricTypes.COUNTER).add_or_update(2, [context.model_name, "Model"])
+    context.metrics.add_counter("Unlisted", 1)
+    return ["x"] * len(data)
+"""
+LIST = """
+ts_metrics:
+  counter:
+    - {name: Requests2XX, unit: Count, dimensions: [Level, Hostname]}
+  gauge:
+    - {name: CPUUtilization, unit: Percent, dimensions: [Level, Hostname]}
+model_metrics:
+  counter:
+    - {name: Words, unit: count, dimensions: [ModelName, Level]}
+"""
+COLLECTOR = "print('CPUUtilization.Percent:12.5|#Level:Host|#hostname:h,timestamp:1')\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with a handler that counts words."""
+    made = tmp_path / "store"
+    made.mkdir()
+    (tmp_path / "words.py").write_text(HANDLER)
+    build_archive(ArchiveConfig("words", str(tmp_path / "words.py"), "1.0", export_path=made))
+    return made
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> dict[str, object]:
+    """The settings that name a list of metrics and a collector."""
+    (tmp_path / "metrics.yaml").write_text(LIST)
+    (tmp_path / "collect.py").write_text(COLLECTOR)
+    command = f"{tmp_path / 'collect.py'} --gpu 0"
+    return {
+        "metrics_config": tmp_path / "metrics.yaml",
+        "system_metrics_cmd": command,
+        "python": sys.executable,
+    }
+
+
+def test_metrics_of_a_list(tmp_path: Path, store: Path, listed: dict[str, object]) -> None:
+    """``metrics_config`` says what is shown; handlers find its metrics, and ``name[]`` chooses among them."""
+    with serving(Server(Home(tmp_path / "home"), store, settings=listed)) as server:
+        server.registered("words.mar")
+        assert server.predict("words").status_code == 200
+        assert server.predict("words").status_code == 200
+        assert server.metric("Words", ModelName="words", Level="Model") == 4
+        wait_until(lambda: server.metric("CPUUtilization") == 12.5, "the collector was read")
+        text = server.metrics.get("/metrics").text
+        assert "Unlisted" not in text
+        assert "ts_inference_requests_total" not in text
+        chosen = server.metrics.get("/metrics", params={"name[]": ["Words", "Requests2XX"]}).text
+        assert {line.partition("{")[0] for line in chosen.splitlines() if line[0] != "#"} == {
+            "Words",
+            "Requests2XX",
+        }
+
+
+def test_log_mode(tmp_path: Path, store: Path, listed: dict[str, object]) -> None:
+    """In log mode nothing is shown, and the same metrics are lines of the two metrics logs; METRICS_LOCATION
+    moves them.
+    """
+    home = Home(tmp_path / "home", {"METRICS_LOCATION": str(tmp_path / "elsewhere")})
+    with serving(Server(home, store, settings={**listed, "metrics_mode": "log"})) as server:
+        server.registered("words.mar")
+        assert server.predict("words").status_code == 200
+        assert server.metrics.get("/metrics").text == ""
+    server_lines = (tmp_path / "elsewhere" / "ts_metrics.log").read_text().splitlines()
+    model_lines = (tmp_path / "elsewhere" / "model_metrics.log").read_text().splitlines()
+    stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3} - "
+    host = r"\|#hostname:[^,]+,"
+
+    assert any(
+        re.fullmatch(rf"{stamp}Requests2XX.Count:1.0\|#Level:Host{host}timestamp:\d+", x)
+        for x in server_lines
+    )
+    assert any("CPUUtilization.Percent:12.5|#Level:Host|#hostname:" in line for line in server_lines)
+    assert len(model_lines) == 1
+    assert re.fullmatch(
+        rf"{stamp}Words.count:2.0\|#ModelName:words,Level:Model{host}requestID:,timestamp:\d+",
+        model_lines[0],
+    ), model_lines[0]
+
+
+def test_list_that_is_none(tmp_path: Path, store: Path) -> None:
+    """A list that cannot be read stops the start, and says why."""
+    home = Home(tmp_path / "home")
+    (tmp_path / "bad.yaml").write_text("ts_metrics: {timer: []}")
+    config = home.write_config({"metrics_config": tmp_path / "bad.yaml"})
+    done = home.run("--start", "--foreground", "--ncs", "--model-store", store, "--ts-config", config)
+
+    assert done.returncode == 1
+    assert "ts_metrics.timer: one of counter, gauge, histogram is needed" in done.stdout

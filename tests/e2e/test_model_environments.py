@@ -1,0 +1,140 @@
+"""Models with packages and a configuration of their own, installed and read by a real server."""
+
+from __future__ import annotations
+
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from serving import Home, Server, serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HANDLER = """
+import json, sys
+import tiny
+
+def handle(data, context):
+    found = [tiny.ANSWER, sys.prefix != sys.base_prefix, sys.prefix]
+    return None if data is None else [json.dumps(found)] * len(data)
+"""
+SHOWING = """
+import json
+
+def handle(data, context):
+    return None if data is None else [json.dumps(context.model_yaml_config)] * len(data)
+"""
+CONFIG = """
+minWorkers: 1
+maxWorkers: 1
+batchSize: 3
+handler: {profile: false, model_path: "x y", deep: {list: [1, 2.5, yes, ~, [a]]}}
+micro_batching: {micro_batch_size: 2, parallelism: {preprocess: 2, inference: 1}}
+onnx: {providers: [CPUExecutionProvider]}
+my_own: {anything: 1}
+"""
+
+
+def pack(
+    store: Path, name: str, code: str, requirements: str = "", config: str = "", answer: int = 0
+) -> None:
+    """An archive in the store; with an ``answer`` it brings a package ``tiny``."""
+    folder = store.parent / name
+    folder.mkdir()
+    (folder / "own.py").write_text(code)
+    files = {"requirements.txt": requirements, "model-config.yaml": config}
+    for file, text in files.items():
+        (folder / file).write_text(text)
+    wheel = write_wheel(folder, answer) if answer else None
+    build_archive(
+        ArchiveConfig(
+            name,
+            str(folder / "own.py"),
+            "1.0",
+            export_path=store,
+            extra_files=str(wheel) if wheel else None,
+            requirements_file=str(folder / "requirements.txt") if requirements else None,
+            config_file=str(folder / "model-config.yaml") if config else None,
+        )
+    )
+
+
+def write_wheel(folder: Path, answer: int) -> Path:
+    """A package of one module, as little of one as pip takes."""
+    info = "tiny-1.0.dist-info"
+    made = folder / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as wheel:
+        wheel.writestr("tiny.py", f"ANSWER = {answer}\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"tiny.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that installs what its models need."""
+    store = tmp_path_factory.mktemp("packed") / "store"
+    store.mkdir()
+    pack(store, "folder", HANDLER, "--no-index\n./tiny-1.0-py3-none-any.whl\n", answer=1)
+    pack(store, "venv", HANDLER, "--no-index\n./tiny-1.0-py3-none-any.whl\n", "useVenv: true\n", answer=2)
+    pack(store, "failing", HANDLER, "--no-index\nno-such-package-anywhere\n")
+    pack(store, "showing", SHOWING, config=CONFIG)
+    home = Home(
+        tmp_path_factory.mktemp("home"),
+        {"MODELSERVER_CACHE": str(tmp_path_factory.mktemp("cache") / "cache")},
+    )
+    with serving(Server(home, store, settings={"install_py_dep_per_model": "true"})) as server:
+        yield server
+
+
+def test_each_model_has_its_own_packages(server: Server) -> None:
+    """Two models with other packages of one name are served side by side, one in a virtual environment."""
+    server.registered("folder.mar")
+    server.registered("venv.mar")
+    folder, venv = server.predict("folder").json(), server.predict("venv").json()
+
+    assert folder[0] == 1
+    assert venv[:2] == [2, True]
+    assert "/environments/venv-" in venv[2]
+    assert folder[2] != venv[2]
+    log = server.home.log("model_log.log")
+    assert "folder_1.0-pip MODEL_LOG - " in log
+    assert log.count("Successfully installed tiny-1.0") == 2
+    server.unregister("folder")
+    server.unregister("venv")
+
+
+def test_installed_once(server: Server) -> None:
+    """A second registration finds the packages in the cache."""
+    server.registered("folder.mar").unregister("folder")
+    server.registered("folder.mar")
+
+    assert server.predict("folder").json()[0] == 1
+    assert server.home.log("model_log.log").count("folder_1.0-pip MODEL_LOG - Successfully installed") == 1
+    assert "folder 1.0: its packages are there already" in server.home.log()
+    server.unregister("folder")
+
+
+def test_a_failing_installation_takes_the_registration_back(server: Server) -> None:
+    """The answer is TorchServe's, with pip's last lines; unlike there, the model is not left behind."""
+    answer = server.register("failing.mar")
+
+    assert (answer.status_code, answer.json()["type"]) == (400, "ModelException")
+    assert answer.json()["message"].startswith("Custom pip package installation failed for model failing. ")
+    assert "No matching distribution found for no-such-package-anywhere" in answer.json()["message"]
+    assert server.management.get("/models").json() == {"models": []}
+
+
+def test_handlers_get_the_whole_configuration(server: Server) -> None:
+    """What the author wrote reaches the handler untouched, with the keys that the server reads too."""
+    server.registered("showing.mar")
+
+    assert server.predict("showing").json() == yaml.safe_load(CONFIG)
+    assert server.describe("showing")["batchSize"] == 3
+    server.unregister("showing")

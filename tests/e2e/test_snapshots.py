@@ -1,0 +1,160 @@
+"""The state of a server survives its end, however it comes (reference 17)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from serving import Home, Server, serving
+
+from modelserver.models.snapshot_files import SnapshotFolder
+from modelserver.settings.properties import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    StartServer = Callable[..., Server]
+
+
+def snapshot_files(home: Home) -> list[Path]:
+    return sorted((home.path / "logs" / "config").glob("*.cfg"))
+
+
+def kinds(home: Home) -> list[str]:
+    """The kinds of the files in their order."""
+    return [path.stem.partition("-")[2] for path in snapshot_files(home)]
+
+
+def names(server: Server) -> set[str]:
+    return {model["modelName"] for model in server.management.get("/models").json()["models"]}
+
+
+def test_state_survives_a_restart(tmp_path: Path, model_store: Path) -> None:
+    """A server that is stopped and started again serves what it served, as it did; with ``--ncs`` nothing is
+    written or restored.
+    """
+    home = Home(tmp_path / "home")
+    with serving(Server(home, model_store)) as server:
+        server.registered("echo.mar", batch_size=4, max_batch_delay=30, batch_policy="greedy")
+        server.registered("sums.mar", initial_workers=0, handler="sums.py:Sums")
+        assert server.register("none.mar").status_code == 404
+        server.management.get("/models/echo")
+    assert kinds(home) == ["startup", "snapshot", "snapshot", "shutdown"]
+    values = parse(snapshot_files(home)[-1].read_bytes())
+    assert values["model_store"] == str(model_store)
+    state = json.loads(values["model_snapshot"])
+    assert (state["name"], state["modelCount"]) == (snapshot_files(home)[-1].name, 2)
+    with serving(Server(home, model_store, ["--models", "tell.mar"])) as server:
+        server.wait_ready("echo")
+        assert server.predict("echo", b"x").status_code == 200
+        described = server.describe("echo")
+        assert (described["batchSize"], described["maxBatchDelay"]) == (4, 30)
+        assert described["batching"]["policy"] == {"value": "greedy", "source": "snapshot"}
+        assert names(server) == {"echo", "sums", "tell"}
+        line = next(line for line in home.output().splitlines() if "Restoring 2 model versions" in line)
+        assert line.endswith("-shutdown.cfg; also loading, unless they are among them: tell.mar")
+    files = snapshot_files(home)
+    with serving(Server(home, model_store, ["--ncs"])) as server:
+        assert names(server) == set()
+    assert snapshot_files(home) == files
+
+
+def test_given_state(tmp_path: Path, model_store: Path) -> None:
+    """A ``model_snapshot`` in the configuration is restored, with ``--ncs`` too; what has no archive is
+    listed as failed, and the server's health says so (F55).
+    """
+    state = {"models": {name: {"1.0": {"marName": f"{name}.mar", "minWorkers": 1, "maxWorkers": 1}}
+             for name in ("echo", "gone")}}  # fmt: skip
+    settings = {"model_snapshot": json.dumps(state)}
+    with serving(Server(Home(tmp_path), model_store, ["--ncs"], settings)) as server:
+        server.wait_ready("echo")
+        described = server.describe("gone")
+        assert (described["status"], described["failure"]) == ("FAILED", "Model not found at: gone.mar")
+        refused = server.predict("gone")
+        assert refused.status_code == 503
+        assert "could not be restored: Model not found at: gone.mar" in refused.json()["message"]
+        assert server.inference.get("/ping").status_code == 500
+        server.unregister("gone")
+        assert server.inference.get("/ping").status_code == 200
+
+
+def test_place_of_the_logs(tmp_path: Path, model_store: Path) -> None:
+    """LOG_LOCATION moves the snapshots too; a disk that refuses them is no reason not to serve (F56)."""
+    blocked = tmp_path / "elsewhere" / "config"
+    blocked.parent.mkdir()
+    blocked.write_text("a file where the folder should be")
+    home = Home(tmp_path / "home", {"LOG_LOCATION": str(blocked.parent)})
+    with serving(Server(home, model_store)) as server:
+        server.registered("echo.mar", initial_workers=0)
+        assert "The snapshot cannot be written" in home.output()
+        blocked.unlink()
+        server.management.put("/models/echo", params={"min_worker": 0})
+        assert len(list(blocked.glob("*-snapshot.cfg"))) == 1
+    assert not (home.path / "logs" / "config").exists()
+
+
+def change_until_killed(server: Server, seen: list[dict[str, int]]) -> None:
+    """Registers and removes models while somebody answers; ``seen`` gets each state as it is asked for."""
+    state: dict[str, int] = {}
+    with contextlib.suppress(httpx.HTTPError):
+        for number in itertools.count(1):
+            name = f"m{number % 5}"
+            asked = {other: size for other, size in state.items() if other != name}
+            if name not in state:
+                asked[name] = 1 + number % 7
+            seen.append(asked)
+            if name in state:
+                answer = server.management.delete(f"/models/{name}")
+            else:
+                parameters = {"model_name": name, "batch_size": asked[name], "initial_workers": 0}
+                answer = server.register("echo.mar", **parameters)
+            assert answer.status_code == 200
+            state = asked
+
+
+def restored_state(server: Server) -> dict[str, int]:
+    """The models and their batch sizes."""
+    return {name: server.describe(name)["batchSize"] for name in names(server)}
+
+
+def remove_all(server: Server) -> None:
+    for name in names(server):
+        server.unregister(name)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path: Path, model_store: Path) -> None:
+    """A server that is killed while it writes its state comes back with what it last confirmed, or with the
+    change that it was killed in (F54).
+    """
+    chance = random.Random(54)
+    home = Home(tmp_path)
+    expected: list[dict[str, int]] = [{}]
+    for _ in range(12):
+        server = Server(home, model_store).start()
+        try:
+            assert restored_state(server) in expected[-2:]
+            remove_all(server)
+            seen: list[dict[str, int]] = [{}]
+            changes = threading.Thread(target=change_until_killed, args=(server, seen))
+            changes.start()
+            time.sleep(chance.uniform(0.05, 0.5))
+            server.process.kill()
+            server.process.wait()
+            changes.join()
+        finally:
+            server.kill()
+        expected = seen
+        found = SnapshotFolder(home.path / "logs" / "config", {}).newest()
+        assert found is not None
+        written: dict[str, Any] = {m.name: m.registration.batch_size for m in found.models}
+        assert written in expected[-2:]
+    assert len(expected) > 3

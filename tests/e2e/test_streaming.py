@@ -1,0 +1,371 @@
+"""Answers in parts over real sockets: order, heads, neighbours, failures, clients that leave or wait."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+from chunks import BrokenOff, ChunkReader, examples_under
+from serving import ROOT, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+PATH = "/predictions/parts"
+
+
+@pytest.fixture(scope="module")
+def server(shared_server):
+    """The shared server with a model that answers in parts."""
+    return shared_server.registered("parts.mar", response_timeout=5)
+
+
+@pytest.fixture(scope="module")
+def batches(server):
+    """The same model in batches of four that are waited for."""
+    server.registered("parts.mar", model_name="four", batch_size=4, max_batch_delay=20_000)
+    return server
+
+
+def ask(server, order, path=PATH, **arguments):
+    """A request on a connection of its own."""
+    return ChunkReader(server.port, path, order, **arguments)
+
+
+def notes(path):
+    """What the handler has noted."""
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_chunk_per_part(server):
+    """Three intermediate parts and the returned one are four chunks, whatever their types (reference 6.6)."""
+    with ask(server, {"parts": ["a", {"b": 1}, "cc"], "last": "d"}) as client:
+        status, headers = client.head()
+        chunks = client.chunks()
+
+    assert status == 200
+    assert headers["transfer-encoding"] == "chunked"
+    assert "content-length" not in headers
+    assert "ts_stream_next" not in headers
+    assert headers["x-batch-size"] == "1"
+    assert chunks == [b"a", b'{\n  "b": 1\n}', b"cc", b"d"]
+
+
+def test_a_part_is_sent_before_the_next_is_computed(server, tmp_path):
+    """The client has a part while the handler still waits to begin the next."""
+    order = {"parts": ["one", "two", "three"], "last": "end", "gates": str(tmp_path)}
+    with ask(server, order) as client:
+        (tmp_path / "0").touch()
+        client.head()
+        seen = [client.chunk()]
+        for step in (1, 2):
+            (tmp_path / str(step)).touch()
+            seen.append(client.chunk())
+
+        assert seen == [b"one", b"two", b"three"]
+        assert client.chunks() == [b"end"]
+
+
+def test_the_head_is_set_before_the_first_part(server):
+    """Status, content type and headers of the handler are in the head of the stream."""
+    order = {
+        "parts": ["data: 1\n\n"],
+        "status": 206,
+        "headers": {"Content-Type": "text/event-stream", "x-a": "b"},
+    }
+    with ask(server, order) as client:
+        status, headers = client.head()
+        chunks = client.chunks()
+
+    assert (status, headers["content-type"], headers["x-a"]) == (206, "text/event-stream", "b")
+    assert chunks == [b"data: 1\n\n"]
+
+
+def test_a_connection_is_used_again(server):
+    """After a complete stream the next request on the connection is answered."""
+    for _ in range(2):
+        answer = server.predict("parts", {"parts": ["a", "b"], "last": "c"})
+        assert answer.text == "abc"
+        assert answer.headers["connection"] == "keep-alive"
+
+
+def test_old_clients_get_no_chunks(server):
+    """HTTP/1.0 knows no chunks: the end of the connection is the end of the answer."""
+    with ask(server, {"parts": ["a", "b"], "last": "c"}, version="1.0") as client:
+        _, headers = client.head()
+        rest = client.rest()
+
+    assert "transfer-encoding" not in headers
+    assert headers["connection"] == "close"
+    assert rest == b"abc"
+
+
+def test_four_clients_of_one_batch(batches):
+    """The rows of a batch stream to their clients at the same time, each its own parts and head."""
+    orders = [
+        {"parts": [f"{n}{step} " for step in range(n + 1)], "last": f"end{n}", "headers": {"x-n": str(n)}}
+        for n in range(4)
+    ]
+    clients = [ask(batches, order, "/predictions/four") for order in orders]
+    answers = [(client.head(), client.chunks()) for client in clients]
+    for client in clients:
+        client.close()
+
+    assert [headers["x-n"] for (_, headers), _ in answers] == ["0", "1", "2", "3"]
+    assert {headers["x-batch-size"] for (_, headers), _ in answers} == {"4"}
+    assert len({headers["x-batch-id"] for (_, headers), _ in answers}) == 1
+    for n, (_, chunks) in enumerate(answers):
+        assert chunks == [f"{n}{step} ".encode() for step in range(n + 1)] + [f"end{n}".encode()]
+
+
+def test_generators_stream(server):
+    """A handler may return a generator for a row: what it yields are the parts."""
+    with ask(server, {"generator": True, "parts": ["a", "b", "c"]}) as client:
+        client.head()
+
+        assert client.chunks() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("generator", [True, False], ids=["generator", "handler"])
+def test_failure_after_the_first_part(server, generator):
+    """The connection is closed without the last chunk; that is logged and counted, the worker lives on."""
+    pid = server.describe("parts")["workers"][0]["pid"]
+    broken, errors = (server.metric(n) for n in ("modelserver_broken_off_total", "Requests5XX"))
+    with ask(server, {"parts": ["a", "b"], "fail_at": 1, "how": "raises", "generator": generator}) as client:
+        status, headers = client.head()
+        assert (status, client.chunk()) == (200, b"a")
+        with pytest.raises(BrokenOff):
+            client.chunk()
+
+    assert server.metric("modelserver_broken_off_total") == broken + 1
+    assert server.metric("Requests5XX") == errors + 1
+    assert server.home.log().count(f"Request {headers['x-request-id']}: the answer broke off") == 1
+    assert server.predict("parts", {"parts": [], "last": "ok"}).text == "ok"
+    assert server.describe("parts")["workers"][0]["pid"] == pid
+
+
+def test_failure_before_the_first_part(server):
+    """It is answered like any failure."""
+    answer = server.predict("parts", {"parts": ["a"], "fail_at": 0, "how": "raises"})
+
+    assert (answer.status_code, answer.json()["message"]) == (503, "Prediction failed")
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_worker_killed_within_a_stream(server, version):
+    """The client sees an incomplete answer, by a missing chunk or a reset; a new worker serves (F39)."""
+    order = {"parts": ["a", "b"], "fail_at": 1, "how": "killed"}
+    with ask(server, order, version=version) as client:
+        assert client.head()[0] == 200
+        if version == "1.1":
+            assert client.chunk() == b"a"
+            with pytest.raises(BrokenOff):
+                client.chunk()
+        else:
+            client.rest()
+    server.wait_ready("parts")
+
+    assert server.predict("parts", {"parts": ["a"], "last": "b"}).text == "ab"
+
+
+def test_the_response_timeout_counts_from_part_to_part(server, tmp_path):
+    """A stream may last longer than response_timeout; a pause between two parts may not (reference 6.6)."""
+    server.registered("parts.mar", model_name="hasty", response_timeout=1)
+    order = {"parts": ["x"] * 4, "last": "e", "gates": str(tmp_path)}
+    with ask(server, order, "/predictions/hasty") as client:
+        (tmp_path / "0").touch()
+        client.head()
+        seen = [client.chunk()]
+        for step in (1, 2, 3):
+            # Each shorter than the timeout, together longer.
+            time.sleep(0.5)
+            (tmp_path / str(step)).touch()
+            seen.append(client.chunk())
+        assert (seen, client.chunks()) == ([b"x"] * 4, [b"e"])
+    with ask(server, {"parts": ["a", "b"], "fail_at": 1, "how": "hangs"}, "/predictions/hasty") as client:
+        client.head()
+        assert client.chunk() == b"a"
+        with pytest.raises(BrokenOff):
+            client.chunk()
+    server.unregister("hasty")
+
+
+def test_a_client_that_leaves_stops_the_work(server, tmp_path):
+    """The call is left through its finally blocks and runs no further; the client counts as gone (F37)."""
+    before = server.metric("modelserver_cancelled_total")
+    file = tmp_path / "notes"
+    with ask(server, {"endless": 10, "notes": str(file)}) as client:
+        client.head()
+        assert client.chunk() == b"x" * 10
+        assert notes(file) == []
+
+    assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
+    assert server.metric("modelserver_cancelled_total") == before + 1
+    assert server.predict("parts", {"parts": ["a"], "last": "b"}).text == "ab"
+
+
+def test_a_generator_is_closed_when_its_client_leaves(server, tmp_path):
+    """It runs its finally block and no further."""
+    file = tmp_path / "notes"
+    with ask(server, {"generator": True, "parts": ["a"], "endless": 10, "notes": str(file)}) as client:
+        client.head()
+        client.chunk()
+
+    assert wait_until(lambda: notes(file), "the generator is closed") == ["closed"]
+
+
+def test_a_handler_may_ask_whether_its_client_is_gone(server, tmp_path):
+    """context.is_cancelled; a call that has started threads is not ended by force, as they would go on."""
+    file = tmp_path / "notes"
+    with ask(server, {"endless": 10, "thread": 5, "ask": True, "notes": str(file)}) as client:
+        client.head()
+        client.chunk()
+
+    assert wait_until(lambda: len(notes(file)) == 3 and notes(file), "it ends") == [
+        "asked",
+        "complete",
+        "left",
+    ]
+
+
+def test_neighbours_of_a_client_that_leaves(batches, tmp_path):
+    """The others of the batch get all their parts."""
+    orders = [{"parts": ["a", "b", "c"], "last": str(n), "gates": str(tmp_path)} for n in range(4)]
+    (tmp_path / "0").touch()
+    clients = [ask(batches, order, "/predictions/four") for order in orders]
+    for client in clients:
+        client.head()
+        assert client.chunk() == b"a"
+    clients[0].close()
+    for step in (1, 2):
+        (tmp_path / str(step)).touch()
+
+    for n, client in enumerate(clients[1:], 1):
+        assert client.chunks() == [b"b", b"c", str(n).encode()]
+        client.close()
+
+
+def test_a_handler_that_is_quicker_than_its_client(server):
+    """It waits for the client, so that a long answer arrives whole and little of it is held in memory."""
+    before = psutil.Process(server.pid).memory_info().rss
+    with ask(server, {"large": 100}) as client:
+        client.head()
+        for step in range(100):
+            assert client.chunk() == bytes([step]) * (1 << 20)
+            assert psutil.Process(server.pid).memory_info().rss - before < 32 << 20
+        assert client.chunks() == []
+
+
+def test_a_client_that_does_not_read(server, tmp_path):
+    """The handler waits a while; then the connection is closed and the handler's work stops (F15, F37)."""
+    server.registered("parts.mar", model_name="brief", response_timeout=1)
+    file = tmp_path / "notes"
+    before = psutil.Process(server.pid).memory_info().rss
+    with ask(server, {"endless": 1 << 20, "notes": str(file)}, "/predictions/brief") as client:
+        client.head()
+
+        assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
+        assert psutil.Process(server.pid).memory_info().rss - before < 64 << 20
+    assert "reads its answer too slowly" in server.home.log()
+    server.unregister("brief")
+
+
+def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
+    """One answer for several instances carries no parts: that is said, and the work stops."""
+    file = tmp_path / "notes"
+    answer = server.v1("parts", [{"body": {"endless": 10, "notes": str(file)}}])
+
+    assert answer.status_code == 500
+    assert "answers in parts" in answer.json()["error"]
+    assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
+
+
+def test_head_requests_get_no_body(server):
+    """Only the head of the stream is sent."""
+    with ask(server, {"parts": ["a"], "last": "b"}, method="HEAD") as client:
+        status, _ = client.head()
+        client._socket.shutdown(1)
+
+        assert (status, client.rest()) == (200, b"")
+
+
+# Around it
+
+
+@pytest.mark.slow
+def test_streams_end_before_the_server_does(start_server, tmp_path):
+    """A server that is told to stop lets a stream come to its end."""
+    server = start_server().registered("parts.mar")
+    order = {"parts": ["a", "b"], "last": "c", "gates": str(tmp_path)}
+    (tmp_path / "0").touch()
+    with ask(server, order) as client:
+        client.head()
+        assert client.chunk() == b"a"
+        server.terminate()
+        wait_until(lambda: "stop" in server.home.output().lower(), "it has heard")
+        (tmp_path / "1").touch()
+
+        assert client.chunks() == [b"b", b"c"]
+
+
+@pytest.mark.slow
+def test_streams_through_front_ends(start_server, tmp_path):
+    """With several front ends parts, broken answers and clients that leave are what they are with none."""
+    server = start_server(frontend_processes=2).registered("parts.mar")
+    for _ in range(4):
+        with ask(server, {"parts": ["a", {"b": 1}, "cc"], "last": "d", "headers": {"x-a": "b"}}) as client:
+            _, headers = client.head()
+            assert (headers["transfer-encoding"], headers["x-a"]) == ("chunked", "b")
+            assert client.chunks() == [b"a", b'{\n  "b": 1\n}', b"cc", b"d"]
+    with ask(server, {"large": 50}) as client:
+        client.head()
+        assert client.chunks() == [bytes([step]) * (1 << 20) for step in range(50)]
+    with ask(server, {"parts": ["a", "b"], "fail_at": 1, "how": "raises"}) as client:
+        client.head()
+        assert client.chunk() == b"a"
+        with pytest.raises(BrokenOff):
+            client.chunk()
+    file = tmp_path / "notes"
+    with ask(server, {"endless": 10, "notes": str(file)}) as client:
+        client.head()
+        client.chunk()
+
+    assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
+
+
+# What is written about it
+
+
+def test_the_example_streams(server):
+    """examples/streaming answers word by word, the same for the same seed, and refuses what is no request."""
+    folder = ROOT / "examples" / "streaming"
+    config = ArchiveConfig("babble", str(folder / "babble_handler.py"), "1.0")
+    store = server.settings["model_store"]
+    build_archive(replace(config, extra_files=str(folder / "text.txt"), export_path=store))
+    server.registered("babble.mar", batch_size=4, max_batch_delay=50)
+    path = "/predictions/babble"
+    orders = {"words": 5, "seed": 3}, {"words": 3, "first": "the"}
+    with ask(server, orders[0], path) as one, ask(server, orders[1], path) as two:
+        heads = [client.head() for client in (one, two)]
+        first, second = one.chunks(), two.chunks()
+
+    assert [headers["content-type"] for _, headers in heads] == ["text/plain; charset=utf-8"] * 2
+    assert (len(first), len(second), first[-1]) == (6, 4, b"\n")
+    assert second[0] == b"the "
+    assert server.predict("babble", {"words": 5, "seed": 3}).content == b"".join(first)
+    assert server.predict("babble", b"[1]", headers={"Content-Type": "application/json"}).status_code == 400
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["handler", "generator"])
+def test_the_handlers_of_the_guide(server, tmp_path, number):
+    """docs/handlers.md: what "Answers in parts" shows counts down in parts."""
+    name = f"countdown{number}"
+    handler = tmp_path / "countdown.py"
+    handler.write_text(examples_under("Answers in parts")[number])
+    build_archive(ArchiveConfig(name, str(handler), "1.0", export_path=server.settings["model_store"]))
+    server.registered(f"{name}.mar")
+    with ask(server, 3, f"/predictions/{name}") as client:
+        client.head()
+
+        assert client.chunks() == [b"3\n", b"2\n", b"1\n"]

@@ -1,0 +1,141 @@
+"""TLS over real sockets: one process and front ends."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from serving import Home, Server, free_port, serving, wait_until
+
+pytest.importorskip("cryptography")
+
+sys.path.append(str(Path(__file__).parents[1] / "tls"))
+
+from certificates import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BODY = bytes(range(256)) * 4000
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
+def server(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    model_store: Any,
+    authority: Authority,
+) -> Iterator[Server]:
+    """A server that speaks TLS on all addresses, with a loaded model."""
+    key, chain = authority.issue(f"server{request.param}")
+    settings = {
+        **{
+            f"{name}_address": f"https://127.0.0.1:{free_port()}"
+            for name in ("inference", "management", "metrics")
+        },
+        "private_key_file": key,
+        "certificate_file": chain,
+        "load_models": "echo.mar",
+        "default_workers_per_model": 1,
+        "frontend_processes": request.param,
+    }
+    with serving(Server(Home(tmp_path_factory.mktemp("tls")), model_store, settings=settings)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> Iterator[httpx.Client]:
+    context = ssl.create_default_context(cafile=str(authority.file))
+    with httpx.Client(verify=context, trust_env=False, timeout=20) as made:
+        yield made
+
+
+def address(server: Server, name: str) -> str:
+    return str(server.settings[f"{name}_address"])
+
+
+def port(server: Server) -> int:
+    return int(address(server, "inference").rpartition(":")[2])
+
+
+def test_every_listener_speaks_it(server: Server, client: httpx.Client) -> None:
+    """Predictions, management and metrics; small and large bodies; connections are kept."""
+    url = address(server, "inference") + "/predictions/echo"
+    wait_until(lambda: client.post(url, content=b"x").status_code == 200, "the model is ready")
+    for body in (b"x", BODY, b"y"):
+        assert client.post(url, content=body).content == body
+    assert client.get(address(server, "management") + "/models").json()["models"]
+    assert "Requests2XX" in client.get(address(server, "metrics") + "/metrics").text
+
+
+def test_the_clear_is_refused(server: Server, client: httpx.Client) -> None:
+    """A client that speaks plain HTTP, or nothing sensible, is cut off and harms nobody (F66)."""
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", port(server)), 10) as connection:
+            connection.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+            with connection.makefile("rb") as answer:
+                assert b"HTTP/1.1" not in answer.read()
+    assert client.get(address(server, "inference") + "/ping").status_code == 200
+
+
+def test_refusals_reach_the_client(server: Server, client: httpx.Client) -> None:
+    """A body over the limit gets its 413 over TLS too."""
+    url = address(server, "inference") + "/predictions/echo"
+    answer = client.post(url, content=b"x" * 7_000_000)
+    assert answer.status_code == 413
+
+
+def test_strangers_do_not_trust_it(server: Server) -> None:
+    """The certificate is the configured one: without its authority it is not verified."""
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.get(address(server, "inference") + "/ping", trust_env=False)
+
+
+def test_keystore_and_client_certificates(start_server: Any, authority: Authority) -> None:
+    """A PKCS12 keystore serves, and only clients with a certificate are heard (F66)."""
+    server = start_server(
+        inference_address=f"https://127.0.0.1:{free_port()}",
+        keystore=authority.keystore("mutual"),
+        tls_client_ca_file=authority.file,
+    )
+    url = address(server, "inference") + "/ping"
+    context = ssl.create_default_context(cafile=str(authority.file))
+    with pytest.raises((httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError)):
+        httpx.get(url, verify=context, trust_env=False)
+    key, chain = authority.issue("client")
+    context.load_cert_chain(chain, key)
+    assert httpx.get(url, verify=context, trust_env=False).status_code == 200
+    assert server.management.get("/models").status_code == 200
+
+
+def test_wrong_files_stop_the_start(home: Home, model_store: Path, authority: Authority) -> None:
+    """One line on the output says which file and why; nothing is left running (F66)."""
+    key, _ = authority.issue("one")
+    _, chain = authority.issue("another")
+    config = home.write_config(
+        {
+            "inference_address": f"https://127.0.0.1:{free_port()}",
+            "management_address": f"http://127.0.0.1:{free_port()}",
+            "metrics_address": f"http://127.0.0.1:{free_port()}",
+            "model_store": model_store,
+            "private_key_file": key,
+            "certificate_file": chain,
+        }
+    )
+    done = home.run("--start", "--ts-config", config)
+
+    assert done.returncode == 1
+    (line,) = done.stdout.splitlines()
+    assert str(chain) in line
+    assert "key values mismatch" in line
+    assert home.pid() is None

@@ -1,0 +1,259 @@
+"""Tokens over real sockets: one process, front ends, shared addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psutil
+import pytest
+from serving import Home, Server, free_port, serving, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAILED = {
+    "code": 400,
+    "type": "InvalidKeyException",
+    "message": "Token Authorization failed. Token either incorrect, expired, or not provided correctly",
+}
+
+
+def keys(server: Server) -> dict[str, str]:
+    """The tokens of the server's file."""
+    document = json.loads((server.home.path / "key_file.json").read_text())
+    return {scope: entry["key"] for scope, entry in document.items()}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_store: Any
+) -> Iterator[Server]:
+    """A server that asks for tokens, with a loaded model."""
+    settings = {
+        "token_authorization": "always",
+        "load_models": "echo.mar",
+        "default_workers_per_model": 1,
+        "frontend_processes": request.param,
+        "cors_allowed_origin": "https://page.example",
+    }
+    home = Home(tmp_path_factory.mktemp("tokens"))
+    with serving(Server(home, model_store, settings=settings)) as started:
+        wait_until(
+            lambda: (
+                started.inference.post(
+                    "/predictions/echo", headers=bearer(keys(started)["inference"])
+                ).status_code
+                == 200
+            ),
+            "the model is ready",
+        )
+        yield started
+
+
+def test_inference_needs_its_token(server: Server) -> None:
+    """Without it, or with another scope's, TorchServe's 400 is told, before anything is looked up (F64)."""
+    tokens = keys(server)
+    for headers in (
+        {},
+        bearer("wrong"),
+        bearer(tokens["management"]),
+        {"Authorization": tokens["inference"]},
+    ):
+        for path in ("/predictions/echo", "/predictions/nowhere", "/nowhere"):
+            answer = server.inference.post(path, content=b"x", headers=headers)
+            assert answer.status_code == 400
+            assert answer.json() == FAILED
+            assert answer.headers["connection"] == "close"
+    good = bearer(tokens["inference"])
+    assert server.inference.post("/predictions/echo", content=b"x", headers=good).content == b"x"
+    assert server.inference.post("/predictions/nowhere", headers=good).status_code == 404
+    assert server.inference.get("/nowhere", headers=good).status_code == 404
+
+
+def test_kserve_errors_have_their_field(server: Server) -> None:
+    """V1 clients read the reason where they look for it."""
+    answer = server.inference.post("/v1/models/echo:predict", json={"instances": [1]})
+
+    assert answer.json() == {**FAILED, "error": FAILED["message"]}
+
+
+def test_management_needs_its_token(server: Server) -> None:
+    """The inference token does not open it; the model API is asked for after the token."""
+    tokens = keys(server)
+    assert server.management.get("/models").json() == FAILED
+    assert server.management.get("/models", headers=bearer(tokens["inference"])).json() == FAILED
+    assert server.management.post("/models?url=x.mar").status_code == 400
+    good = bearer(tokens["management"])
+    assert server.management.get("/models", headers=good).json()["models"]
+
+
+def test_open_routes(server: Server) -> None:
+    """Probes, descriptions and metrics need no token."""
+    assert server.inference.get("/ping").status_code == 200
+    assert server.inference.get("/v2/health/live").json() != FAILED
+    assert server.inference.request("OPTIONS", "/").status_code == 200
+    assert server.inference.get("/api-description").status_code == 200
+    assert server.management.get("/openapi.json").status_code == 200
+    assert server.metrics.get("/metrics").status_code == 200
+
+
+def test_large_bodies_are_not_taken_in(server: Server) -> None:
+    """A request without a token is answered before its body has come."""
+    body = b"x" * 3_000_000
+    answer = server.inference.post("/predictions/echo", content=body)
+
+    assert answer.json() == FAILED
+    assert (
+        server.inference.post(
+            "/predictions/echo", content=body, headers=bearer(keys(server)["inference"])
+        ).content
+        == body
+    )
+
+
+def test_preflights_need_none(server: Server) -> None:
+    """A browser asks without a token, and is told what is allowed; the errors say it too (reference 4.4)."""
+    asked = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    answer = server.inference.request("OPTIONS", "/predictions/echo", headers=asked)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://page.example"
+    refused = server.inference.post("/predictions/echo")
+    assert refused.headers["access-control-allow-origin"] == "https://page.example"
+    assert server.inference.request("OPTIONS", "/predictions/echo").json() == FAILED
+
+
+def test_renewal(server: Server) -> None:
+    """The new token is in the file, the body is a line end, the old token is no good (reference 16.2)."""
+    before = keys(server)
+    for wrong in ({}, bearer(before["management"])):
+        answer = server.management.get("/token?type=inference", headers=wrong)
+        assert answer.status_code == 400
+        assert "Token Authentication failed" in answer.json()["message"]
+    for query in ("", "?type=API", "?type=x"):
+        assert server.management.get(f"/token{query}", headers=bearer(before["API"])).status_code == 400
+    answer = server.management.get("/token?type=inference", headers=bearer(before["API"]))
+    assert (answer.status_code, answer.content) == (200, b"\n")
+    assert answer.headers["content-type"] == "application/json"
+
+    after = keys(server)
+    assert after["inference"] != before["inference"]
+    assert (after["management"], after["API"]) == (before["management"], before["API"])
+    wait_until(
+        lambda: server.predict("echo", b"x", headers=bearer(before["inference"])).status_code == 400,
+        "the old token is no good",
+    )
+    assert server.predict("echo", b"x", headers=bearer(after["inference"])).content == b"x"
+
+
+def test_tokens_are_nowhere_else(server: Server) -> None:
+    """Neither logs nor output have one (F64, F68)."""
+    place = server.home.path / "key_file.json"
+    said = server.home.output() + "".join(
+        path.read_text("utf-8", "replace") for path in (server.home.path / "logs").rglob("*.log")
+    )
+    assert (
+        f"Token authorization is on, since the configuration asks for it; tokens: they are in {place}" in said
+    )
+    assert not [key for key in keys(server).values() if key in said]
+
+
+def test_refusals_are_logged_and_counted(server: Server) -> None:
+    """An operator sees who knocks, with method and path."""
+    server.inference.post("/predictions/knocked")
+    wait_until(
+        lambda: '"POST /predictions/knocked HTTP/1.1" 400' in server.home.log("access_log.log"), "a line"
+    )
+
+
+def test_pipelined_requests(server: Server) -> None:
+    """Requests behind each other on one connection are each looked at; a refusal ends the connection."""
+    token = keys(server)["inference"]
+    good = f"POST /predictions/echo HTTP/1.1\r\nAuthorization: Bearer {token}\r\nContent-Length: 1\r\n\r\nx"
+    bad = "POST /predictions/echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"
+    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+        connection.sendall((good + bad + good).encode())
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.count(b"HTTP/1.1 200") == 1
+
+
+def test_a_new_front_end_knows_the_tokens(server: Server) -> None:
+    """One that takes the place of another lets in the same requests, and no others (F64)."""
+    ended = [
+        process
+        for process in psutil.Process(server.pid).children()
+        if "modelserver.frontend" in process.cmdline()
+    ]
+    assert len(ended) == (2 if server.settings["frontend_processes"] == 2 else 0)
+    for process in ended:
+        process.kill()
+    good = bearer(keys(server)["inference"])
+    seen = set()
+
+    def is_back() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            seen.add(
+                httpx.post(f"http://127.0.0.1:{server.port}/predictions/echo", trust_env=False).status_code
+            )
+            return httpx.post(
+                f"http://127.0.0.1:{server.port}/predictions/echo", headers=good, trust_env=False
+            ).is_success
+        return False
+
+    wait_until(is_back, "a front end is back")
+    assert seen == {400}
+
+
+def test_shared_address_and_expiry(start_server: Any) -> None:
+    """On one address the path says which token; one has its time; the file goes with the server (F64)."""
+    server = start_server(
+        token_authorization="always",
+        token_expiration_min=0.03,
+        ping_token="true",
+        load_models="echo.mar",
+        **dict.fromkeys(("inference_address", "management_address"), f"http://127.0.0.1:{free_port()}"),
+    )
+    began, tokens = time.monotonic(), keys(server)
+    assert server.inference.get("/models", headers=bearer(tokens["inference"])).json() == FAILED
+    assert server.inference.get("/models", headers=bearer(tokens["management"])).status_code == 200
+    assert server.inference.get("/ping").json() == FAILED
+    assert server.inference.get("/ping", headers=bearer(tokens["inference"])).status_code == 200
+    time.sleep(max(0.0, began + 1.9 - time.monotonic()))
+    assert server.inference.get("/models", headers=bearer(tokens["management"])).json() == FAILED
+    renewed = server.inference.put("/token?type=management", headers=bearer(tokens["API"]))
+    assert renewed.status_code == 200
+    assert server.inference.get("/models", headers=bearer(keys(server)["management"])).status_code == 200
+    server.stop()
+    assert not (server.home.path / "key_file.json").exists()
+
+
+def test_given_tokens_do_not_reach_workers(start_server: Any) -> None:
+    """Tokens of the environment open the server, and handlers do not find them in theirs (F68)."""
+    names = [f"MODELSERVER_{scope}_TOKEN" for scope in ("INFERENCE", "MANAGEMENT", "API")]
+    server = start_server(
+        environment={name: f"given-{name}" for name in names},
+        load_models="obey.mar",
+        default_workers_per_model=1,
+    )
+    assert not (server.home.path / "key_file.json").exists()
+    assert server.predict("obey", {"do": "answer"}).json() == FAILED
+    assert server.predict("obey", {"do": "nothing"}, headers=bearer(f"given-{names[0]}")).status_code == 200
+    workers = server.workers()
+    assert workers
+    assert not [name for worker in workers for name in names if name in worker.environ()]
+
+
+def test_tokens_are_off_on_loopback(shared_server: Server) -> None:
+    """There is no file, and no route to renew what is not there (reference 16.2)."""
+    assert shared_server.management.get("/token?type=inference").status_code == 404
+    assert not (shared_server.home.path / "key_file.json").exists()

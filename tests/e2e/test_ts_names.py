@@ -1,0 +1,114 @@
+"""Handlers written for TorchServe in real workers: their ``ts`` names, metrics and base class."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+
+import pytest
+import torch
+from serving import ROOT, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+
+@pytest.fixture(scope="module")
+def model_store(tmp_path_factory):
+    """A store that the tests add their archives to."""
+    return tmp_path_factory.mktemp("ts_names")
+
+
+def archived(store, name, source, **options):
+    """Packs a handler's source."""
+    path = store / f"{name}.py"
+    path.write_text(textwrap.dedent(source))
+    return build_archive(ArchiveConfig(name, str(path), "1.0", export_path=store, **options))
+
+
+def test_names_are_offered_in_workers_only(model_store, tmp_path, start_server):
+    """A worker finds our ``ts``, though another is installed; an archive's own module wins (issue: `ts`)."""
+    installed = tmp_path / "site" / "ts"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("__version__ = 'installed'\n")
+    own = tmp_path / "ts.py"
+    own.write_text("__version__ = 'own'\n")
+    told = "import ts\ndef handle(data, context):\n    return [ts.__version__] * len(data or ())\n"
+    archived(model_store, "asks_ts", told)
+    archived(model_store, "brings_ts", told, extra_files=str(own))
+    path = os.pathsep.join([str(tmp_path / "site"), *(str(ROOT / name) for name in ("app", "handlers"))])
+    second = start_server(environment={"PYTHONPATH": path}, model_store=model_store)
+    second.registered("asks_ts.mar").registered("brings_ts.mar")
+
+    assert (second.predict("asks_ts").text, second.predict("brings_ts").text) == ("0.12.0", "own")
+
+
+MEASURES = """
+from ts.metrics.dimension import Dimension
+from ts.metrics.metric_type_enum import MetricTypes
+from ts.metrics.caching_metric import CachingMetric
+
+ALONE = CachingMetric("Alone", "count", ["Kind"])
+
+def handle(data, context):
+    if data is None:
+        context.metrics.add_metric_to_cache("Declared", "count", ["Kind"])
+        return None
+    context.metrics.get_metric("Declared").add_or_update(2, ["some"])
+    context.metrics.add_counter("Added", 3, None, [Dimension("Kind", "other")])
+    ALONE.add_or_update(4, ["lone"])
+    return ["measured"] * len(data)
+"""
+
+
+def test_metrics_of_every_kind_are_served(shared_server, model_store):
+    """Declared, added and lone metrics of a handler are on /metrics (reference 13.6, 15.4)."""
+    archived(model_store, "measures", MEASURES)
+    shared_server.registered("measures.mar").predict("measures")
+
+    def served():
+        wanted = (("Declared", "some"), ("Added", "other"), ("Alone", "lone"))
+        return [shared_server.metric(name, Kind=kind) for name, kind in wanted] == [2, 3, 4]
+
+    wait_until(served, "they are counted", 5)
+    shared_server.unregister("measures")
+
+
+MODEL = """
+import torch
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return x * self.factor
+"""
+SCALING = """
+from abc import ABC
+import torch
+from ts.handler_utils.micro_batching import MicroBatching
+from ts.torch_handler.base_handler import BaseHandler
+
+class Scaling(BaseHandler, ABC):
+    def __init__(self):
+        super().__init__()
+        self.handle = MicroBatching(self, micro_batch_size=1)
+
+    def preprocess(self, data):
+        return torch.tensor([row["body"] for row in data])
+"""
+
+
+@pytest.mark.slow
+def test_an_archive_made_for_torchserve_is_served(shared_server, model_store, tmp_path):
+    """BaseHandler under its old name loads the network in a worker and answers in micro-batches."""
+    (tmp_path / "scale.py").write_text(MODEL)
+    torch.save({"factor": torch.tensor(3.0)}, tmp_path / "scale.pth")
+    files = {"model_file": str(tmp_path / "scale.py"), "serialized_file": str(tmp_path / "scale.pth")}
+    archived(model_store, "scaling", SCALING, **files)
+    shared_server.registered("scaling.mar", batch_size=4)
+
+    answer = shared_server.inference.post("/v1/models/scaling:predict", json={"instances": [[1.0], [2.0]]})
+    assert answer.json()["predictions"] == [[3.0], [6.0]]
+    assert shared_server.inference.post("/predictions/scaling", json=[2.0]).json() == [6.0]

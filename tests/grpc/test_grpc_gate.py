@@ -1,0 +1,69 @@
+"""Tokens of calls."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.auth.errors import InvalidKey
+from modelserver.auth.scopes import Scope
+from modelserver.auth.verifier import Fingerprint, Verifier
+from modelserver.grpc.gate import Gate
+
+_PREDICT = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
+_PING = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
+_LOAD = "inference.GRPCInferenceService/RepositoryModelLoad"
+
+
+def call(token: str | None = None) -> Any:
+    """A context with that token in its metadata."""
+    metadata = () if token is None else (("x", "y"), ("authorization", f"Bearer {token}"))
+    return SimpleNamespace(invocation_metadata=lambda: metadata)
+
+
+@pytest.fixture
+def verifier() -> Verifier:
+    """Knows one token of each scope, which is called like it."""
+    made = Verifier(lambda: 0.0)
+    made.replace([Fingerprint.of(scope, scope.value) for scope in Scope])
+    return made
+
+
+def test_the_right_token_opens(verifier: Verifier) -> None:
+    """Each side asks for its own, the model repository for that of management."""
+    inference = Gate(verifier, Scope.INFERENCE, ping_token=False)
+    inference.check(_PREDICT, call("inference"))
+    inference.check(_LOAD, call("management"))
+    Gate(verifier, Scope.MANAGEMENT, ping_token=False).check("s/RegisterModel", call("management"))
+
+
+@pytest.mark.parametrize("token", [None, "management", "nonsense", ""])
+def test_others_do_not(verifier: Verifier, token: str | None) -> None:
+    """Missing, wrong or another scope's: TorchServe's words (reference 16.2)."""
+    gate = Gate(verifier, Scope.INFERENCE, ping_token=False)
+
+    with pytest.raises(InvalidKey, match="Token Authorization failed"):
+        gate.check(_PREDICT, call(token))
+
+
+def test_the_repository_is_not_for_inference(verifier: Verifier) -> None:
+    """Who may predict may not load models."""
+    with pytest.raises(InvalidKey):
+        Gate(verifier, Scope.INFERENCE, ping_token=False).check(_LOAD, call("inference"))
+
+
+def test_probes_need_none(verifier: Verifier) -> None:
+    """Health is told to everybody; whether Ping is, a setting says."""
+    gate = Gate(verifier, Scope.INFERENCE, ping_token=False)
+    for path in ("grpc.health.v1.Health/Check", "inference.GRPCInferenceService/ServerReady", _PING):
+        gate.check(path, call())
+
+    with pytest.raises(InvalidKey):
+        Gate(verifier, Scope.INFERENCE, ping_token=True).check(_PING, call())
+
+
+def test_without_tokens() -> None:
+    """Where none are asked for, everybody passes."""
+    Gate(None, Scope.MANAGEMENT, ping_token=True).check(_LOAD, call())

@@ -1,0 +1,160 @@
+"""Requests that somebody awaits."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.batching.request import Request
+from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
+from modelserver.grpc import pending
+from modelserver.grpc.pending import Pending, deadline, request_id
+from modelserver.wire.messages import BODY, TENSORS, Answer, Row
+
+
+class Pool:
+    """Takes requests and ends none."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[Request] = []
+
+    def submit(self, request: Request, version: str | None) -> None:
+        assert version is None
+
+    def cancel(self, request: Request) -> None:
+        if not request.done:
+            self.cancelled.append(request)
+            request.on_done = None
+            request.fail(HandlerError("gone", 499))
+
+
+@pytest.fixture
+def model() -> Any:
+    """A model version that goes nowhere."""
+    metrics = SimpleNamespace(answered=lambda *_: None)
+    return SimpleNamespace(
+        name="m", pool=Pool(), metrics=metrics, options=SimpleNamespace(request_timeout=None)
+    )
+
+
+def request(rows: int = 1, kind: int = BODY) -> Request:
+    """A request with so many rows."""
+    return Request("id", [Row("id", 0, kind)] * rows, [b""] * rows, 0.0)
+
+
+def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
+    """An answer of a handler that failed."""
+    return Answer(len(text), status, failed=True), text.encode()
+
+
+async def test_answers_come_together(model: Any) -> None:
+    """Whoever awaits them gets those of all rows, in order."""
+    async with Pending(model, request(2), None) as waiting:
+        task = asyncio.create_task(waiting.answers())
+        await asyncio.sleep(0)
+        waiting.request.deliver(1, [(Answer(1), b"b")])
+        waiting.request.deliver(0, [(Answer(1), b"a")])
+
+        assert await task == [b"a", b"b"]
+    assert model.pool.cancelled == []
+
+
+async def test_leaving_cancels(model: Any) -> None:
+    """A caller that is cancelled takes its request out of the pool (F37)."""
+
+    async def wait() -> None:
+        async with Pending(model, waiting, None) as made:
+            await made.answers()
+
+    waiting = request()
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert model.pool.cancelled == [waiting]
+
+
+async def test_parts(model: Any) -> None:
+    """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
+    async with Pending(model, request(), None, parts=True) as waiting:
+        made = waiting.request
+        assert made.on_part is not None
+        assert made.backlog is not None
+        made.on_part(made, Answer(3), b"one")
+        made.on_part(made, Answer(3), b"two")
+        assert made.backlog() == 6
+        parts = waiting.parts()
+        assert await anext(parts) == b"one"
+        made.deliver(0, [(Answer(4), b"last")])
+
+        assert [part async for part in parts] == [b"two", b"last"]
+        assert made.backlog() == 0
+
+
+async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that takes nothing ends the work for it; it is told why."""
+    monkeypatch.setattr(pending, "MAX_UNSENT", 4)
+    async with Pending(model, request(), None, parts=True) as waiting:
+        made = waiting.request
+        assert made.on_part is not None
+        for _ in range(3):
+            made.on_part(made, Answer(3), b"abc")
+        with pytest.raises(PayloadTooLarge, match="The client reads too slowly"):
+            [part async for part in waiting.parts()]
+
+    assert model.pool.cancelled == [made]
+
+
+async def test_failures(model: Any) -> None:
+    """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
+    async with Pending(model, request(2, TENSORS), None) as waiting:
+        waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
+        with pytest.raises(HandlerError, match="row 1: bad") as caught:
+            await waiting.answers()
+    assert (caught.value.status, caught.value.kserve_status) == (400, None)
+    for error, kind in ((ServiceUnavailable("no"), ServiceUnavailable), (KeyError("x"), InternalError)):
+        async with Pending(model, request(), None) as waiting:
+            waiting.request.fail(error)
+            with pytest.raises(kind):
+                await waiting.answers()
+
+
+async def test_failures_of_whole_bodies(model: Any) -> None:
+    """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
+    async with Pending(model, request(), None) as waiting:
+        waiting.request.deliver(0, [failed("Prediction failed")])
+        with pytest.raises(HandlerError) as caught:
+            await waiting.answers()
+
+    assert (caught.value.status, caught.value.kserve_status) == (503, 500)
+
+
+@pytest.mark.parametrize(
+    ("own", "call", "of_model", "found"),
+    [(None, None, None, None), (3, None, None, 13), (3, 2, None, 12), (3, 2, 1, 11), (None, None, 4, 14)],
+)
+def test_the_first_deadline_counts(
+    model: Any, own: float | None, call: float | None, of_model: float | None, found: float | None
+) -> None:
+    """The client's, that of the request's own parameter, or the model's."""
+    model.options.request_timeout = of_model
+    context: Any = SimpleNamespace(time_remaining=lambda: call)
+
+    assert deadline(10.0, model, context, own) == found
+
+
+def test_request_ids() -> None:
+    """A usable one of the metadata is taken; line breaks never are (F13)."""
+
+    def of(*metadata: tuple[str, str | bytes]) -> str:
+        context: Any = SimpleNamespace(invocation_metadata=lambda: metadata)
+        return request_id(context)
+
+    assert of(("a", "b"), ("x-request-id", "mine")) == "mine"
+    assert len(of(("x-request-id", "a\nb"))) == 36
+    assert len(of()) == 36

@@ -1,0 +1,178 @@
+"""Rows of tensors, and what BaseHandler makes of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.context import Context
+from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
+
+
+def batch(**columns: Any) -> TensorRows:
+    """Rows of these columns, as a worker makes them."""
+    tensors = {name: torch.as_tensor(values) for name, values in columns.items()}
+    (count,) = {len(tensor) for tensor in tensors.values()}
+    names = {name: name for name in tensors} if len(tensors) > 1 else dict.fromkeys(tensors, "data")
+    rows = [{names[name]: tensor[n] for name, tensor in tensors.items()} for n in range(count)]
+    return TensorRows(rows, tensors)
+
+
+class Linear(BaseHandler):
+    """Has its network and needs no files."""
+
+    def __init__(self, model: Any = None) -> None:
+        super().__init__()
+        self.device = torch.device("cpu")
+        self.model = model or (lambda x: x * 2)
+
+
+def answers(handler: Any, data: Any) -> Any:
+    """Of one batch."""
+    return handler.handle(data, Context("m", "/", None, len(data), None, "0"))
+
+
+# Rows
+
+
+def test_slices_and_picks() -> None:
+    """A part of the rows has its part of the tensors; neighbours are views."""
+    rows = batch(x=[[1.0], [2.0], [3.0], [4.0]])
+    middle, apart = rows.pick([1, 2]), rows.pick([0, 3])
+
+    assert isinstance(rows[1:3], TensorRows)
+    assert rows[1:3].tensors["x"].tolist() == [[2], [3]]
+    assert middle.tensors["x"].data_ptr() == rows.tensors["x"][1].data_ptr()
+    assert apart.tensors["x"].tolist() == [[1], [4]]
+    assert [row["data"].item() for row in apart] == [1, 4]
+
+
+def test_picked_rows_may_be_taken_apart() -> None:
+    """They are dicts of their own."""
+    rows = batch(x=[1, 2])
+    rows.pick([0, 1])[0].clear()
+
+    assert rows[0]["data"].item() == 1
+
+
+def test_writing_is_noticed() -> None:
+    """Also through a row, and through a part of the rows."""
+    for write in (
+        lambda rows: rows.tensors["x"].add_(1),
+        lambda rows: rows[0]["data"].add_(1),
+        lambda rows: rows.pick([0, 1]).tensors["x"].add_(1),
+    ):
+        rows = batch(x=[1.0, 2.0])
+        before = rows.changed
+        write(rows)
+        assert (before, rows.changed) == (False, True)
+
+
+def test_arrays_of_numpy() -> None:
+    """They have no count of changes, and need none."""
+    array = numpy.arange(3)
+    rows = TensorRows([{"data": each} for each in array], {"x": array})
+
+    assert not rows.changed
+    assert rows.pick([0, 2]).tensors["x"].tolist() == [0, 2]
+
+
+def test_rows_are_stacked_again() -> None:
+    """Where somebody has made a list of them; other rows are none of tensors."""
+    tensors = stacked(list(batch(a=[1, 2], b=[3, 4])))
+
+    assert tensors is not None
+    assert {name: value.tolist() for name, value in tensors.items()} == {"a": [1, 2], "b": [3, 4]}
+    assert stacked([{"body": b"a"}]) is None
+    assert stacked([]) is None
+    assert stacked([{}]) is None
+    assert stacked(torch.tensor([1])) is None
+
+
+def test_rows_of_outputs() -> None:
+    """One tensor, a tuple or list of them, a dict of them."""
+    one, two = torch.tensor([[1], [2]]), torch.tensor([3.0, 4.0], requires_grad=True)
+
+    assert [row.tolist() for row in rows_of(one)] == [[1], [2]]
+    assert [tuple(each.tolist() for each in row) for row in rows_of([one, two])] == [([1], 3), ([2], 4)]
+    assert [{k: v.tolist() for k, v in row.items()} for row in rows_of({"p": two})] == [{"p": 3}, {"p": 4}]
+
+
+def test_importing_is_cheap() -> None:
+    """The worker does it before any handler has imported torch."""
+    script = (
+        "import sys, modelserver_handlers.tensor_rows as t; t.TensorRows([], {});"
+        " print({'torch', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.stdout.strip(), done.stderr) == ("set()", "")
+
+
+# BaseHandler
+
+
+def test_a_plain_handler_takes_tensors() -> None:
+    """The network gets the stacked tensor itself, and its outputs are answers as they are."""
+    seen = []
+
+    def model(x: Any) -> Any:
+        seen.append(x)
+        return x.to(torch.bfloat16) * 2
+
+    rows = batch(x=[[1.0], [2.0]])
+    got = answers(Linear(model), rows)
+
+    assert seen[0].data_ptr() == rows.tensors["x"].data_ptr()
+    assert [(row.dtype, row.tolist()) for row in got] == [(torch.bfloat16, [2]), (torch.bfloat16, [4])]
+
+
+def test_several_inputs_are_named_arguments() -> None:
+    """As the network's forward calls them."""
+    got = answers(Linear(lambda a, b: (a + b, a * b)), batch(a=[1, 2], b=[3, 4]))
+
+    assert [tuple(each.item() for each in row) for row in got] == [(4, 3), (6, 8)]
+
+
+def test_rows_one_by_one() -> None:
+    """A list of rows, as micro batches are, is stacked; its answers are lists as ever."""
+    assert answers(Linear(), list(batch(x=[1, 2]))) == [2, 4]
+
+
+def test_preprocess_tensors() -> None:
+    """A handler that has it gets the tensors by name, for such rows only."""
+
+    class Own(Linear):
+        def preprocess_tensors(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            """The sum."""
+            return inputs["a"] + inputs["b"]
+
+        def preprocess(self, data: Any) -> Any:
+            """Bodies."""
+            return torch.tensor([float(row["body"]) for row in data])
+
+    assert [row.item() for row in answers(Own(), batch(a=[1, 2], b=[3, 4]))] == [8, 12]
+    assert answers(Own(), [{"body": b"3"}]) == [6.0]
+
+
+def test_an_own_postprocess_is_called() -> None:
+    """What a class overrides counts."""
+
+    class Own(Linear):
+        def postprocess(self, data: Any) -> Any:
+            """Texts."""
+            return [str(value.item()) for value in data]
+
+    assert answers(Own(), batch(x=[1, 2])) == ["2", "4"]
+
+
+def test_only_tensors_are_stacked() -> None:
+    """Rows of unequal shape cannot be, and say so."""
+    with pytest.raises(RuntimeError, match="equal size"):
+        stacked([{"data": torch.zeros(2)}, {"data": torch.zeros(3)}])

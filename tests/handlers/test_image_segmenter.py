@@ -1,0 +1,141 @@
+"""ImageSegmenter: a class and a probability for each pixel."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.image_segmenter import ImageSegmenter
+from modelserver_handlers.imagenet import MEAN, STD
+from modelserver_handlers.modules import import_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = """
+import torch
+
+class TinySegmentation(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, pictures):
+        return {"out": self.layer(pictures), "aux": pictures}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an unpacked archive holds: an eager network, and the same as TorchScript."""
+    folder = tmp_path_factory.mktemp("segmentation")
+    (folder / "tiny_segmentation.py").write_text(SOURCE)
+    torch.manual_seed(3)
+    model = import_file(folder / "tiny_segmentation.py").TinySegmentation().eval()
+    torch.save(model.state_dict(), folder / "weights.pth")
+    torch.jit.script(model).save(str(folder / "scripted.pt"))
+    return folder
+
+
+@pytest.fixture
+def make(folder: Path, make_context: Any) -> Any:
+    """A segmenter with this network."""
+
+    def made(config: dict[str, Any] | None = None, **files: str) -> ImageSegmenter:
+        files = files or {"modelFile": "tiny_segmentation.py", "serializedFile": "weights.pth"}
+        handler = ImageSegmenter()
+        handler.initialize(make_context(folder, config, **files))
+        return handler
+
+    return made
+
+
+def expected(handler: ImageSegmenter, file: bytes, resize: int = 256, crop: int = 224) -> torch.Tensor:
+    """Height x width x 2 by torchvision's transforms and the network alone."""
+    steps = [transforms.Resize(resize), transforms.CenterCrop(crop), transforms.ToTensor()]
+    prepare = transforms.Compose([*steps, transforms.Normalize(MEAN, STD)])
+    picture = prepare(Image.open(io.BytesIO(file)).convert("RGB")).unsqueeze(0)
+    with torch.inference_mode():
+        scores = handler.model(picture)["out"].softmax(dim=1)[0]
+    return torch.stack((scores.argmax(dim=0).float(), scores.amax(dim=0)), dim=2)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"modelFile": "tiny_segmentation.py", "serializedFile": "weights.pth"},
+        {"serializedFile": "scripted.pt"},
+    ],
+    ids=["eager", "torchscript"],
+)
+def test_numbers_are_the_networks(
+    files: dict[str, str], make: Any, begin: Any, pictures: list[bytes]
+) -> None:
+    """A batch of pictures of many sizes gets class and probability of each pixel, to 1e-5."""
+    handler = make({"handler": {"resize": 80, "crop": 64}}, **files)
+    begin(handler.context, len(pictures))
+
+    answers = handler.handle([{"data": file} for file in pictures], handler.context)
+
+    assert len(answers) == len(pictures)
+    for answer, file in zip(answers, pictures, strict=True):
+        found, wanted = torch.tensor(answer), expected(handler, file, 80, 64)
+        assert found.shape == (64, 64, 2)
+        assert (found[..., 0] == wanted[..., 0]).all()
+        assert torch.allclose(found[..., 1], wanted[..., 1], atol=1e-5, rtol=0)
+
+
+def test_bare_tensors_are_taken(make: Any) -> None:
+    """A network that answers logits without a mapping is served too."""
+    logits = torch.zeros(2, 3, 4, 5)
+    logits[:, 2] = 1
+
+    answers = make().postprocess(logits)
+
+    assert torch.tensor(answers).shape == (2, 4, 5, 2)
+    assert answers[1][3][4] == pytest.approx([2.0, torch.tensor([0.0, 0.0, 1.0]).softmax(0)[2].item()])
+
+
+def test_bad_pictures_are_rejected_alone(make: Any, begin: Any, pictures: list[bytes]) -> None:
+    """What is no picture gets its own 400, its neighbours their answers (F17)."""
+    handler = make({"handler": {"resize": 40, "crop": 32}})
+    state = begin(handler.context, 3)
+
+    answers = handler.handle(
+        [{"data": pictures[0]}, {"data": b"no picture"}, {"data": pictures[1]}], handler.context
+    )
+
+    assert [answer is None for answer in answers] == [False, True, False]
+    assert {idx: status for idx, (status, _) in state.rejections.items()} == {1: 400}
+
+
+def test_sizes_are_imagenets(make: Any, begin: Any, pictures: list[bytes]) -> None:
+    """Unless ``handler`` of model-config.yaml says otherwise, 224 x 224 pixels are answered."""
+    handler = make()
+    begin(handler.context)
+
+    (answer,) = handler.handle([pictures[0]], handler.context)
+
+    assert torch.allclose(torch.tensor(answer), expected(handler, pictures[0]), atol=1e-5)
+
+
+def test_bad_sizes_are_refused(make: Any) -> None:
+    """What is no number of pixels stops the load, naming the key."""
+    with pytest.raises(ModelLoadError, match="handler: crop must be a number of pixels, got 'wide'"):
+        make({"handler": {"crop": "wide"}})
+
+
+def test_nothing_is_explained(make: Any, begin: Any, pictures: list[bytes]) -> None:
+    """An explanation is refused in so many words."""
+    handler = make({"handler": {"resize": 40, "crop": 32}})
+    begin(handler.context, explain="True")
+
+    with pytest.raises(PredictionException, match="image_segmenter explains nothing") as refusal:
+        handler.handle([pictures[0]], handler.context)
+    assert refusal.value.error_code == 501

@@ -1,0 +1,192 @@
+"""Batches in small parts."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.micro_batching import HANDLER_METHODS, MicroBatching
+
+
+class Doubler(BaseHandler):
+    """Doubles numbers; negative ones are rejected, 13 fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.threads: set[str] = set()
+        self.handle = MicroBatching(self, 2)  # type: ignore[assignment]
+
+    def preprocess(self, data: Any) -> list[int]:
+        """The numbers that are not negative."""
+        self.sizes.append(len(data))
+        for idx, number in enumerate(data):
+            if number < 0:
+                self.context.reject(idx, f"negative in part {self.handle.get_micro_batch_idx()}")
+        return [number for number in data if number >= 0]
+
+    def inference(self, data: Any, *_args: Any, **_kwargs: Any) -> list[int]:
+        """Twice; never of nothing."""
+        assert data
+        self.threads.add(threading.current_thread().name)
+        if 13 in data:
+            raise LookupError("13")
+        return [2 * number for number in data]
+
+    def postprocess(self, data: Any) -> Any:
+        """As it is."""
+        return data
+
+    def describe_handle(self) -> Any:
+        """A word."""
+        return "doubles"
+
+    def get_insights(self, data: Any, _inputs: Any, _target: Any) -> Any:
+        """The data of the whole batch."""
+        return [data] * len(data)
+
+
+@pytest.fixture
+def handler() -> Any:
+    """One whose threads end with the test."""
+    made: Any = Doubler()
+    yield made
+    made.handle.shutdown()
+
+
+def begun(size: int, **properties: str) -> Context:
+    """A context with a batch of ``size`` requests."""
+    context = Context("m", "/", None, 8, None, "")
+    ids = [str(number) for number in range(size)]
+    context._ms_begin(BatchState(ids, [{}] * size, properties=[properties] * size))
+    return context
+
+
+@pytest.mark.parametrize("numbers", [[], [1], [1, 2], [1, 2, 3], list(range(12))])
+def test_answers_come_in_order(handler: Any, numbers: list[int]) -> None:
+    """Whatever the number of parts, each row gets its own answer in its place."""
+    assert handler.handle(numbers, begun(len(numbers))) == [2 * number for number in numbers]
+    assert max(handler.sizes, default=0) <= 2
+    assert sum(handler.sizes) == len(numbers)
+
+
+@pytest.mark.timeout(20)
+def test_a_failing_phase_fails_the_batch(handler: Any) -> None:
+    """What a phase raises comes out at once (TorchServe hangs), and the next batch is answered."""
+    with pytest.raises(LookupError, match="13"):
+        handler.handle([1, 2, 13, 4, 5], begun(5))
+
+    assert handler.handle([1, 2, 3], begun(3)) == [2, 4, 6]
+
+
+def test_sys_exit_in_a_phase_ends_the_caller(handler: Any) -> None:
+    """As it would without parts."""
+    handler.inference = lambda data: (_ for _ in ()).throw(SystemExit(3))
+
+    with pytest.raises(SystemExit):
+        handler.handle([1], begun(1))
+
+
+def test_rejected_rows_are_counted_within_the_batch(handler: Any) -> None:
+    """A rejection in a part is that row's of the batch; a part without rows is not computed (F18)."""
+    context = begun(5)
+
+    assert handler.handle([1, -1, -1, -1, 5], context) == [2, None, None, None, 10]
+    assert context._ms_rejections == {
+        1: (400, "negative in part 0"),
+        2: (400, "negative in part 1"),
+        3: (400, "negative in part 1"),
+    }
+
+
+def test_explain_and_describe_are_not_cut_up(handler: Any) -> None:
+    """They go the way of BaseHandler."""
+    assert handler.handle([1, 2, 3], begun(3, explain="True")) == [[1, 2, 3]] * 3
+    assert handler.handle([{}], begun(1, describe="True")) == ["doubles"]
+
+
+def test_profiled_batches_are_not_cut_up(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ENABLE_TORCH_PROFILER the profiler sees the batch whole."""
+    monkeypatch.setenv("ENABLE_TORCH_PROFILER", "1")
+    handler.profiler_args = {"on_trace_ready": lambda _: None}
+
+    assert handler.handle([1, 2, 3], begun(3)) == [2, 4, 6]
+    assert handler.sizes == [3]
+
+
+def test_parallelism_is_merged_and_checked() -> None:
+    """What is assigned is added to what was; other names and no threads are refused."""
+    micro = MicroBatching(object(), parallelism={"preprocess": 2})
+    micro.parallelism = {"inference": 3}
+
+    assert micro.parallelism == {"preprocess": 2, "inference": 3}
+    assert HANDLER_METHODS == ["preprocess", "inference", "postprocess"]
+    for wrong in ({"infer": 1}, {"inference": 0}, {"inference": "2"}):
+        with pytest.raises(ValueError, match="parallelism"):
+            micro.parallelism = wrong  # type: ignore[assignment]
+
+
+@pytest.mark.timeout(20)
+def test_phases_of_different_parts_run_side_by_side(handler: Any) -> None:
+    """While one part is computed, the next one is prepared: both wait for each other here."""
+    meeting = threading.Barrier(2, timeout=10)
+    prepared: list[int] = []
+
+    def preprocess(data: list[int]) -> list[int]:
+        prepared.append(data[0])
+        if len(prepared) == 2:
+            meeting.wait()
+        return data
+
+    def inference(data: list[int]) -> list[int]:
+        if data[0] == 0:
+            meeting.wait()
+        return data
+
+    handler.preprocess, handler.inference = preprocess, inference
+
+    assert handler.handle([0, 1, 2, 3], begun(4)) == [0, 1, 2, 3]
+
+
+@pytest.mark.timeout(20)
+def test_a_phase_has_as_many_threads_as_it_is_given(handler: Any) -> None:
+    """With parallelism 2, two parts are in the same phase at once; also when it is raised between batches."""
+    handler.handle([1, 2], begun(2))
+    handler.handle.parallelism = {"inference": 2}
+    meeting = threading.Barrier(2, timeout=10)
+    handler.inference = lambda data: (meeting.wait(), data)[1]
+
+    assert handler.handle([1, 2, 3, 4], begun(4)) == [1, 2, 3, 4]
+
+
+def test_postprocess_must_return_a_list(handler: Any) -> None:
+    """Otherwise the batch fails with a word, and nothing is joined."""
+    handler.postprocess = lambda data: "text"
+
+    with pytest.raises(TypeError, match="postprocess returned str for a part"):
+        handler.handle([1, 2, 3], begun(3))
+
+
+def test_parts_have_at_least_one_row(handler: Any) -> None:
+    """A size of 0 is refused."""
+    handler.handle.micro_batch_size = 0
+
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        handler.handle([1], begun(1))
+
+
+def test_handlers_of_ones_own_need_no_state(handler: Any) -> None:
+    """A context that knows no rejections, as in a handler's own test, is enough."""
+
+    class Plain:
+        """Nothing but what a handler asks."""
+
+        def get_request_header(self, _idx: int, _key: str) -> bool:
+            """No."""
+            return False
+
+    assert handler.handle([1, 2, 3], Plain()) == [2, 4, 6]

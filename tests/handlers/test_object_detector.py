@@ -1,0 +1,187 @@
+"""ObjectDetector: labelled boxes, for batches of pictures of any sizes."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms.functional import to_tensor
+
+from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.object_detector import ObjectDetector
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = """
+import torch
+
+class TinyDetection(torch.nn.Module):
+    '''Finds the whole picture, its brightest corner, and a speck; scores come from the pixels.'''
+
+    def forward(self, pictures):
+        answers = []
+        for picture in pictures:
+            height, width = picture.shape[1:]
+            boxes = torch.tensor([[0.0, 0, width, height], [1, 2, 3, 4], [0, 0, 1, 1]])
+            scores = torch.stack((picture.max(), picture.mean(), picture.mean() / 10))
+            answers.append({"boxes": boxes, "labels": torch.tensor([1, 7, 2]), "scores": scores})
+        return answers
+"""
+SSD = """
+from torch import nn
+from torchvision.models.detection import ssd
+from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
+
+class TinySSD(ssd.SSD):
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 4, 3, stride=16, padding=1),
+            DefaultBoxGenerator([[2]], scales=[0.3, 0.6]),
+            (64, 64),
+            4,
+            head=ssd.SSDHead([4], [4], 4),
+            score_thresh=0.0,
+            detections_per_img=6,
+        )
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path, make_context: Any) -> Any:
+    """A detector with a network that is given as source."""
+
+    def made(config: dict[str, Any] | None = None, source: str = SOURCE) -> ObjectDetector:
+        # A name of its own: modules of a name are imported once.
+        name = f"detection_{tmp_path.name.replace('-', '_')}.py"
+        (tmp_path / name).write_text(source)
+        handler = ObjectDetector()
+        handler.initialize(make_context(tmp_path, config, modelFile=name))
+        return handler
+
+    return made
+
+
+def test_pictures_of_different_sizes_share_a_batch(make: Any, begin: Any, pictures: list[bytes]) -> None:
+    """Each gets the boxes of its own size, and scores of its own pixels, to 1e-5."""
+    handler = make()
+    begin(handler.context, len(pictures))
+
+    answers = handler.handle([{"body": file} for file in pictures], handler.context)
+
+    for answer, file in zip(answers, pictures, strict=True):
+        picture = Image.open(io.BytesIO(file)).convert("RGB")
+        pixels = to_tensor(picture)
+        wanted = [
+            ("1", [0.0, 0.0, *map(float, picture.size)], pixels.max()),
+            ("7", [1, 2, 3, 4], pixels.mean()),
+        ]
+        sure = [entry for entry in wanted if entry[2] >= 0.5]
+        assert [list(box) for box in answer] == [[label, "score"] for label, _, _ in sure]
+        assert [box[label] for box, (label, _, _) in zip(answer, sure, strict=True)] == [
+            b for _, b, _ in sure
+        ]
+        assert [box["score"] for box in answer] == pytest.approx([s.item() for _, _, s in sure], abs=1e-5)
+
+
+def test_torchvisions_detectors_are_served(make: Any, begin: Any, pictures: list[bytes]) -> None:
+    """An SSD of torchvision's with random weights answers in a batch what it answers alone, to 1e-5."""
+    torch.manual_seed(0)
+    handler = make({"handler": {"threshold": 0}}, SSD)
+    begin(handler.context, 3)
+
+    answers = handler.handle([{"data": file} for file in pictures[:3]], handler.context)
+
+    for answer, file in zip(answers, pictures, strict=False):
+        with torch.inference_mode():
+            (alone,) = handler.model([to_tensor(Image.open(io.BytesIO(file)).convert("RGB"))])
+        assert answer
+        assert [next(iter(box)) for box in answer] == [str(label) for label in alone["labels"].tolist()]
+        assert [box["score"] for box in answer] == pytest.approx(alone["scores"].tolist(), abs=1e-5)
+        found = [value for box in answer for value in next(iter(box.values()))]
+        assert found == pytest.approx(alone["boxes"].flatten().tolist(), abs=1e-3)
+
+
+def test_labels_and_threshold(make: Any, begin: Any, tmp_path: Path, pictures: list[bytes]) -> None:
+    """Labels come from index_to_name.json, a class without one keeps its number; the threshold counts."""
+    (tmp_path / "index_to_name.json").write_text(json.dumps({"1": "room", "2": ["n2", "speck"]}))
+    handler = make({"handler": {"threshold": 0.001}})
+    begin(handler.context)
+
+    (answer,) = handler.handle([pictures[0]], handler.context)
+
+    assert [next(iter(box)) for box in answer] == ["room", "7", "speck"]
+
+
+@pytest.mark.parametrize("threshold", [-1, 1.5, "half", True])
+def test_bad_thresholds_are_refused(threshold: object, make: Any) -> None:
+    """What is no number from 0 to 1 stops the load, naming the key."""
+    with pytest.raises(ModelLoadError, match="handler: threshold must be a number from 0 to 1"):
+        make({"handler": {"threshold": threshold}})
+
+
+def test_subclasses_set_the_threshold(make: Any) -> None:
+    """A class attribute counts where the configuration says nothing."""
+
+    class Unsure(ObjectDetector):
+        threshold = 0.1
+
+    handler = Unsure()
+    handler.initialize(make().context)
+
+    assert handler.threshold == 0.1
+
+
+def test_scripted_detectors_answer_losses_too(make: Any) -> None:
+    """Of torchvision's TorchScript answer, (losses, detections), the detections count."""
+    handler = make()
+    found = [{"boxes": torch.zeros(1, 4), "labels": torch.tensor([3]), "scores": torch.tensor([0.9])}]
+    handler.model = lambda _: ({}, found)
+
+    assert handler.postprocess(handler.inference([torch.zeros(3, 2, 2)])) == [
+        [{"3": [0.0, 0.0, 0.0, 0.0], "score": pytest.approx(0.9)}]
+    ]
+
+
+def test_bad_pictures_are_rejected_alone(make: Any, begin: Any, pictures: list[bytes]) -> None:
+    """What is no picture gets its own 400, its neighbours their answers (F17)."""
+    handler = make()
+    state = begin(handler.context, 3)
+
+    answers = handler.handle([{"data": b""}, {"data": pictures[0]}, {"data": "?"}], handler.context)
+
+    assert [answer is None for answer in answers] == [True, False, True]
+    assert {idx: status for idx, (status, _) in state.rejections.items()} == {0: 400, 2: 400}
+
+
+def test_only_bad_pictures(make: Any, begin: Any) -> None:
+    """A batch of them does not reach the network."""
+    handler = make()
+    state = begin(handler.context, 2)
+    handler.model = None
+
+    assert handler.handle([{"data": b"?"}, {"data": b"!"}], handler.context) == [None, None]
+    assert len(state.rejections) == 2
+
+
+def test_lists_of_numbers_are_pictures(make: Any, begin: Any) -> None:
+    """Nested lists (3 x height x width, 0 to 1) are taken as they are."""
+    handler = make({"handler": {"threshold": 0}})
+    begin(handler.context)
+
+    (answer,) = handler.handle([{"data": torch.full((3, 4, 6), 0.25).tolist()}], handler.context)
+
+    assert answer[0] == {"1": [0.0, 0.0, 6.0, 4.0], "score": 0.25}
+
+
+def test_nothing_is_explained(make: Any, begin: Any, pictures: list[bytes]) -> None:
+    """An explanation is refused in so many words."""
+    handler = make()
+    begin(handler.context, explain="True")
+
+    with pytest.raises(PredictionException, match="object_detector explains nothing"):
+        handler.handle([pictures[0]], handler.context)

@@ -1,0 +1,76 @@
+"""Timed methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver_handlers.context import Context
+from modelserver_handlers.metrics.cache import MetricsCache
+from modelserver_handlers.timer import timed, timeit
+
+if TYPE_CHECKING:
+    from modelserver_handlers.metrics.emission import Emission
+
+
+class Timed:
+    """A handler with a timed step."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    @timed
+    def preprocess(self, data: list[int], *, factor: int = 2) -> list[int]:
+        """Multiplied."""
+        return [factor * number for number in data]
+
+
+def context_with(config: Any) -> tuple[Context, list[Emission]]:
+    """A context whose metrics are collected."""
+    seen: list[Emission] = []
+    metrics = MetricsCache("m", seen.append)
+    return Context("m", "/", None, 1, None, "", metrics=metrics, model_yaml_config=config), seen
+
+
+def test_profiled_methods_report_their_time() -> None:
+    """With handler: profile: true each call is a gauge in milliseconds, named for the method."""
+    context, seen = context_with({"handler": {"profile": True}})
+
+    assert Timed(context).preprocess([1, 2], factor=3) == [3, 6]
+    (emission,) = seen
+    assert (emission.name, emission.unit, emission.kind) == ("ts_handler_preprocess", "ms", "gauge")
+    assert 0 <= emission.value < 5000
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"handler": {}}, {"handler": {"profile": False}}, {"handler": [1]}, None]
+)
+def test_others_do_not(config: Any) -> None:
+    """Without the setting the method is as it was."""
+    context, seen = context_with(config)
+
+    assert Timed(context).preprocess([1]) == [2]
+    assert Timed(None).preprocess([1]) == [2]
+    assert seen == []
+    assert Timed.preprocess.__name__ == "preprocess"
+
+
+def test_what_the_method_raises_comes_out() -> None:
+    """A failing method reports no time."""
+    context, seen = context_with({"handler": {"profile": True}})
+
+    with pytest.raises(TypeError):
+        Timed(context).preprocess([None])  # type: ignore[list-item]
+    assert seen == []
+
+
+def test_timeit_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """The old decorator prints each call's milliseconds."""
+
+    @timeit
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert double(4) == 8
+    assert capsys.readouterr().out.startswith("Timing function double: ")

@@ -1,0 +1,122 @@
+"""Vocabularies of text models: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.vocabulary import Vocabulary, load_vocabulary
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"<unk>": 0, "a": 1, "b": 2},
+        OrderedDict([("<unk>", 0), ("a", 1), ("b", 2)]),
+        ["<unk>", "a", "b"],
+        {"tokens": ["<unk>", "a", "b"], "default_index": 0},
+        {"tokens": {"<unk>": 0, "a": 1, "b": 2}, "default_index": 0},
+    ],
+    ids=["dict", "ordered", "list", "own, list", "own"],
+)
+def test_forms_of_a_vocabulary(content: Any, tmp_path: Path) -> None:
+    """Mappings and lists are read, and have a number for unknown words if one is called ``<unk>``."""
+    torch.save(content, tmp_path / "v.pt")
+    vocabulary = load_vocabulary(tmp_path / "v.pt")
+
+    assert dict(vocabulary.ids) == {"<unk>": 0, "a": 1, "b": 2}
+    assert vocabulary.numbers(["b", "c"]) == [2, 0]
+    assert (vocabulary["b"], vocabulary["c"], "c" in vocabulary, len(vocabulary)) == (2, 0, False, 3)
+
+
+def test_words_without_a_number(tmp_path: Path) -> None:
+    """Without a number for unknown words there is none, and asking for one is a KeyError."""
+    torch.save(["a", "b"], tmp_path / "v.pt")
+    vocabulary = load_vocabulary(tmp_path / "v.pt")
+
+    assert vocabulary.numbers(["b", "c"]) == [1, None]
+    with pytest.raises(KeyError):
+        vocabulary["c"]
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    """``save`` and ``load_vocabulary`` agree."""
+    vocabulary = Vocabulary.of_tokens(["x", "y", "x"], default=1)
+    vocabulary.save(tmp_path / "v.pt")
+
+    assert load_vocabulary(tmp_path / "v.pt") == vocabulary == Vocabulary({"x": 0, "y": 1}, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a": 1, "b": 1},
+        {"a": -1},
+        {"a": "1"},
+        {1: 2},
+        ["a", 2],
+        torch.zeros(2),
+        {"tokens": ["a"], "default_index": "a"},
+        {"tokens": 5, "default_index": 0},
+        None,
+    ],
+)
+def test_what_is_no_vocabulary(content: Any, tmp_path: Path) -> None:
+    """Numbers that occur twice (frequencies), and everything else, is refused with the file's name."""
+    torch.save(content, tmp_path / "v.pt")
+
+    with pytest.raises(ModelLoadError, match=r"v\.pt holds no vocabulary: a mapping of tokens"):
+        load_vocabulary(tmp_path / "v.pt")
+
+
+class Greedy:
+    """Unpickling this would run code."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("ran"),))
+
+
+def test_code_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle that calls something is refused, and nothing is called (F61)."""
+    monkeypatch.chdir(tmp_path)
+    torch.save(Greedy(), tmp_path / "v.pt")
+
+    with pytest.raises(ModelLoadError, match="it holds more than text and numbers"):
+        load_vocabulary(tmp_path / "v.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """The message says what to run where the vocabulary was made."""
+    with zipfile.ZipFile(tmp_path / "v.pt", "w") as file:
+        file.writestr("v/data.pkl", b"\x80\x02ctorchtext.vocab.vocab\nVocab\nq\x00)\x81q\x01.")
+        file.writestr("v/version", b"3\n")
+        file.writestr("v/byteorder", b"little")
+
+    with pytest.raises(ModelLoadError) as refusal:
+        load_vocabulary(tmp_path / "v.pt")
+
+    assert "it is a Vocab of torchtext" in str(refusal.value)
+    assert "torch.save({'tokens': vocab.get_stoi()" in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"no file of torch.save", pickle.dumps(Counter("aab"), 2)[:9]])
+def test_damaged_files(content: bytes, tmp_path: Path) -> None:
+    """A file that is damaged is named."""
+    (tmp_path / "v.pt").write_bytes(content)
+
+    with pytest.raises(ModelLoadError, match=r"v\.pt"):
+        load_vocabulary(tmp_path / "v.pt")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A file that is not there is named."""
+    with pytest.raises(ModelLoadError, match=r"Missing the v\.pt file"):
+        load_vocabulary(tmp_path / "v.pt")

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modelserver.errors import BadRequest
+from modelserver.models.changes import Change
+from modelserver.models.options import BatchPolicy, ModelOptions
+
+
+def test_only_what_is_named_changes() -> None:
+    """A delay alone leaves the policy; the source says where a value came from."""
+    before = ModelOptions(batch_size=4, sources={"batch_size": "default"})
+    after = Change.of(max_batch_delay=50).applied_to(before)
+
+    assert (after.max_batch_delay, after.batch_policy) == (50, BatchPolicy.ADAPTIVE)
+    assert after.sources == {"batch_size": "default", "max_batch_delay": "register parameter"}
+    assert (before.max_batch_delay, after.batch_size) == (100, 4)
+
+
+def test_all_of_them() -> None:
+    """Batch size, delay, policy and response timeout; the change says what it is."""
+    change = Change.of(batch_size=8, max_batch_delay=0, batch_policy="Greedy", response_timeout=3)
+    after = change.applied_to(ModelOptions())
+
+    assert after.batch_policy is BatchPolicy.GREEDY
+    assert (after.batch_size, after.max_batch_delay, after.response_timeout) == (8, 0, 3)
+    assert str(change) == "batch_size=8, max_batch_delay=0, batch_policy=greedy, response_timeout=3"
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"batch_size": None}, {"batch_size": -1, "response_timeout": -1}, {"batch_policy": ""}]
+)
+def test_nothing(given: dict[str, Any]) -> None:
+    """TorchServe's marks for "not given" are no change."""
+    assert not Change.of(**given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"batch_size": -2}, {"max_batch_delay": -5}, {"response_timeout": 0}, {"batch_policy": "often"}],
+)
+def test_out_of_range(given: dict[str, Any]) -> None:
+    """Values are checked as those of a registration."""
+    with pytest.raises(BadRequest, match=next(iter(given))):
+        Change.of(**given)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sequence_batching": True},
+        {"continuous_batching": True},
+        {"async_communication": True},
+        {"processes": 2},
+    ],
+)
+def test_batches_that_stay(options: dict[str, Any]) -> None:
+    """Where requests are not batched like others only the timeout can be changed."""
+    with pytest.raises(BadRequest, match="batch_size cannot be changed while the model runs"):
+        Change.of(batch_size=2).applied_to(ModelOptions(**options))
+
+    assert Change.of(response_timeout=2).applied_to(ModelOptions(**options)).response_timeout == 2

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.models.archive import ModelArchive
+from modelserver.models.manifest import Manifest
+from modelserver.models.options import REGISTER, BatchPolicy, ModelOptions, Registration
+from modelserver.models.snapshot import listed, mar_name, parse_snapshot, registry_document
+
+# As TorchServe's documentation shows it.
+TORCHSERVE = """{
+  "name": "20240329072056839-snapshot.cfg", "modelCount": 1, "created": 1585466456840,
+  "models": {"noop": {"1.11": {"defaultVersion": true, "marName": "noop.mar", "minWorkers": 1,
+    "maxWorkers": 2, "batchSize": 4, "maxBatchDelay": 200, "responseTimeout": 60, "parallelLevel": 2}}}
+}"""
+
+
+def version(url: str = "noop.mar", registration: Registration | None = None, **options: Any) -> Any:
+    """A version of the model ``noop``."""
+    return SimpleNamespace(
+        name="noop",
+        version=options.pop("version", "1.0"),
+        url=url,
+        archive=ModelArchive(url, Path("nowhere"), Manifest(), downloaded=options.pop("downloaded", None)),
+        options=ModelOptions(**options),
+        registration=registration or Registration(url=url),
+        runtime="python",
+        pool=SimpleNamespace(min_workers=2, max_workers=3),
+    )
+
+
+def document(*models: Any) -> dict[str, Any]:
+    """What is written of these versions, of which the first is the default."""
+    registry = SimpleNamespace(versions=lambda: list(models), is_default=lambda model: model is models[0])
+    return registry_document(cast("Any", registry), "x.cfg")
+
+
+def restored(*models: Any) -> list[Registration]:
+    """The registrations that a snapshot of these versions leads to."""
+    return [saved.registration for saved in parse_snapshot(json.dumps(document(*models)))]
+
+
+def test_document() -> None:
+    """The state has TorchServe's fields, and counts versions."""
+    written = document(version(), version("two.mar", version="2.0", batch_size=8, parallel_level=2))
+
+    assert (written["name"], written["modelCount"]) == ("x.cfg", 2)
+    assert isinstance(written["created"], int)
+    assert written["models"]["noop"]["1.0"] == {
+        "defaultVersion": True,
+        "marName": "noop.mar",
+        "minWorkers": 2,
+        "maxWorkers": 3,
+        "batchSize": 1,
+        "maxBatchDelay": 100,
+        "responseTimeout": 120,
+        "startupTimeout": 120,
+        "runtimeType": "python",
+        "batchPolicy": "adaptive",
+    }
+    second = written["models"]["noop"]["2.0"]
+    assert (second["defaultVersion"], second["batchSize"], second["parallelLevel"]) == (False, 8, 2)
+
+
+def test_snapshot_of_torchserve() -> None:
+    """A state that TorchServe wrote is understood; timeouts that it lacks are 120 s."""
+    (saved,) = parse_snapshot(TORCHSERVE)
+
+    assert (saved.name, saved.version, saved.default) == ("noop", "1.11", True)
+    assert saved.registration == Registration(
+        url="noop.mar",
+        model_name="noop",
+        batch_size=4,
+        max_batch_delay=200,
+        min_workers=1,
+        max_workers=2,
+        response_timeout=60,
+        startup_timeout=120,
+    )
+    assert listed([saved]) == "noop 1.11"
+
+
+def test_what_was_registered_is_kept() -> None:
+    """Handler override, policy, numbers of workers and a split that was asked for come back."""
+    registration = Registration(url="noop.mar", handler="mine.py:f", split_instances="true")
+    (back,) = restored(
+        version(
+            registration=registration,
+            batch_size=8,
+            max_batch_delay=50,
+            batch_policy=BatchPolicy.GREEDY,
+            split_instances="true",
+            sources={"split_instances": REGISTER},
+        )
+    )
+
+    assert (back.handler, back.batch_policy, back.split_instances) == ("mine.py:f", "greedy", "true")
+    assert (back.batch_size, back.max_batch_delay, back.min_workers, back.max_workers) == (8, 50, 2, 3)
+
+
+def test_words_of_kserve_are_kept() -> None:
+    """A registration in KServe's words has a batcher again, so that V1 answers keep their form."""
+    registration = Registration(url="noop.mar", max_batch_size=8, timeout=7)
+    (back,) = restored(version(registration=registration, batch_size=8, max_batch_delay=50, batcher=True))
+
+    assert back.has_batcher
+    assert (back.max_batch_size, back.max_latency, back.timeout, back.batch_size) == (8, 50, 7, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "restored_from"),
+    [
+        ("noop.mar", "noop.mar"),
+        ("/srv/models/noop.mar", "/srv/models/noop.mar"),
+        ("file:///srv/noop.mar", "file:///srv/noop.mar"),
+        ("torchvision://resnet18", "torchvision://resnet18"),
+        ("https://user:secret@host/noop.mar?token=secret", "noop.mar"),
+    ],
+)
+def test_where_it_is_restored_from(url: str, restored_from: str) -> None:
+    """What the store does not hold keeps its URL; what was fetched is in the store, and its URL, which may
+    hold secrets, is not written.
+    """
+    (back,) = restored(version(url))
+
+    assert back.url == restored_from
+    assert "secret" not in json.dumps(document(version(url)))
+
+
+def test_file_that_was_fetched() -> None:
+    """The archive's name is that of the file in the store."""
+    assert mar_name(version("https://host/x", downloaded=Path("/store/x.mar"))) == "x.mar"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "a JSON object is needed"),
+        ("[]", "the whole: a JSON object is needed"),
+        ('{"models": 1}', "models: a JSON object is needed"),
+        ('{"models": {"a": []}}', "models.a: a JSON object is needed"),
+        ('{"models": {"a": {"1": {}}}}', "models.a.1.marName: text is needed"),
+        ('{"models": {"a": {"1": {"marName": 1}}}}', "models.a.1.marName: text is needed"),
+        (
+            '{"models": {"a": {"1": {"marName": "a", "batchSize": "8"}}}}',
+            "batchSize: a whole number is needed",
+        ),
+        ('{"models": {"a": {"1": {"marName": "a", "batchSize": true}}}}', "batchSize: a whole number"),
+        ('{"models": {"a": {"1": {"marName": "a", "batchSize": -5}}}}', "batch_size=-5"),
+        ('{"models": {"a": {"1": {"marName": "a", "defaultVersion": 1}}}}', "true or false is needed"),
+        ('{"models": ' + "[" * 100_000, "a JSON object is needed"),
+    ],
+)
+def test_state_that_is_not_understood(text: str, problem: str) -> None:
+    """The message says where the state is wrong and what is needed there."""
+    with pytest.raises(ConfigError, match="Invalid configuration: model_snapshot") as raised:
+        parse_snapshot(text)
+
+    assert problem in str(raised.value)
+
+
+def test_nothing_registered() -> None:
+    """The state of an empty registry restores nothing."""
+    assert restored() == []
+    assert parse_snapshot("{}") == ()

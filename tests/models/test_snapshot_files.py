@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.models import snapshot_files
+from modelserver.models.snapshot_files import KEPT_FILES, SnapshotFolder, file_content, parse_file
+from modelserver.settings.properties import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOON = datetime(2026, 5, 4, 12, 0, 0, 123456)  # noqa: DTZ001 - names carry local time
+PROPERTIES = {"model_store": "/srv/models", "job_queue_size": "7"}
+
+
+def state(name: str) -> dict[str, Any]:
+    """A state with one model of this name."""
+    return {"models": {name: {"1.0": {"marName": f"{name}.mar", "minWorkers": 1, "maxWorkers": 1}}}}
+
+
+def folder(path: Path, now: datetime = NOON) -> SnapshotFolder:
+    return SnapshotFolder(path / "config", PROPERTIES, lambda: now)
+
+
+def write(snapshots: SnapshotFolder, model: str) -> Path:
+    return snapshots.write("snapshot", lambda _: state(model))
+
+
+def models(snapshots: SnapshotFolder) -> list[str]:
+    """The names of what would be restored."""
+    found = snapshots.newest()
+    return [] if found is None else [model.name for model in found.models]
+
+
+def test_names_and_content(tmp_path: Path) -> None:
+    """A file is named by time and kind, is for its owner only, and is Java properties with the state."""
+    path = folder(tmp_path).write("startup", lambda name: {**state("a"), "name": name})
+    values = parse(path.read_bytes())
+
+    assert path.name == "20260504120000123-startup.cfg"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert {key: values[key] for key in PROPERTIES} == PROPERTIES
+    assert path.name in values["model_snapshot"]
+    assert sorted(os.listdir(path.parent)) == [path.name]
+
+
+def test_newest_is_restored(tmp_path: Path) -> None:
+    """The latest name counts, whatever its kind; without files there is nothing."""
+    snapshots = folder(tmp_path)
+    assert models(snapshots) == []
+    for name in "abc":
+        write(snapshots, name)
+
+    assert models(snapshots) == ["c"]
+
+
+def test_clock_that_goes_back(tmp_path: Path) -> None:
+    """What is written later has the later name, in this server and the next (F35)."""
+    write(folder(tmp_path), "a")
+    write(folder(tmp_path, NOON - timedelta(days=1)), "b")
+    back = folder(tmp_path, NOON - timedelta(days=2))
+    write(back, "c")
+
+    assert write(back, "d").name == "20260504120000126-snapshot.cfg"
+    assert models(back) == ["d"]
+
+
+def test_stamp_that_is_no_time(tmp_path: Path) -> None:
+    """A name made of digits that are no time does not hinder the next."""
+    snapshots = folder(tmp_path)
+    first = write(snapshots, "a")
+    first.rename(first.with_name("99999999999999998-snapshot.cfg"))
+    write(folder(tmp_path), "b")
+
+    assert models(folder(tmp_path)) == ["b"]
+
+
+def test_strange_files_are_ignored(tmp_path: Path) -> None:
+    """What is no snapshot neither hinders the start nor is deleted (reference 17)."""
+    snapshots = folder(tmp_path)
+    write(snapshots, "a")
+    for name in ("notes.txt", "x-snapshot.cfg", "20990101000000000-snapshot.cfg.bak"):
+        (tmp_path / "config" / name).write_text("?")
+    write(snapshots, "b")
+
+    assert models(snapshots) == ["b"]
+    assert len(os.listdir(tmp_path / "config")) == 5
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    """The newest 50 are kept, and what a killed server was writing is swept away."""
+    snapshots = folder(tmp_path)
+    for number in range(KEPT_FILES + 3):
+        write(snapshots, f"m{number}")
+    (tmp_path / "config" / ".20260504120000000-snapshot.cfg.part").write_text("half")
+    write(snapshots, "last")
+
+    names = sorted(os.listdir(tmp_path / "config"))
+    assert len(names) == KEPT_FILES
+    assert names[-1] == "20260504120000176-snapshot.cfg"
+
+
+def test_broken_at_every_byte(tmp_path: Path) -> None:
+    """A newest file that is cut or changed at any byte is passed over for the one before, or still means the
+    same (F54).
+    """
+    snapshots = folder(tmp_path)
+    write(snapshots, "good")
+    newest = write(snapshots, "newer")
+    whole = newest.read_bytes()
+    passed_over = 0
+    for position in range(len(whole)):
+        changed = whole[:position] + bytes([whole[position] ^ 0x01]) + whole[position + 1 :]
+        for data in (whole[:position], changed):
+            newest.write_bytes(data)
+            found = models(snapshots)
+            assert found in (["good"], ["newer"]), (position, data)
+            passed_over += found == ["good"]
+        newest.write_bytes(whole[:position])
+        assert models(snapshots) == ["good"], position
+
+    assert passed_over > 1.9 * len(whole)
+
+
+@pytest.mark.parametrize("moment", ["write", "sync", "rename"])
+def test_killed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Whatever step fails, the last state stays and no part of the new one is seen (F54, F56)."""
+    snapshots = folder(tmp_path)
+    write(snapshots, "good")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if moment == "rename":
+        monkeypatch.setattr(type(tmp_path), "replace", fail)
+    elif moment == "sync":
+        monkeypatch.setattr(os, "fsync", fail)
+    else:
+        monkeypatch.setattr(snapshot_files, "write_synced", fail)
+    with pytest.raises(OSError, match="No space"):
+        write(snapshots, "new")
+    monkeypatch.undo()
+
+    assert models(snapshots) == ["good"]
+    assert len(os.listdir(tmp_path / "config")) == 1
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    """A folder with a snapshot's name, or a file of another form, is passed over."""
+    snapshots = folder(tmp_path)
+    write(snapshots, "good")
+    (tmp_path / "config" / "20990101000000000-snapshot.cfg").mkdir()
+    (tmp_path / "config" / "20980101000000000-snapshot.cfg").write_text("model_snapshot=\\uXXXX\n")
+
+    assert models(snapshots) == ["good"]
+
+
+def test_file_of_torchserve() -> None:
+    """A file as TorchServe 0.12 writes it is read, whatever else stands in it."""
+    state = (
+        r'{\n  "name"\: "20261121080646318-shutdown.cfg",\n  "modelCount"\: 1,\n  "created"\: 1795248406318,'
+        r'\n  "models"\: {\n    "echo"\: {\n      "1.0"\: {\n        "defaultVersion"\: true,'
+        r'\n        "marName"\: "echo.mar",\n        "minWorkers"\: 1,\n        "maxWorkers"\: 1,'
+        r'\n        "batchSize"\: 3,\n        "maxBatchDelay"\: 70,\n        "responseTimeout"\: 120,'
+        r'\n        "startupTimeout"\: 120,\n        "runtimeType"\: "python"\n      }\n    }\n  }\n}'
+    )
+    file = f"#Saving snapshot\ntsConfigFile=c.properties\nmodel_snapshot={state}\nversion=0.12.0\n"
+    (echo,) = parse_file(file.encode())
+
+    assert (echo.name, echo.version, echo.default) == ("echo", "1.0", True)
+    assert (echo.registration.batch_size, echo.registration.max_batch_delay) == (3, 70)
+
+
+def test_without_checksum() -> None:
+    """TorchServe's files have none; they are read if their state can be."""
+    content = file_content({}, state("a"))
+
+    assert [m.name for m in parse_file(content.partition(b"\n")[2])] == ["a"]
+    with pytest.raises(ConfigError, match="has no model_snapshot"):
+        parse_file(b"model_store=x\n")

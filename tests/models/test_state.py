@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from modelserver.models.state import StateKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+class Folder:
+    """Notes what is written; holds the writer up, or refuses, when told to."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, Any]] = []
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.full = False
+
+    def write(self, kind: str, document: Callable[[str], dict[str, Any]]) -> str:
+        self.may_go.wait(10)
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.written.append((kind, document("the-name")["name"]))
+        return "path"
+
+
+def keeper(folder: Folder) -> StateKeeper:
+    registry = SimpleNamespace(versions=list)
+    return StateKeeper(cast("Any", registry), cast("Any", folder))
+
+
+async def test_changes_at_the_same_time_share_a_file() -> None:
+    """Each change waits until a file that has it is there; twenty at once need two files."""
+    folder = Folder()
+    folder.may_go.clear()
+    kept = keeper(folder)
+    first = asyncio.create_task(kept.changed())
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(kept.changed()) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert not first.done()
+    folder.may_go.set()
+    await asyncio.gather(first, *others)
+
+    assert folder.written == [("snapshot", "the-name")] * 2
+
+
+async def test_kinds() -> None:
+    """The files of start and shutdown are written in any case."""
+    folder = Folder()
+    kept = keeper(folder)
+    for kind in ("startup", "shutdown"):
+        await kept.write(cast("Any", kind))
+
+    assert [kind for kind, _ in folder.written] == ["startup", "shutdown"]
+
+
+async def test_full_disk(caplog: pytest.LogCaptureFixture) -> None:
+    """A state that cannot be written is told in the log, and the next one is tried again (F56)."""
+    folder = Folder()
+    folder.full = True
+    kept = keeper(folder)
+    await kept.changed()
+    folder.full = False
+    await kept.changed()
+
+    assert "The snapshot cannot be written" in caplog.text
+    assert len(folder.written) == 1
