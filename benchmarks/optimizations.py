@@ -2,7 +2,10 @@
 
 Each way runs one batch in turn, again and again: what else the machine does meets all of them. Figures are
 medians: pictures per second, their ratio to the plain network within each turn, the same of processor time,
-and how far the outputs are from the plain network's, as a part of the largest one.
+how far the outputs are from the plain network's, as a part of the largest one, and the arithmetic per second.
+
+The yardstick runs in turn with them: one large matrix product, which is as much arithmetic as torch gets out
+of the machine. What a way reaches of it says what is left to gain without doing less arithmetic.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 SIDE = 224
+# Rows and columns of the yardstick's matrices, and its multiplications and additions in 10^9.
+PRODUCT = 2048
+PRODUCT_OPERATIONS = 2 * PRODUCT**3 / 1e9
 PLAIN = "plain"
 COMPILED = ("compiled, frozen", "compiled, frozen, bf16")
 WAYS = (
@@ -56,6 +62,11 @@ class Way:
     difference: float
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+
+    @property
+    def bf16(self) -> bool:
+        """Whether it computes in bfloat16."""
+        return "bf16" in self.name
 
     def take(self) -> None:
         """One batch."""
@@ -98,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document: dict[str, Any] = {"machine": facts, "figures": []}
     with own_cache():
         for batch in options.batches:
-            rows = report(measure(options, names, batch), batch)
-            document["figures"] += rows
+            document["figures"] += report(*measure(options, names, batch), batch)
     write_json(options.out, document)
     return 0
 
@@ -112,8 +122,10 @@ def own_cache() -> Iterator[None]:
         yield
 
 
-def measure(options: argparse.Namespace, names: Sequence[str], batch: int) -> list[Way]:
-    """All ways of one batch size."""
+def measure(
+    options: argparse.Namespace, names: Sequence[str], batch: int
+) -> tuple[list[Way], list[Way], float]:
+    """All ways of one batch size, the yardsticks, and the operations of a batch, in 10^9."""
     import torch  # noqa: PLC0415 - a dry run needs none
 
     from modelserver_handlers.calibration import calibration_batch  # noqa: PLC0415
@@ -127,11 +139,33 @@ def measure(options: argparse.Namespace, names: Sequence[str], batch: int) -> li
     pictures = calibration_batch(1, batch, SIDE)
     with torch.inference_mode():
         expected = plain(pictures)
+        operations = count_operations(plain, pictures)
         ways = [prepare(name, plain, pictures, expected) for name in names]
+        yardsticks = [matrix_product(torch.float32), matrix_product(torch.bfloat16)]
         for _ in range(options.reps):
-            for way in ways:
+            for way in (*ways, *yardsticks):
                 way.take()
-    return ways
+    return ways, yardsticks, operations
+
+
+def count_operations(model: Any, pictures: Any) -> float:
+    """Multiplications and additions of one batch, in 10^9; those of convolutions and matrix products."""
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+    with FlopCounterMode(display=False) as counter:
+        model(pictures)
+    return float(counter.get_total_flops()) / 1e9
+
+
+def matrix_product(dtype: Any) -> Way:
+    """The yardstick for ways that compute in this type."""
+    import torch  # noqa: PLC0415
+
+    left, right, product = (torch.randn(PRODUCT, PRODUCT).to(dtype) for _ in range(3))
+    name = f"matrix product, {'bf16' if dtype == torch.bfloat16 else 'float32'}"
+    way = Way(name, lambda: torch.mm(left, right, out=product), 0.0, 0.0)
+    way.run()
+    return way
 
 
 def prepare(name: str, plain: Any, pictures: Any, expected: Any) -> Way:
@@ -170,43 +204,58 @@ def computation(name: str, model: Any, pictures: Any) -> Callable[[], Any]:
     return lambda: model(pictures)
 
 
-def report(ways: Sequence[Way], batch: int) -> list[dict[str, Any]]:
-    """Print the table of one batch size; the same for JSON."""
+def report(
+    ways: Sequence[Way], yardsticks: Sequence[Way], operations: float, batch: int
+) -> list[dict[str, Any]]:
+    """Print the table of one batch size; the same for JSON. ``operations`` of a batch in 10^9."""
     plain = ways[0]
     rows = [
         {
             "way": way.name,
             "batch": batch,
             "rate": batch / statistics.median(way.wall),
-            "to_plain": statistics.median(a / b for a, b in zip(plain.wall, way.wall, strict=True)),
+            "to_plain": _ratio(plain.wall, way.wall),
             "cpu_ms": statistics.median(way.cpu) * 1000 / batch,
-            "cpu_to_plain": statistics.median(a / b for a, b in zip(plain.cpu, way.cpu, strict=True)),
+            "cpu_to_plain": _ratio(plain.cpu, way.cpu),
+            "gflops": operations / statistics.median(way.wall),
+            "to_matrix_product": _ratio(yardsticks[way.bf16].wall, way.wall)
+            * operations
+            / PRODUCT_OPERATIONS,
             "difference": way.difference,
             "prepared_s": way.prepared,
         }
         for way in ways
     ]
-    headers = [
-        f"batch {batch}",
-        "images/s",
-        "to plain",
-        "CPU ms/image",
-        "CPU to plain",
-        "difference",
-        "ready in s",
-    ]
-    keys = ("rate", "to_plain", "cpu_ms", "cpu_to_plain")
+    headers = [f"batch {batch}", *_COLUMNS.values(), "difference", "ready in s"]
     cells = [
         [
             str(row["way"]),
-            *(number(row[key]) for key in keys),
+            *(number(row[key]) for key in _COLUMNS),
             f"{row['difference']:.0e}",
             number(row["prepared_s"]),
         ]
         for row in rows
     ]
     print(table(headers, cells) + "\n")
+    for way in yardsticks:
+        print(f"{way.name}: {number(PRODUCT_OPERATIONS / statistics.median(way.wall))} GFLOP/s")
+    print()
     return rows
+
+
+_COLUMNS = {
+    "rate": "images/s",
+    "to_plain": "to plain",
+    "cpu_ms": "CPU ms/image",
+    "cpu_to_plain": "CPU to plain",
+    "gflops": "GFLOP/s",
+    "to_matrix_product": "to matrix product",
+}
+
+
+def _ratio(first: Sequence[float], second: Sequence[float]) -> float:
+    """The median of the ratios within each turn."""
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))
 
 
 if __name__ == "__main__":

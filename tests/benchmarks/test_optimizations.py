@@ -43,5 +43,8 @@ def test_all_ways_but_compiled_ones_are_measured(
         way for way in optimizations.WAYS if way not in optimizations.COMPILED
     ]
     assert all(figure["rate"] > 0 for figure in figures)
+    assert all(figure["to_matrix_product"] > 0 for figure in figures)
     assert all(figure["difference"] < 1e-4 for figure in figures if "bf16" not in figure["way"])
-    assert "| optimize: auto " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| optimize: auto " in printed
+    assert "matrix product, bf16: " in printed
