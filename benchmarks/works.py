@@ -50,7 +50,7 @@ WORKS = {
         Work("lone_noop", "One sequential client, no-op, batch 8", "noop", 8, 50, (1,)),
         Work("lone_mlp", "One sequential client, MLP, batch 8", "mlp", 8, 50, (1,)),
         Work(
-            "kserve5", "Five clients, MLP, batch 32 (KServe's experiment)", "mlp", 32, 500, (5,), longer=1.25
+            "kserve5", "Five clients, MLP, batch 32 (KServe's experiment)", "mlp", 32, 500, (5,), longer=2.5
         ),
         Work("resnet_b8", "ResNet over JPEG, batch 8", "resnet", 8, 50, (8, 16, 32), longer=3.0),
         Work("workers_1", "ResNet, one worker: start and memory", "resnet", 8, 50, (8,), alone=True),
