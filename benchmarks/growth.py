@@ -1,7 +1,8 @@
 """What a request costs as things grow: registered models, bytes of the body, connections.
 
 The server's processor time per request with a no-op handler in batches of 32, adaptive, as shipped. One thing
-grows at a time; the others stay at their smallest. The points of a curve are measured in turns and repeated.
+grows at a time; the others stay at their smallest. The points of a curve are measured in turns and repeated,
+beside bare uvicorn with an echo where it can grow so, too: what it pays is the price of system and HTTP.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ from benchmarks.report import (
     table,
     write_json,
 )
-from benchmarks.servers import BenchmarkError, ModelServer, memory_of, model_server, sample_answer
+from benchmarks.servers import (
+    BenchmarkError,
+    ModelServer,
+    Running,
+    echo_server,
+    memory_of,
+    model_server,
+    sample_answer,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -43,8 +52,11 @@ if TYPE_CHECKING:
 NAME = "noop"
 PATH = f"/predictions/{NAME}"
 BATCH = 32
+OURS, ECHO = "", ", echo"
 CALM = 32  # connections while something else grows
 FLAT = 1.15
+# A body is copied out of the socket, as the echo does, joined, copied to the worker, and taken over there.
+COPIES = 4.0
 OUT = "folder for growth.json and growth.png"
 
 
@@ -61,10 +73,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What grows, in words; ``points`` ascend."""
+    """What grows, in words; ``points`` ascend. ``beside_echo``: whether the echo can grow so, too."""
 
     title: str
     points: tuple[Point, ...]
+    beside_echo: bool = False
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -105,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BenchmarkError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
-    marks = [flat_mark(curve, samples[curve.title]) for curve in found]
+    marks = [mark(curve, samples[curve.title]) for curve in found]
     for curve in found:
         print(report(curve, samples[curve.title]))
     print("\n".join(map(str, marks)))
@@ -118,10 +131,15 @@ def curves(options: argparse.Namespace) -> list[Curve]:
     least, small = min(options.models), min(options.bodies)
     made = [
         Curve("models", tuple(Point("models", n, n, small, CALM) for n in sorted(options.models))),
-        Curve("bytes", tuple(Point("bytes", n, least, n, CALM) for n in sorted(options.bodies))),
+        Curve(
+            "bytes",
+            tuple(Point("bytes", n, least, n, CALM) for n in sorted(options.bodies)),
+            beside_echo=True,
+        ),
         Curve(
             "connections",
             tuple(Point("connections", n, least, small, n) for n in sorted(options.connections)),
+            beside_echo=True,
         ),
     ]
     return [curve for curve in made if len(curve.points) > 1]
@@ -144,12 +162,14 @@ def measure(curve: Curve, options: argparse.Namespace, queue: int) -> list[Sampl
             )
             for count in counts
         }
+        echo = stack.enter_context(echo_server(folder / "echo")) if curve.beside_echo else None
+        takers: list[Callable[[int], Sample]] = []
         for point in curve.points:
-            run_load(load_of(servers[point.models], point, options.warmup), options.client)
-        takers: list[Callable[[int], Sample]] = [
-            partial(take, servers[point.models], point, options.duration, options.client)
-            for point in curve.points
-        ]
+            for server, whose in ((servers[point.models], OURS), (echo, ECHO)):
+                if server is None:
+                    continue
+                run_load(load_of(server, point, options.warmup), options.client)
+                takers.append(partial(take, server, point, whose, options.duration, options.client))
         return interleaved(options.reps, takers, tell)
 
 
@@ -167,39 +187,68 @@ def grown_server(folder: Path, models: int, others_workers: int, queue: int) -> 
         yield server
 
 
-def load_of(server: ModelServer, point: Point, seconds: float) -> Load:
+def load_of(server: Running, point: Point, seconds: float) -> Load:
     """The load of a point, with a body of its size."""
     return Load(server.url(PATH), b"x" * point.body, "application/octet-stream", point.connections, seconds)
 
 
-def take(server: ModelServer, point: Point, seconds: float, client: Client, repetition: int) -> Sample:
+def take(  # noqa: PLR0917 - bound by partial
+    server: Running, point: Point, whose: str, seconds: float, client: Client, repetition: int
+) -> Sample:
     """One measurement of one point."""
-    taken = sample(server, load_of(server, point, seconds), label(point), repetition, client)
-    print(f"{label(point)}: {memory_of(server.pid).rss_mb:.0f} MB resident", file=sys.stderr)
+    taken = sample(server, load_of(server, point, seconds), label(point, whose), repetition, client)
+    print(f"{label(point, whose)}: {memory_of(server.pid).rss_mb:.0f} MB resident", file=sys.stderr)
     return taken
 
 
-def label(point: Point) -> str:
+def label(point: Point, whose: str = OURS) -> str:
     """A point in words."""
-    return f"{point.size:,} {point.curve}"
+    return f"{point.size:,} {point.curve}{whose}"
 
 
-def cost_ratio(samples: Sequence[Sample], point: Point, first: Point) -> float | None:
+def costs(
+    samples: Sequence[Sample], point: Point, first: Point, whose: str = OURS
+) -> list[tuple[float, float]]:
+    """Processor time per request at a point and at the first, of each repetition; empty if one is void."""
+    here = {each.repetition: each for each in samples if each.subject == label(point, whose)}
+    there = {each.repetition: each for each in samples if each.subject == label(first, whose)}
+    pairs = [(here[key], there[key]) for key in here if key in there]
+    if any(each.failures or not each.cpu_us for pair in pairs for each in pair):
+        return []
+    return [(a.cpu_us or 0.0, b.cpu_us or 0.0) for a, b in pairs]
+
+
+def cost_ratio(samples: Sequence[Sample], point: Point, first: Point, whose: str = OURS) -> float | None:
     """A point's processor time per request by the first one's: median over repetitions; None if void."""
-    ours = {each.repetition: each for each in samples if each.subject == label(point)}
-    theirs = {each.repetition: each for each in samples if each.subject == label(first)}
-    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
-    if not pairs or any(a.failures or b.failures or not a.cpu_us or not b.cpu_us for a, b in pairs):
-        return None
-    return statistics.median((a.cpu_us or 0.0) / (b.cpu_us or 1.0) for a, b in pairs)
+    pairs = costs(samples, point, first, whose)
+    return statistics.median(a / b for a, b in pairs) if pairs else None
+
+
+def added_cost(samples: Sequence[Sample], curve: Curve, whose: str = OURS) -> float | None:
+    """What a request costs more at the end of a curve than at its beginning, in µs; None if void."""
+    pairs = costs(samples, curve.points[-1], curve.points[0], whose)
+    return statistics.median(a - b for a, b in pairs) if pairs else None
+
+
+def mark(curve: Curve, samples: Sequence[Sample]) -> Mark:
+    """What a curve may cost: bodies by their copies, all else hardly anything."""
+    return copies_mark(curve, samples) if curve.title == "bytes" else flat_mark(curve, samples)
+
+
+def copies_mark(curve: Curve, samples: Sequence[Sample]) -> Mark:
+    """Bodies cost no more than their copies; void if a point is, or if they cost the echo nothing."""
+    ours, echo = added_cost(samples, curve), added_cost(samples, curve, ECHO)
+    times = ours / echo if ours is not None and echo is not None and echo > 0 else None
+    span = f"{curve.points[0].size:,} to {curve.points[-1].size:,} {curve.title}"
+    return Mark(f"added CPU per request, {span} / what the echo adds", times, "<=", COPIES)
 
 
 def flat_mark(curve: Curve, samples: Sequence[Sample]) -> Mark:
     """The dearest point of a curve costs hardly more than its first; void if any point is."""
     first, *others = curve.points
-    costs = [cost_ratio(samples, point, first) for point in others]
-    known = [cost for cost in costs if cost is not None]
-    dearest = max(known) if len(known) == len(costs) else None
+    ratios = [cost_ratio(samples, point, first) for point in others]
+    known = [each for each in ratios if each is not None]
+    dearest = max(known) if len(known) == len(ratios) else None
     span = f"{first.size:,} to {curve.points[-1].size:,} {curve.title}"
     return Mark(f"CPU per request, {span}: dearest / first", dearest, "<=", FLAT)
 
@@ -211,9 +260,14 @@ def report(curve: Curve, samples: Sequence[Sample]) -> str:
     for point in curve.points:
         figure = summary[label(point)]
         cells = [number(value) for value in (figure.rate, figure.p50_ms, figure.p99_ms, figure.cpu_us)]
-        cost = cost_ratio(samples, point, curve.points[0])
-        rows.append([f"{point.size:,}", *cells, number(cost)])
+        cells.append(number(cost_ratio(samples, point, curve.points[0])))
+        if curve.beside_echo:
+            cells.append(number(summary[label(point, ECHO)].cpu_us))
+            cells.append(number(cost_ratio(samples, point, curve.points[0], ECHO)))
+        rows.append([f"{point.size:,}", *cells])
     headers = [curve.title, "requests/s", "p50 ms", "p99 ms", "server CPU-µs/request", "to first"]
+    if curve.beside_echo:
+        headers += ["echo's", "to first"]
     remarks = [*failure_lines(list(summary.values())), *noise_lines(list(summary.values()))]
     return "\n".join([f"## {curve.title}", "", table(headers, rows), "", *remarks, ""])
 
@@ -235,7 +289,7 @@ def save(
         title: [
             (float(figure.subject.split()[0].replace(",", "")), figure.cpu_us)
             for figure in summary
-            if figure.cpu_us is not None
+            if figure.cpu_us is not None and not figure.subject.endswith(ECHO)
         ]
         for title, summary in summaries.items()
     }

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import growth
-from benchmarks.growth import Curve, Point, cost_ratio, curves, flat_mark, label, queue_size
+from benchmarks.growth import (
+    ECHO,
+    OURS,
+    Curve,
+    Point,
+    cost_ratio,
+    curves,
+    flat_mark,
+    label,
+    mark,
+    queue_size,
+)
 from benchmarks.measure import Sample
 
 if TYPE_CHECKING:
@@ -17,8 +28,10 @@ ONE, TEN = Point("models", 1, 1, 64, 32), Point("models", 10, 10, 64, 32)
 CURVE = Curve("models", (ONE, TEN))
 
 
-def taken(point: Point, cpu_us: float | None, repetition: int = 0, **failures: int) -> Sample:
-    return Sample(label(point), point.connections, repetition, 1.0, cpu_us=cpu_us, failures=failures)
+def taken(
+    point: Point, cpu_us: float | None, repetition: int = 0, whose: str = OURS, **failures: int
+) -> Sample:
+    return Sample(label(point, whose), point.connections, repetition, 1.0, cpu_us=cpu_us, failures=failures)
 
 
 def test_one_thing_grows_at_a_time() -> None:
@@ -60,6 +73,16 @@ def test_the_dearest_point_makes_the_mark(cost: float | None, reached: bool) -> 
 
     assert mark.reached is reached
     assert "1 to 10 models" in str(mark)
+
+
+@pytest.mark.parametrize(("echo", "reached"), [(26.0, True), (24.0, False), (20.0, False)])
+def test_large_bodies_cost_their_copies(echo: float, reached: bool) -> None:
+    """At most four times what the echo, which copies once, has to pay more for them."""
+    small, large = Point("bytes", 10, 1, 10, 32), Point("bytes", 999, 1, 999, 32)
+    ours = [taken(small, 10), taken(large, 30)]
+    theirs = [taken(small, 20, whose=ECHO), taken(large, echo, whose=ECHO)]
+
+    assert mark(Curve("bytes", (small, large), beside_echo=True), [*ours, *theirs]).reached is reached
 
 
 def test_a_dry_run_lists_the_points(capsys: pytest.CaptureFixture[str]) -> None:
