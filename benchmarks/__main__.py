@@ -22,6 +22,9 @@ PROGRAMS = {
     "hot_path": ("benchmarks.hot_path", "what the server itself computes for a request"),
     "simulate": ("benchmarks.simulate", "batch policies in a simulation, and beside the server"),
     "large_bodies": ("benchmarks.large_bodies", "large bodies by socket and by shared memory"),
+    "protocols": ("benchmarks.protocols", "what each protocol costs"),
+    "kserve_batcher": ("benchmarks.kserve_batcher", "the experiment of KServe's page on its batcher"),
+    "observability": ("benchmarks.observability", "what access log and metrics cost"),
     "footprint": ("benchmarks.footprint", "start and memory"),
     "decoding": ("benchmarks.decoding", "ways to prepare a picture"),
     "optimizations": ("benchmarks.optimizations", "ways to compute a network on a CPU"),
@@ -34,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] not in PROGRAMS:
         asked = bool(given) and given[0] in {"-h", "--help"}
-        lines = [f"  {name:<13} {what}" for name, (_, what) in PROGRAMS.items()]
+        lines = [f"  {name:<14} {what}" for name, (_, what) in PROGRAMS.items()]
         text = "\n".join(["usage: python -m benchmarks PROGRAM [options]", "", *lines])
         print(text, file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2

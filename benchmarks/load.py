@@ -40,7 +40,7 @@ _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 class Load:
     """POST ``body`` to ``url`` over so many connections for ``seconds``.
 
-    ``settle`` seconds come before and do not count (our own client only).
+    ``settle`` seconds come before and do not count (our own client only). ``headers`` are further ones.
     """
 
     url: str
@@ -49,6 +49,7 @@ class Load:
     connections: int
     seconds: float
     settle: float = 0.0
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def run_wrk(load: Load, *, pause_ms: float = 0.0) -> Outcome:
         command = ["wrk", "-t1", f"-c{load.connections}", f"-d{math.ceil(load.seconds)}s"]
         command += ["--timeout", f"{ANSWER_TIMEOUT:.0f}s", "-s", str(SCRIPT), load.url]
         environment = {"BENCHMARK_BODY": file.name, "BENCHMARK_CONTENT_TYPE": load.content_type}
+        environment["BENCHMARK_HEADERS"] = "".join(f"{name}: {value}\n" for name, value in load.headers)
         environment["BENCHMARK_PAUSE_MS"] = f"{pause_ms:.3f}"
         before = cpu_of(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
@@ -159,8 +161,9 @@ class Crowd:
         parts = urlsplit(load.url)
         self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
         target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+        further = "".join(f"{name}: {value}\r\n" for name, value in load.headers)
         head = (
-            f"POST {target} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+            f"POST {target} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n{further}"
             f"Content-Type: {load.content_type}\r\nContent-Length: {len(load.body)}\r\n\r\n"
         )
         self.request = head.encode() + load.body

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks.load import Client, Load, run_load
+from benchmarks.load import run_load
 from benchmarks.paced import run_paced
 from benchmarks.servers import CpuMeter, Running, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from benchmarks.load import Client, Load, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,25 @@ def sample(
 
     With ``pace``, so many requests per second arrive by chance (see ``benchmarks.paced``).
     """
+
+    def run() -> Outcome:
+        return run_load(load, client) if pace is None else run_paced(load, pace, client)
+
+    return measured(server, run, subject, load.connections, repetition)
+
+
+def measured(
+    server: Running, run: Callable[[], Outcome], subject: str, connections: int, repetition: int
+) -> Sample:
+    """The same of any load: what ``run`` did to the server."""
     machine, meter, began = busy_seconds(), CpuMeter(server.pid), time.perf_counter()
-    outcome = run_load(load, client) if pace is None else run_paced(load, pace, client)
+    outcome = run()
     used, elapsed = meter.used(), time.perf_counter() - began
     other = busy_seconds() - machine - used - outcome.client_cpu
     settle_down(server)
     return Sample(
         subject=subject,
-        connections=load.connections,
+        connections=connections,
         repetition=repetition,
         rate=outcome.rate,
         p50_ms=outcome.p50_ms,

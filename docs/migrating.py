@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from docs.default_sets import default_sets
 from starlette.routing import Match
 from tests.differential.chapters import chapters
 from tests.differential.comparison import ADDED_FIELDS, ADDED_HEADERS
@@ -64,8 +65,11 @@ python -m modelserver.aliases install ~/.local/bin
 
 writes executables of these names. It overwrites nothing but its own aliases unless `--force` is given, and
 `remove` in place of `install` takes them away. The server started as `torchserve` finds that name in the
-environment variable `MODELSERVER_STARTED_AS`; no default depends on it yet. There is no
-`torch-workflow-archiver`, as there are no workflows.
+environment variable `MODELSERVER_STARTED_AS`, and has [TorchServe's defaults](#two-sets-of-defaults) unless
+`compat_defaults` says otherwise. There is no `torch-workflow-archiver`, as there are no workflows.
+
+It also writes `modelserver_aliases/model_archiver.py` there, for scripts that `import model_archiver`: they
+find it with `PYTHONPATH=~/.local/bin/modelserver_aliases`, and the real one without.
 """
 
 _WORDS = """
@@ -96,6 +100,20 @@ files both programs pack the same. The comparison above registers each of them o
   parsed are warned of, a failed run leaves the old archive, and two runs over the same files make the same
   bytes (`SOURCE_DATE_EPOCH` fixes the time).
 - Built-in handlers are named, not packed: {handlers}.
+- Where a script packs archives, `modelserver.model_archiver` is torch-model-archiver's `model_archiver`,
+  module by module: `ModelArchiver`, `ModelArchiverConfig`, `ModelArchiverError`, `ArgParser`,
+  `generate_model_archive`, `package_model`, `Manifest`, `Model`, and `ModelExportUtils` without its walks
+  through folders.
+
+  ```python
+  from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig
+
+  config = ModelArchiverConfig("mnist", "mnist_handler.py", "1.0", serialized_file="mnist.pt")
+  ModelArchiver.generate_model_archive(config)
+  ```
+- An archive that cannot be served is refused when it is registered, and nothing else notices: a manifest that
+  is no JSON or leads out of the archive, a `model-config.yaml` with tags of Python, entries with `..`, links.
+  The answer names the archive, the step and the cause.
 """
 
 _HANDLERS = """
@@ -164,7 +182,7 @@ _MANAGEMENT = (
     ("GET", "/models/{model}", "/models/m", BETTER, "also tells each batch setting's source, and failures"),
     ("GET", "/models/{model}/{version}", "/models/m/1.0", BETTER, "likewise"),
     ("GET", "/models/{model}/all", "/models/m/all", BETTER, "likewise"),
-    ("PUT", "/models/{model}", "/models/m", "same", "a negative `min_worker` is 400"),
+    ("PUT", "/models/{model}", "/models/m", "same", "`min_worker` < 0 is 400; `url` replaces the archive"),
     ("PUT", "/models/{model}/{version}", "/models/m/1.0", "same", "likewise"),
     ("PUT", "/models/{model}/{version}/set-default", "/models/m/1.0/set-default", "same", ""),
     ("DELETE", "/models/{model}", "/models/m", "same", ""),
@@ -238,12 +256,16 @@ KEYS_OF_TORCHSERVE = re.findall(
     python version
     """,
 )
-OTHER_DEFAULTS = {"enable_model_api": "false", "metrics_mode": "log", "token_expiration_min": "60"}
+OTHER_DEFAULTS = {
+    name: KEYS[name].torchserve for name in KEYS_OF_TORCHSERVE if KEYS[name].torchserve is not None
+}
 """TorchServe's defaults where ours differ."""
 _KEY_REMARKS = {
     "certificate_file": "TLS 1.3 too; without any, the throw-away one needs the package cryptography",
     "keystore_type": "PKCS12 only; the message for JKS says how to convert",
     "allowed_urls": "without it, public hosts only",
+    "async_logging": "lines that come quicker than they can be written are dropped and counted",
+    "workflow_store": "for workflows, of which there are none",
     "load_models": "spaces after commas are allowed",
     "default_workers_per_model": "at start it counts the processors that the process may use",
 }
@@ -259,6 +281,7 @@ def guide() -> str:
         + _endpoints()
         + _flags()
         + _keys()
+        + default_sets()
         + _ARCHIVES.format(handlers=handlers)
         + _HANDLERS
         + _NEVER
@@ -356,7 +379,7 @@ def is_there(endpoint: Endpoint) -> bool:
     """Whether a listener of that role routes the example."""
     if endpoint.port == "inference" and endpoint.method == "POST" and parse_route(endpoint.example):
         return True
-    settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True)
+    settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True, as_torchserve=False)
     services: Any = SimpleNamespace(registry=None, metrics=None, settings=settings, tokens=object())
     role: Any = endpoint.port
     scope = {"type": "http", "path": endpoint.example, "method": endpoint.method, "headers": []}
@@ -369,7 +392,7 @@ def _flags() -> str:
     for flag, remark in FLAGS.items():
         verdict = _FLAG_VERDICTS.get(flag, "same") if flag in known else "refused"
         text += f"| `{flag}` | {verdict} | {remark} |\n"
-    return text + "\nBesides: `--print-settings`, and the command `modelserver tune`.\n"
+    return text + "\nBesides: `--compat-defaults`, `--print-settings`, and the command `modelserver tune`.\n"
 
 
 def _keys() -> str:
@@ -392,7 +415,7 @@ def _state(key: Key) -> tuple[str, str]:
         remark = f"default {ours}, TorchServe's is `{OTHER_DEFAULTS[key.name]}`"
         return OTHER, remark + ("; no other value has an effect yet" if key.name in NOT_YET else "")
     if key.category == "N":
-        return "no effect", "for Java, Netty or gRPC's transport"
+        return "no effect", _KEY_REMARKS.get(key.name, "for Java, Netty or gRPC's transport")
     if key.name in NOT_YET:
         return MISSING, ""
     return (BETTER if key.name in _KEY_REMARKS else "same"), _KEY_REMARKS.get(key.name, "")

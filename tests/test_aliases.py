@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = ["torchserve", "torch-model-archiver"]
+MODULE = "modelserver_aliases/model_archiver.py"
 
 
 def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +25,7 @@ def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     folder = tmp_path / "new" / "bin"
     captured = capsys.readouterr()
-    assert captured.out.splitlines() == [str(folder / name) for name in NAMES]
+    assert captured.out.splitlines() == [str(folder / name) for name in (*NAMES, MODULE)]
     assert captured.err == f"{folder} is not on the PATH.\n" or "On this PATH" in captured.err
     version, archiver = (
         subprocess.run([folder / name, *arguments], capture_output=True, text=True, check=False)
@@ -58,7 +59,7 @@ def test_install_may_be_repeated_and_undone(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("mine")
 
     assert install(tmp_path) == install(tmp_path)
-    assert [path.name for path in remove(tmp_path)] == NAMES
+    assert [path.relative_to(tmp_path).as_posix() for path in remove(tmp_path)] == [*NAMES, MODULE]
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
     assert remove(tmp_path) == []
 
@@ -75,6 +76,64 @@ def test_a_real_torchserve_is_kept(tmp_path: Path, name: str) -> None:
 
     install(tmp_path, force=True)
     assert [is_alias(tmp_path / each) for each in NAMES] == [True, True]
+
+
+def test_what_lies_beside_the_module_stays(tmp_path: Path) -> None:
+    """Of the folder of modules, too, only the aliases go."""
+    install(tmp_path)
+    other = tmp_path / "modelserver_aliases" / "other.py"
+    other.write_text("mine")
+    remove(tmp_path)
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [other]
+
+
+def test_model_archiver_can_be_imported(tmp_path: Path) -> None:
+    """Scripts that import ``model_archiver`` find it where the folder is in PYTHONPATH, and nowhere else;
+    what they patch in it is what is called.
+    """
+    folder = install(tmp_path)[-1].parent
+    (tmp_path / "h.py").write_text("def handle(data, context): return data\n")
+    (tmp_path / "use.py").write_text(SCRIPT)
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["app", "handlers"]), **variables}
+        return subprocess.run(
+            [sys.executable, str(tmp_path / "use.py"), str(tmp_path)],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    without = run()
+    assert without.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'model_archiver'"
+    found = run(PYTHONPATH=os.pathsep.join(["app", "handlers", str(folder)]))
+    assert found.stderr == ""
+    assert sorted(path.name for path in tmp_path.glob("*.mar")) == ["first.mar", "second.mar"]
+
+
+SCRIPT = """
+import argparse, sys
+from unittest import mock
+
+import model_archiver
+from model_archiver import ModelArchiver, ModelArchiverConfig
+from model_archiver.arg_parser import ArgParser
+from model_archiver.manifest_components.manifest import Manifest
+from model_archiver.model_archiver_error import ModelArchiverError
+from model_archiver.model_packaging import generate_model_archive
+
+config = ModelArchiverConfig("first", sys.argv[1] + "/h.py", "1.0", export_path=sys.argv[1])
+ModelArchiver.generate_model_archive(config)
+try:
+    ModelArchiver.generate_model_archive(config)
+except ModelArchiverError as error:
+    assert "already exists" in str(error)
+else:
+    sys.exit("written twice")
+args = argparse.Namespace(**{**vars(config), "model_name": "second"})
+with mock.patch("model_archiver.arg_parser.ArgParser.export_model_args_parser", return_value=args):
+    generate_model_archive()
+assert model_archiver.model_packaging.ArgParser is ArgParser
+"""
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_flags() -> None:
         "load_models": "a.mar,b=c.mar",
         "disable_token_authorization": True,
         "enable_model_api": True,
+        "compat_defaults": None,
     }
     assert (options.foreground, options.no_config_snapshots, options.plugins_path) == (True, True, "p")
 

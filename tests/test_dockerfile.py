@@ -9,21 +9,22 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 import zipfile
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from modelserver.api.openapi import describe_listener
+from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser
+from modelserver.container import prepare
+from modelserver.healthcheck import ROUTE
 from modelserver.settings.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from modelserver.settings.settings import LoadedSettings
 
 _ROOT = Path(__file__).parents[1]
@@ -65,6 +66,8 @@ _ALL = parse((_ROOT / "Dockerfile").read_text(encoding="utf-8"))
 _IGNORE = (_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 _LAST = max(item.stage for item in _ALL)
 _RUNS = [item.text for item in _ALL if item.name == "RUN"]
+_ARGUMENTS = dict(item.text.split("=", 1) for item in _ALL if item.name == "ARG" and "=" in item.text)
+"""The build's arguments and their defaults."""
 
 
 def of(name: str, stage: int | None = None) -> list[Instruction]:
@@ -101,7 +104,7 @@ def test_the_stages_are_wheel_environment_and_runtime() -> None:
     taken = [item.text for item in of("COPY", _LAST) if "--from=" in item.text]
 
     assert images == ["python:${PYTHON} AS wheel", "python:${PYTHON} AS environment", "python:${PYTHON}"]
-    assert re.fullmatch(r"PYTHON=3\.1\d-slim-[a-z]+", of("ARG", -1)[0].text)
+    assert re.fullmatch(r"3\.1\d-slim-[a-z]+", _ARGUMENTS["PYTHON"])
     assert taken == ["--from=environment /opt/venv /opt/venv"]
 
 
@@ -132,19 +135,43 @@ def test_what_is_copied_exists() -> None:
     assert [source for source in from_clone() if not (_ROOT / source).exists()] == []
 
 
-def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
-    """In exec form it is process 1 and gets the signals itself."""
-    command, *flags = only("ENTRYPOINT").exec_form
+def test_torch_is_the_build_without_cuda_unless_told_otherwise() -> None:
+    """The argument reaches the command that installs, beside the package index and not in its place."""
+    (installs,) = [item.text for item in of("RUN", 1) if "pip install" in item.text]
 
-    assert command == "modelserver"
+    assert _ARGUMENTS["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
+    assert [item.text for item in of("ARG", 1)] == ["TORCH_INDEX"]
+    assert '--extra-index-url "${TORCH_INDEX}"' in installs
+
+
+def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
+    """In exec form, as process 1, which becomes the server and gets the signals itself."""
+    assert only("ENTRYPOINT").exec_form == ["python", "-m", "modelserver.container"]
+    flags, _ = prepare([], {})
     assert build_parser().parse_args(flags).foreground
     assert only("STOPSIGNAL").text == "SIGTERM"
 
 
 def test_arguments_of_docker_run_are_added_to_the_entrypoint() -> None:
     """There is no CMD that they would replace."""
+    flags, _ = prepare(["--models", "all"], {})
+
     assert of("CMD") == []
-    assert build_parser().parse_args([*only("ENTRYPOINT").exec_form[1:], "--models", "all"]).models == ["all"]
+    assert build_parser().parse_args(flags).models == ["all"]
+
+
+def test_health_is_asked_where_no_token_is_needed() -> None:
+    """By a module of the package, so without curl; other ports and tokens are its own tests' business."""
+    options, _, text = only("HEALTHCHECK").text.partition("CMD ")
+    python, flag, module = json.loads(text)
+
+    assert (python, flag) == ("python", "-m")
+    assert find_spec(module) is not None
+    assert "get" in describe_listener("inference", "0")["paths"][ROUTE]
+    assert needed_scope({"inference"}, "GET", ROUTE, ping_token=True) is None
+    assert {word.partition("=")[0] for word in options.split()} == {
+        *("--interval", "--timeout", "--start-period", "--retries")
+    }
 
 
 # Settings
@@ -155,16 +182,23 @@ def test_only_inference_leaves_the_container(tmp_path: Path) -> None:
     settings = image_settings(tmp_path).settings
 
     assert str(settings.inference_address) == "http://0.0.0.0:8080"
+    assert settings.grpc_inference_address == "0.0.0.0"
     assert settings.management_address.is_loopback
     assert settings.metrics_address.is_loopback
+    assert settings.grpc_management_address == "127.0.0.1"
 
 
 def test_exposed_ports_are_those_of_the_settings(tmp_path: Path) -> None:
-    """Inference, management and metrics."""
+    """Inference, management and metrics, and both of gRPC."""
     settings = image_settings(tmp_path).settings
     addresses = (settings.inference_address, settings.management_address, settings.metrics_address)
+    ports = (
+        *(address.port for address in addresses),
+        settings.grpc_inference_port,
+        settings.grpc_management_port,
+    )
 
-    assert only("EXPOSE").words == [str(address.port) for address in addresses]
+    assert only("EXPOSE").words == [str(port) for port in ports]
 
 
 def test_the_embedded_model_is_loaded(tmp_path: Path) -> None:
@@ -215,7 +249,8 @@ def test_commands_of_the_first_two_stages_make_the_environment(tmp_path: Path) -
     for run in (*of("RUN", 0), *of("RUN", 1)):
         command = re.sub("|".join(moved), lambda found: moved[found[0]], run.text)
         # Not for the wheel: what builds it has dependencies too.
-        environment = {**os.environ, "PATH": path, **({"PIP_NO_DEPS": "1"} if run.stage else {})}
+        apart = {"PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"} if run.stage else {}
+        environment = {**os.environ, **_ARGUMENTS, "PATH": path, **apart}
         done = subprocess.run(
             ["sh", "-c", command], cwd=source, env=environment, capture_output=True, text=True, check=False
         )
@@ -229,51 +264,3 @@ def test_commands_of_the_first_two_stages_make_the_environment(tmp_path: Path) -
     }
     assert {"modelserver/py.typed", "modelserver_handlers/py.typed"} <= set(names)
     assert os.access(tmp_path / "venv" / "bin" / "modelserver", os.X_OK)
-
-
-@pytest.fixture
-def ping() -> Iterator[HTTPServer]:
-    """A server whose answers have the status in its attribute ``status``."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(server.status if self.path == "/ping" else 404)  # type: ignore[attr-defined]
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.mark.parametrize(("status", "healthy"), [(200, True), (500, False)])
-def test_health_is_what_ping_says(ping: HTTPServer, status: int, healthy: bool) -> None:
-    """The check needs no curl, and fails when the server is unhealthy."""
-    ping.status = status  # type: ignore[attr-defined]
-    assert run_health_check(ping.server_port) == healthy
-
-
-def test_a_server_that_does_not_listen_is_unhealthy(ping: HTTPServer) -> None:
-    """A refused connection fails the check too."""
-    port = ping.server_port
-    ping.shutdown()
-    ping.server_close()
-
-    assert not run_health_check(port)
-
-
-def run_health_check(port: int) -> bool:
-    """Runs the check against another port of this machine."""
-    _, _, text = only("HEALTHCHECK").text.partition("CMD ")
-    python, *arguments = json.loads(text)
-    assert python == "python"
-    assert "127.0.0.1:8080/ping" in arguments[-1]
-    arguments[-1] = arguments[-1].replace(":8080/", f":{port}/")
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, check=False, timeout=30)
-    return done.returncode == 0

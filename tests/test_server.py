@@ -15,7 +15,7 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.listeners import bind, roles_by_address
-from modelserver.server import Server, raise_descriptor_limit, work_directory
+from modelserver.server import Server, raise_descriptor_limit, watch_system, work_directory
 from modelserver.settings.address import Address
 from modelserver.settings.settings import LoadedSettings, Settings, load_settings
 
@@ -202,3 +202,28 @@ async def test_second_signal(temp: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     server._on_signal()
 
     assert ended == [1]
+
+
+async def test_the_host_is_read_at_its_interval() -> None:
+    """At once and then again and again, also after a reading that failed."""
+    read: list[object] = []
+    failures = [OSError("no such file")]
+
+    def reading() -> object:
+        if read and failures:
+            raise failures.pop()
+        return object()
+
+    watching = asyncio.create_task(
+        watch_system(
+            cast("Any", SimpleNamespace(read=reading)), cast("Any", SimpleNamespace(system=read.append)), 0.01
+        )
+    )
+    for _ in range(500):
+        if len(read) >= 3:
+            break
+        await asyncio.sleep(0.01)
+    watching.cancel()
+
+    assert len(read) >= 3
+    assert failures == []

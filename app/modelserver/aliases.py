@@ -1,14 +1,19 @@
-"""``modelserver-aliases``: TorchServe's command names for those who have them in scripts.
+"""``modelserver-aliases``: TorchServe's names of commands and modules for those who have them in scripts.
 
 ``install DIR`` writes the executables ``torchserve`` and ``torch-model-archiver``. The first starts the
 server with ``MODELSERVER_STARTED_AS=torchserve`` in its environment, so that it knows the name it was called
-by; no default depends on that yet. There is no ``torch-workflow-archiver``: workflows cannot be registered
-(reference 19).
+by and has TorchServe's defaults, unless ``compat_defaults`` says otherwise. There is no
+``torch-workflow-archiver``: workflows cannot be registered (reference 19).
+
+It also writes ``DIR/modelserver_aliases/model_archiver.py``: with that folder in ``PYTHONPATH`` scripts can
+``import model_archiver``, and get :mod:`modelserver.model_archiver`. The folder is one of its own so that it
+never stands in the way of the real package just because it lies beside a program.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
@@ -17,14 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from modelserver.settings.sources import STARTED_AS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STARTED_AS: Final = "MODELSERVER_STARTED_AS"
-"""The environment variable that holds the name which the server was started by."""
-
 MODULES: Final = {"torchserve": "modelserver", "torch-model-archiver": "modelserver.archiver"}
 """Each name and the module that it runs."""
+
+FOLDER: Final = "modelserver_aliases"
+"""Where in the directory the modules lie; for ``PYTHONPATH``."""
+
+PACKAGE: Final = f"{FOLDER}/model_archiver.py"
 
 _MARK: Final = "# Written by modelserver-aliases."
 _MOST_READ: Final = 4096  # bytes; an alias is far smaller
@@ -42,7 +51,7 @@ def install(folder: Path, *, force: bool = False) -> list[Path]:
     """
     if folder.exists() and not folder.is_dir():
         raise AliasError(f"{folder} is not a directory.")
-    paths = [folder / name for name in MODULES]
+    paths = _paths(folder)
     strange = [path for path in paths if os.path.lexists(path) and not is_alias(path)]
     if strange and not force:
         found = " and ".join(map(str, strange))
@@ -52,18 +61,28 @@ def install(folder: Path, *, force: bool = False) -> list[Path]:
         )
     if directories := [path for path in strange if path.is_dir() and not path.is_symlink()]:
         raise AliasError(f"{directories[0]} is a directory.")
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     for path in paths:
-        _write(path, script(path.name, sys.executable))
+        if path.name in MODULES:
+            _write(path, script(path.name, sys.executable), 0o755)
+        else:
+            _write(path, module(path.stem), 0o644)
     return paths
 
 
 def remove(folder: Path) -> list[Path]:
     """Deletes the aliases of ``folder``, and nothing that is not one; returns what was deleted."""
-    paths = [path for name in MODULES if is_alias(path := folder / name)]
+    paths = [path for path in _paths(folder) if is_alias(path)]
     for path in paths:
         path.unlink()
+    shutil.rmtree(folder / FOLDER / "__pycache__", ignore_errors=True)
+    with contextlib.suppress(OSError):  # something else lies there, or it is not there
+        (folder / FOLDER).rmdir()
     return paths
+
+
+def _paths(folder: Path) -> list[Path]:
+    return [*(folder / name for name in MODULES), folder / PACKAGE]
 
 
 def is_alias(path: Path) -> bool:
@@ -83,11 +102,17 @@ def script(name: str, python: str) -> str:
     return f'#!/bin/sh\n{_MARK}\n{STARTED_AS}={name} {command} "$@"\n'
 
 
+def module(name: str) -> str:
+    """The text of a module that stands for ours."""
+    return f"{_MARK}\nfrom modelserver.{name}.names import offer\n\noffer(__name__)\n"
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="modelserver-aliases",
-        description=f"Lets scripts call modelserver by TorchServe's names: {', '.join(MODULES)}.",
+        description=f"Lets scripts call modelserver by TorchServe's names: {', '.join(MODULES)}, and, with "
+        f"DIR/{FOLDER} in PYTHONPATH, import model_archiver.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("install", help="write the executables")
@@ -110,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in done:
         print(path)
     if options.command == "install":
-        _warn_of_others(done)
+        _warn_of_others([path for path in done if path.name in MODULES])
     return 0
 
 
@@ -125,11 +150,11 @@ def _warn_of_others(paths: Sequence[Path]) -> None:
             print(f"On this PATH {path.name} is {found}.", file=sys.stderr)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, mode: int) -> None:
     partial = path.with_name(f".{uuid4().hex}.part")
     try:
         partial.write_text(text, "utf-8")
-        partial.chmod(0o755)
+        partial.chmod(mode)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

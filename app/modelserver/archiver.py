@@ -21,7 +21,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Final, Union
@@ -51,11 +51,11 @@ BUILT_IN_HANDLERS: Final = (
     "trt_llm_handler",
 )
 RUNTIMES: Final = ("python", "python3", "LSP")
-FORMATS: Final = ("default", "zip-store", "tgz", "no-archive")
+SUFFIXES: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
+FORMATS: Final = tuple(SUFFIXES)
 
 _LOG: Final = logging.getLogger(__name__)
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_\-.]*$"
-_SUFFIX: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 _SKIPPED_FOLDERS: Final = ("__MACOSX", "__pycache__")
 _PATTERN: Final = re.compile(r"[*?\[\]]")
 _CHUNK: Final = 1 << 20
@@ -94,15 +94,37 @@ class ArchiveConfig:
         return cls(**vars(args))
 
 
-def build_archive(config: ArchiveConfig, report: Report | None = None) -> Path:
+def build_archive(
+    config: ArchiveConfig, report: Report | None = None, *, manifest: str | None = None
+) -> Path:
     """Write the archive and return its path. Raises ``ArchiverError``, ``FileNotFoundError``, ``OSError``.
 
-    Inputs are read where they lie, not copied first; the archive appears when it is complete.
+    Inputs are read where they lie, not copied first; the archive appears when it is complete. ``manifest`` is
+    the text of another one than ``make_manifest`` makes.
     """
     target = _target(config)
-    contents = _contents(config)
+    contents = collect(config)
     _warn_of_mistakes(config, contents)
-    manifest = json.dumps(make_manifest(config), indent=2).encode()
+    _pack(config, target, contents, manifest_text(config) if manifest is None else manifest, report)
+    return target
+
+
+def pack_folder(config: ArchiveConfig, folder: StrPath, manifest: str) -> Path:
+    """Write an archive of what lies in a folder, under that manifest, over what may be at its path.
+
+    Of ``config`` only the name, the format and the path of the archive count. Raises as ``build_archive``.
+    """
+    target = _target(replace(config, force=True))
+    contents: dict[str, Path] = {}
+    _add_folder(contents, Path(folder), "", (Path(folder).resolve(),))
+    _pack(config, target, contents, manifest, None)
+    return target
+
+
+def _pack(
+    config: ArchiveConfig, target: Path, contents: dict[str, Path], text: str, report: Report | None
+) -> None:
+    manifest = text.encode()
     contents.pop(MANIFEST_PATH, None)
     partial = target.with_name(f".{uuid4().hex}.part")
     try:
@@ -115,7 +137,11 @@ def build_archive(config: ArchiveConfig, report: Report | None = None) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
         else:
             partial.unlink(missing_ok=True)
-    return target
+
+
+def manifest_text(config: ArchiveConfig) -> str:
+    """The manifest as it is written."""
+    return json.dumps(make_manifest(config), indent=2)
 
 
 def make_manifest(config: ArchiveConfig) -> dict[str, object]:
@@ -130,7 +156,7 @@ def make_manifest(config: ArchiveConfig) -> dict[str, object]:
         "configFile": _base_name(config.config_file),
     }
     return {
-        "createdOn": _now().strftime("%d/%m/%Y %H:%M:%S"),
+        "createdOn": creation_time(),
         "runtime": config.runtime,
         "model": {key: value for key, value in model.items() if value},
         "archiverVersion": __version__,
@@ -211,16 +237,12 @@ def _progress(name: str) -> Iterator[Report]:
 
 
 def _target_path(config: ArchiveConfig) -> Path:
-    return Path(config.export_path) / f"{config.model_name}{_SUFFIX[config.archive_format]}"
+    return Path(config.export_path) / f"{config.model_name}{SUFFIXES[config.archive_format]}"
 
 
 def _target(config: ArchiveConfig) -> Path:
     """Where the archive goes, after the checks of name, directory and ``--force``."""
-    if not re.fullmatch(_NAME, config.model_name):
-        raise ArchiverError(
-            "Model name contains special characters.\n"
-            f"The allowed regular expression filter for model name is: {_NAME}"
-        )
+    check_name(config.model_name)
     for value, allowed, flag in (
         (config.runtime, RUNTIMES, "runtime"),
         (config.archive_format, FORMATS, "archive format"),
@@ -228,20 +250,35 @@ def _target(config: ArchiveConfig) -> Path:
         if value not in allowed:
             raise ArchiverError(f"Invalid {flag} {value!r}: choose from {', '.join(allowed)}.")
     folder = Path(config.export_path)
-    if folder.exists() and not folder.is_dir():
-        raise ArchiverError(
-            f"Given export-path {config.export_path} is not a directory. "
-            "Point to a valid export-path directory."
-        )
+    if folder.exists():
+        check_directory(folder)
     folder.mkdir(parents=True, exist_ok=True)
     target = _target_path(config)
     if target.exists():
-        _check_overwriting(config, target)
+        check_overwriting(target, force=config.force)
     return target
 
 
-def _check_overwriting(config: ArchiveConfig, target: Path) -> None:
-    if not config.force:
+def check_name(model_name: str) -> None:
+    """Raises ``ArchiverError`` for a name that no archive may have."""
+    if not re.fullmatch(_NAME, model_name):
+        raise ArchiverError(
+            "Model name contains special characters.\n"
+            f"The allowed regular expression filter for model name is: {_NAME}"
+        )
+
+
+def check_directory(path: StrPath) -> None:
+    """Raises ``ArchiverError`` unless archives can be written there."""
+    if not Path(path).is_dir():
+        raise ArchiverError(
+            f"Given export-path {os.fspath(path)} is not a directory. Point to a valid export-path directory."
+        )
+
+
+def check_overwriting(target: Path, *, force: bool) -> None:
+    """Raises ``ArchiverError`` unless what is at the path may be replaced, of which is warned."""
+    if not force:
         raise ArchiverError(
             f"{target} already exists.\n"
             "Please specify --force/-f option to overwrite the model archive output file.\n"
@@ -252,8 +289,11 @@ def _check_overwriting(config: ArchiveConfig, target: Path) -> None:
     _LOG.warning("Overwriting %s ...", target)
 
 
-def _contents(config: ArchiveConfig) -> dict[str, Path]:
-    """The name of each entry and the file it comes from; of equal names the later wins (reference 11.1)."""
+def collect(config: ArchiveConfig) -> dict[str, Path]:
+    """The name of each entry and the file it comes from; of equal names the later wins (reference 11.1).
+
+    Raises ``FileNotFoundError``, and ``ArchiverError`` for folders that link to themselves.
+    """
     contents: dict[str, Path] = {}
     for path in (config.model_file, config.serialized_file, _handler_file(config.handler)):
         _add_file(contents, path)
@@ -428,12 +468,13 @@ def _base_name(path: StrPath | None) -> str | None:
     return Path(path).name if path is not None else None
 
 
-def _now() -> datetime:
-    """Local time, or the time that reproducible builds ask for."""
+def creation_time() -> str:
+    """As TorchServe writes it: local time, or the time that reproducible builds ask for."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return (
+    now = (
         datetime.fromtimestamp(int(fixed), timezone.utc) if fixed.isdecimal() else datetime.now().astimezone()
     )
+    return now.strftime("%d/%m/%Y %H:%M:%S")
 
 
 if __name__ == "__main__":

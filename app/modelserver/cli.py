@@ -17,7 +17,9 @@ from modelserver.auth.policy import notice
 from modelserver.daemon import Readiness, start_detached
 from modelserver.errors import ConfigError
 from modelserver.pidfile import is_server, pid_file, read_pid, remove_own, write_pid
+from modelserver.settings.keys import BATCHER, KEYS, OWN, PAYLOADS, TORCHSERVE, Key, Kind
 from modelserver.settings.settings import LoadedSettings, explain, load_settings
+from modelserver.settings.sources import named_config_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,9 +82,29 @@ def build_parser() -> argparse.ArgumentParser:
     add("--plugins-path", "--ppath", metavar="DIR", help=argparse.SUPPRESS)
     add("--disable-token-auth", "--dt", action="store_true", help="ask for no tokens")
     add("--enable-model-api", action="store_true", help="allow to register and unregister models")
+    add(
+        "--compat-defaults",
+        metavar="WHOSE",
+        choices=(OWN, TORCHSERVE),
+        help="whose defaults count for what is not set: modelserver's or torchserve's",
+    )
+    add_agent_flags(parser)
     add("--print-settings", action="store_true", help="print every setting and where it came from")
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
     return parser
+
+
+def add_agent_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of KServe's agent for its batcher and its payload logger (kserve reference 1.7 and 10)."""
+    group = parser.add_argument_group("as KServe's agent has them")
+    for key in agent_keys():
+        switch = {"nargs": "?", "const": "true"} if key.kind is Kind.BOOLEAN else {}
+        group.add_argument(str(key.flag), dest=key.name, metavar="VALUE", help=key.summary, **switch)  # type: ignore[arg-type]  # the keywords of switches
+
+
+def agent_keys() -> list[Key]:
+    """The settings that these flags set."""
+    return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
 
 
 def tune(arguments: Sequence[str]) -> int:
@@ -125,10 +147,30 @@ def check(options: argparse.Namespace) -> LoadedSettings:
         raise ConfigError(f"Invalid temp directory: {temp}, please check TEMP environment variable.")
     if options.cpp_log_config and not Path(options.cpp_log_config).is_file():
         raise ConfigError(f"--cpp-log-config file not found: {options.cpp_log_config}")
-    loaded = load_settings(setting_flags(options), os.environ, Path.cwd())
+    loaded = load(setting_flags(options), snapshots=not options.no_config_snapshots)
     if loaded.settings.model_store is None:
         raise ConfigError("Missing mandatory parameter --model-store")
     return loaded
+
+
+def load(flags: dict[str, object], *, snapshots: bool) -> LoadedSettings:
+    """The settings; with TorchServe's defaults and no file named, those of the newest snapshot.
+
+    Raises:
+        ConfigError: with the message to print.
+    """
+    loaded = load_settings(flags, os.environ, Path.cwd())
+    if not (snapshots and loaded.settings.as_torchserve) or named_config_file(flags, os.environ):
+        return loaded
+    # Only where it is needed: the other commands answer at once.
+    from modelserver.models.torchserve_snapshots import newest_configuration  # noqa: PLC0415
+    from modelserver.telemetry.logs import log_directories  # noqa: PLC0415
+
+    newest = newest_configuration(log_directories()[0] / "config")
+    if newest is None:
+        return loaded
+    named = {**flags, "ts_config": str(newest), "compat_defaults": TORCHSERVE}
+    return load_settings(named, os.environ, Path.cwd())
 
 
 def setting_flags(options: argparse.Namespace) -> dict[str, object]:
@@ -140,6 +182,10 @@ def setting_flags(options: argparse.Namespace) -> dict[str, object]:
         "load_models": ",".join(options.models) if options.models else None,
         "disable_token_authorization": options.disable_token_auth,
         "enable_model_api": options.enable_model_api,
+        "compat_defaults": options.compat_defaults,
+        **{
+            key.name: value for key in agent_keys() if (value := getattr(options, key.name, None)) is not None
+        },
     }
 
 
@@ -163,6 +209,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
         console=options.foreground,
         log_config=Path(options.log_config) if options.log_config else None,
         as_json=loaded.settings.log_format == "json",
+        in_background=loaded.settings.async_logging,
     )
     path = pid_file()
 
@@ -172,6 +219,8 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             stamped_log=logs.stamped,
             on_started=readiness.started,
             on_progress=readiness.progress,
+            # In the foreground the log says it, there.
+            on_restored=(lambda _: None) if options.foreground else say,
             snapshots=None if options.no_config_snapshots else log_dir / "config",
         ).run()
 
@@ -195,6 +244,8 @@ def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
             say(f"Warning: {reason}; it has no effect here.")
     for warning in loaded.warnings:
         say(f"Warning: {warning}")
+    if loaded.settings.as_torchserve:
+        say(f"Defaults: TorchServe's ({loaded.sources['compat_defaults']})")
     # In the foreground the log says it, there.
     for line in () if options.foreground else notice(loaded.settings, os.environ, Path.cwd()):
         say(line)

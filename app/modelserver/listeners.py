@@ -20,7 +20,7 @@ from modelserver.auth.origins import check_origin
 from modelserver.errors import ConfigError
 from modelserver.frontend.fleet import Fleet
 from modelserver.telemetry.logs import ACCESS_LOGGER
-from modelserver.tls.context import server_context, tls_arguments
+from modelserver.tls.context import renew, server_context, tls_arguments
 from modelserver.wire.frontend import Setup, Tokens
 
 if TYPE_CHECKING:
@@ -148,6 +148,13 @@ class Listeners:
             self._servers.append(server)
             self._listeners.append(listener)
         check_regularly(loop, self._listeners)
+
+    def certify(self, certificate: Certificate) -> None:
+        """Connections from now on are shown this certificate."""
+        if self._tls is not None:
+            renew(self._tls, certificate)
+        if self._fleet is not None:
+            self._fleet.certify((certificate.chain, certificate.key, certificate.client_ca))
 
     async def refuse(self) -> None:
         """Accepts no more connections; those that exist close after the request they are busy with."""

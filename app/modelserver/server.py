@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver import __version__
 from modelserver.api.app import Role, Services
 from modelserver.api.inference import InferenceApi
+from modelserver.api.payloads import LoggedRoutes
 from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
 from modelserver.daemon import STARTED_LINE
@@ -32,23 +33,31 @@ from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder
 from modelserver.models.state import StateKeeper
+from modelserver.models.torchserve_snapshots import check_archives
+from modelserver.models.version import FailedVersion
 from modelserver.settings.cpus import usable_cpus
 from modelserver.settings.dump import given_properties
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.collector import Collector
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
+from modelserver.telemetry.registry import Counter, Gauge
 from modelserver.telemetry.system import SystemMonitor, gpu_count
+from modelserver.telemetry.text import shortened
 from modelserver.tls.certificate import load_certificate, uses_tls
+from modelserver.tls.renewal import Renewal
 from modelserver.workers.devices import DeviceRing
 from modelserver.workers.spawner import Spawner, can_fork
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
+    from modelserver.api.http_protocol import HotRoutes
     from modelserver.grpc.calls import OnCall
     from modelserver.grpc.server import GrpcServers
+    from modelserver.models.version import ModelVersion
+    from modelserver.payloads.log import PayloadLog
     from modelserver.settings.settings import Address, LoadedSettings, Settings
     from modelserver.tls.context import Certificate
 
@@ -66,10 +75,12 @@ class Server:
         stamped_log: whether access lines bring their own time (see :class:`AccessLog`).
         on_started: called when the listeners accept connections.
         on_progress: told what the start is busy with.
+        on_restored: told which models a snapshot brought back, in a line.
         snapshots: the folder of the snapshots; without one none are written or restored (``--ncs``).
 
     Raises:
-        ConfigError: ``model_snapshot`` is no state, ``metrics_config`` or ``system_metrics_cmd`` is no use.
+        ConfigError: ``model_snapshot`` is no state; ``metrics_config``, ``system_metrics_cmd`` or the
+            authorities of the payload log are no use.
     """
 
     def __init__(
@@ -79,6 +90,7 @@ class Server:
         stamped_log: bool,
         on_started: Callable[[], None],
         on_progress: Callable[[str], None],
+        on_restored: Callable[[str], None] = lambda _: None,
         snapshots: Path | None = None,
     ) -> None:
         self._loaded = loaded
@@ -86,13 +98,18 @@ class Server:
         self._stamped_log = stamped_log
         self._on_started = on_started
         self._on_progress = on_progress
+        self._on_restored = on_restored
         self._given_state = parse_snapshot(loaded.settings.model_snapshot or "{}")
+        if loaded.settings.as_torchserve:
+            check_archives(self._given_state, loaded.settings.model_store)
         command = loaded.settings.system_metrics_cmd
         python = loaded.settings.python or sys.executable
         self._collector = None if command is None else Collector(command, python)
         config = loaded.settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
+        self._payloads = None if loaded.settings.payload_log_url is None else payload_log(loaded.settings)
+        self._rpc: GrpcServers | None = None
         self._stop = asyncio.Event()
         self._signals = 0
 
@@ -134,6 +151,8 @@ class Server:
             mode=settings.metrics_mode,
             config=self._metrics_config,
             auto_detect=settings.model_metrics_auto_detect,
+            trailing_comma=settings.as_torchserve,
+            known_only=settings.as_torchserve,
         )
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
         spawner = Spawner() if settings.worker_start == "auto" and can_fork() else None
@@ -149,8 +168,9 @@ class Server:
             metrics.response(status)
             access.log(client, method, target, version, status, seconds)
 
-        services = Services(registry, metrics, settings, None if tokens is None else tokens.keeper)
-        hot = InferenceApi(registry, settings.max_request_size)
+        keeper_of_tokens = None if tokens is None else tokens.keeper
+        services = Services(registry, metrics, settings, keeper_of_tokens, self._payloads)
+        hot = self._hot_routes(registry, metrics)
         fleet = None
         if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
             bound = sockets[settings.inference_address]
@@ -167,7 +187,7 @@ class Server:
         stopping = loop.create_task(self._stop.wait())
         watching: asyncio.Task[None] | None = None
         rpc: GrpcServers | None = None
-        rotating = None if tokens is None else loop.create_task(tokens.watch())
+        secrets = self._watch_secrets(tokens, certificate, listeners)
         keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
         loading = loop.create_task(self._load(registry))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
@@ -175,7 +195,7 @@ class Server:
             if loading.done() and not stopping.done():
                 loading.result()
                 await self._open(listeners, registry, sockets)
-                rpc = await self._open_grpc(
+                rpc = self._rpc = await self._open_grpc(
                     partial(open_grpc, services, call_observer(metrics, access), held, certificate), registry
                 )
                 if keeper is not None:
@@ -187,39 +207,70 @@ class Server:
                 self._on_started()
                 _log.info(STARTED_LINE)
                 await stopping
-            for task in (loading, watching, rotating):
+            for task in (loading, watching, *secrets):
                 if task is not None:
                     task.cancel()
             await self._shut_down(listeners, registry, spawner, keeper, rpc)
         finally:
             access.close()
 
+    def _hot_routes(self, registry: Registry, metrics: ServerMetrics) -> HotRoutes:
+        """Inference; where there is a payload log, it sees what comes and goes."""
+        hot = InferenceApi(registry, self._settings.max_request_size)
+        payloads = self._payloads
+        if payloads is None:
+            return hot
+        payloads.start()
+        show_payloads(payloads, metrics)
+        return LoggedRoutes(hot, payloads)
+
+    def _watch_secrets(
+        self, tokens: Rotation | None, certificate: Certificate | None, listeners: Listeners
+    ) -> list[asyncio.Task[None]]:
+        """Takes up other tokens and another certificate when their files change."""
+
+        def certify(renewed: Certificate) -> None:
+            listeners.certify(renewed)
+            if self._rpc is not None:
+                self._rpc.certify(renewed)
+
+        watches = [] if tokens is None else [tokens.watch()]
+        if certificate is not None:
+            watches.append(Renewal(self._settings, certificate, certify).watch())
+        return [asyncio.create_task(watch) for watch in watches]
+
     def _watch(self, metrics: ServerMetrics) -> Coroutine[Any, Any, None]:
         """Reads the state of the system again and again, by the operator's command if there is one."""
         settings = self._settings
         if self._collector is not None:
             return watch_collector(self._collector, metrics, settings.metric_time_interval)
-        monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu)
+        monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
         return watch_system(monitor, metrics, settings.metric_time_interval)
 
     async def _load(self, registry: Registry) -> None:
         """What was registered last, and what the settings name (design, section 9)."""
         settings = self._settings
-        saved, origin = self._given_state, "model_snapshot"
+        saved, origin = self._given_state, self._loaded.sources["model_snapshot"]
         if (
             settings.model_snapshot is None
             and self._snapshots is not None
+            and not settings.as_torchserve
             and (found := await asyncio.to_thread(self._snapshots.newest))
         ):
             saved, origin = found.models, str(found.path)
+        alone = settings.as_torchserve and settings.model_snapshot is not None
         if saved:
-            also = ",".join(map(str, settings.load_models)) or "nothing"
+            also = "nothing" if alone else ",".join(map(str, settings.load_models)) or "nothing"
             _log.info(
                 "Restoring %d model versions from %s; also loading, unless they are among them: %s",
                 *(len(saved), origin, also),
             )
             await registry.restore(saved, self._on_progress)
-        await registry.load_initial(self._on_progress, restored=bool(saved))
+            restored = shortened(f"Restored from {origin}: {listed(registry.versions())}", 4000)
+            _log.info("%s", restored)
+            self._on_restored(restored)
+        if not alone:
+            await registry.load_initial(self._on_progress, restored=bool(saved))
 
     @staticmethod
     async def _open(listeners: Listeners, registry: Registry, sockets: dict[Address, socket.socket]) -> None:
@@ -253,6 +304,7 @@ class Server:
     ) -> None:
         """No new connections, answers for what waits, then no more workers."""
         grace = self._settings.drain_timeout
+        drained = asyncio.get_running_loop().time() + grace
         _log.info("Stopping: what waits is served, at most for %g s", grace)
         await listeners.refuse()
         if rpc is not None:
@@ -271,6 +323,9 @@ class Server:
         await listeners.close(5.0)
         if rpc is not None:
             await rpc.close(5.0)
+        if self._payloads is not None:
+            # The last answers were given just now.
+            await self._payloads.close(max(1.0, drained - asyncio.get_running_loop().time()))
         _log.info("modelserver stopped.")
 
     def _on_signal(self) -> None:
@@ -280,6 +335,30 @@ class Server:
             logging.shutdown()
             os._exit(1)
         self._stop.set()
+
+
+def payload_log(settings: Settings) -> PayloadLog | None:
+    """The payload log, imported only for those who have one. Raises ConfigError."""
+    from modelserver.payloads.log import PayloadLog  # noqa: PLC0415
+
+    return PayloadLog.of(settings)
+
+
+def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
+    """Shows what became of the events of the payload log."""
+    events = metrics.add(
+        Counter("modelserver_payload_events_total", "Events of the payload log, by outcome.", ("outcome",))
+    )
+    waiting = metrics.add(
+        Gauge("modelserver_payload_events_waiting", "Events that wait for the sink.")
+    ).labels()
+
+    def show() -> None:
+        for outcome, count in log.counts().items():
+            events.labels(outcome).set(count)
+        waiting.set(log.waiting)
+
+    metrics.on_render(show)
 
 
 def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
@@ -372,6 +451,15 @@ async def watch_collector(collector: Collector, metrics: ServerMetrics, every: f
         await asyncio.sleep(every)
 
 
+def listed(models: Iterable[ModelVersion]) -> str:
+    """Names and versions in words, with the reason for what could not be restored."""
+    return "; ".join(
+        f"{model.name} {model.version}"
+        + (f" FAILED ({shortened(model.failure, 200)})" if isinstance(model, FailedVersion) else "")
+        for model in models
+    )
+
+
 def log_notice(settings: Settings) -> None:
     """Who may use the server, before given tokens are taken out of the environment."""
     for line in notice(settings, os.environ, Path.cwd()):
@@ -382,6 +470,7 @@ def log_notice(settings: Settings) -> None:
 def log_configuration(settings: Settings) -> None:
     """The block that tells an operator what was started (reference 15.5)."""
     _log.info("modelserver version: %s, Python %s", __version__, sys.version.split()[0])
+    _log.info("Defaults: %s", settings.compat_defaults)
     _log.info("Inference address: %s", settings.inference_address)
     _log.info("Management address: %s", settings.management_address)
     _log.info("Metrics address: %s", settings.metrics_address if settings.enable_metrics_api else "off")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,7 @@ from modelserver_handlers.contractions import expand_contractions
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import handler_settings, whole_number
 from modelserver_handlers.insights import bag_attributions, captum_attributions, find_embedding
+from modelserver_handlers.text_utils import get_tokenizer
 from modelserver_handlers.texts import (
     BadText,
     features,
@@ -23,6 +24,9 @@ from modelserver_handlers.texts import (
     text_input,
 )
 from modelserver_handlers.vocabulary import VOCABULARY_FILE, Vocabulary, load_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class TextHandler(BaseHandler):
 
     ngrams = 2
     source_vocab: Vocabulary
+    tokenizer = staticmethod(get_tokenizer("basic_english"))
 
     def initialize(self, context: Any) -> None:
         """As BaseHandler, and load the vocabulary. Raises ModelLoadError naming its file and fault."""
@@ -82,13 +87,18 @@ class TextHandler(BaseHandler):
     def _remove_punctuation(self, text: str) -> str:
         return remove_punctuation(text)
 
+    def _remove_puncutation(self, text: str) -> str:
+        """The name that it had in TorchServe first, for handlers that call or override it."""
+        return self._remove_punctuation(text)
+
     def _tokenize(self, text: str) -> list[str]:
-        return text.split()
+        words: list[str] = self.tokenizer(text)
+        return words
 
     def cleaned_words(self, text: str) -> list[str]:
         """The words of a text: no HTML, lower case, contractions written out, no accents, no punctuation."""
         text = self._expand_contractions(self._remove_html_tags(text).lower())
-        return self._tokenize(self._remove_punctuation(self._remove_accented_characters(text)))
+        return self._tokenize(self._remove_puncutation(self._remove_accented_characters(text)))
 
     def preprocess(self, data: Any) -> TextBatch:
         """Rows to one batch of numbers, rejected ones left out."""
@@ -123,6 +133,17 @@ class TextHandler(BaseHandler):
             raise PredictionException(f"the model has no class {target}", 400) from None
         parts = iter(found)
         return [_insight(text, [next(parts) for _ in text.ids]) for text in text_preprocess.texts]
+
+    def get_word_token(self, input_tokens: Iterable[Any]) -> list[str]:
+        """The words of these numbers, for explanations of one's own; what are words stay so."""
+        words = self.source_vocab.get_itos()
+        return [token if isinstance(token, str) else words[int(token)] for token in input_tokens]
+
+    def summarize_attributions(self, attributions: torch.Tensor) -> torch.Tensor:
+        """One number per word of attributions (1 x words x dimensions), together of length 1."""
+        summed = attributions.sum(dim=-1).squeeze(0)
+        shares: torch.Tensor = summed / torch.linalg.vector_norm(summed)
+        return shares
 
     @cached_property
     def lig(self) -> Any:

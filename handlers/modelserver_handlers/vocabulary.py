@@ -8,7 +8,7 @@ more, is none of these: other than TorchServe, unpickling is never allowed to ru
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +46,26 @@ class Vocabulary:
         """A token's number. Raises KeyError for an unknown one without a default."""
         return self.ids[token] if self.default is None else self.ids.get(token, self.default)
 
+    def __call__(self, tokens: Iterable[str]) -> list[int]:
+        """A number per token, as a Vocab of torchtext gives them. Raises KeyError as looking one up does."""
+        return [self[token] for token in tokens]
+
     def __contains__(self, token: object) -> bool:
         return token in self.ids
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def get_stoi(self) -> dict[str, int]:
+        """Token to number."""
+        return dict(self.ids)
+
+    def get_itos(self) -> list[str]:
+        """Tokens by number; "" where a number has none."""
+        tokens = [""] * (self.highest + 1)
+        for token, number in self.ids.items():
+            tokens[number] = token
+        return tokens
 
     @property
     def highest(self) -> int:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import math
 import os
 from types import SimpleNamespace
 from typing import Any, cast
 
 from modelserver.api.answers import pretty
-from modelserver.api.describe import describe, describe_worker
+from modelserver.api.describe import describe, describe_autoscaling, describe_worker
 from modelserver.batching.sequences import SequenceStatistics
 from modelserver.models.options import BatchPolicy, ModelOptions
+from modelserver.models.replacement import Replacement
+from modelserver.workers.autoscaler import PoolScaling, ScaleEvent
 from modelserver.workers.pool import PoolStatistics
+from modelserver.workers.scaling import Decision, Sample, ScalingRule
 from modelserver.workers.worker import WorkerState
 
 
@@ -35,6 +39,7 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
         options=options,
         pool=pool,
         loaded_at_startup=True,
+        replacement=None,
     )
 
 
@@ -115,3 +120,58 @@ def test_sequences() -> None:
     assert (described["maxNumSequence"], described["maxSequenceJobQueueSize"]) == (4, 10)
     assert described["sequences"] == {"living": 3, "waiting": 2}
     assert described["jobQueueStatus"] == {"remainingCapacity": 99, "pendingRequests": 1}
+
+
+def test_replacement() -> None:
+    """What is to take the version's place is told, or why it could not."""
+    shown = model(ModelOptions())
+    assert describe(shown)["replacement"] is None
+    shown.replacement = Replacement("new.mar", version="2.0")
+    shown.replacement.since = 1727877233.034
+    loading = {"modelUrl": "new.mar", "modelVersion": "2.0", "status": "LOADING"}
+    assert describe(shown)["replacement"] == {**loading, "failure": None, "since": "2024-10-02T13:53:53.034Z"}
+    shown.replacement.failed("why")
+
+    assert (describe(shown)["replacement"]["status"], describe(shown)["replacement"]["failure"]) == (
+        "FAILED",
+        "why",
+    )
+
+
+def test_autoscaling() -> None:
+    """A version whose workers follow the load shows what is wished for, why, and what was changed last."""
+    options = ModelOptions(autoscale=True, autoscale_target_wait=50, sources={"autoscale": "default"})
+    shown = model(options)
+    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    assert describe_autoscaling(shown) == {
+        "targetWait": 50,
+        "upPause": 2000,
+        "downPause": 60_000,
+        "source": "default",
+    }
+    scaling.sample = Sample(1.0, 0.1234, 1.987, 2)
+    scaling.decision = Decision(2, 3, "memory")
+    scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
+    described = describe_autoscaling(shown)
+    assert described is not None
+
+    assert (described["wish"], described["reason"]) == (3, "memory")
+    assert (described["queueWait"], described["busy"]) == (123, 1.99)
+    assert described["lastChange"] == {
+        "time": "2024-10-02T13:53:53.034Z",
+        "from": 1,
+        "to": 2,
+        "reason": "queue_wait",
+    }
+    assert describe_autoscaling(model(ModelOptions())) is None
+
+
+def test_refusing_instead_of_waiting() -> None:
+    """An infinite wait is not shown."""
+    shown = model(ModelOptions(autoscale=True))
+    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    scaling.sample, scaling.decision = Sample(1.0, math.inf, 2.0, 2), Decision(3, 3, "all_busy")
+
+    described = describe_autoscaling(shown)
+    assert described is not None
+    assert described["queueWait"] is None

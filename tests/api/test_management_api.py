@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -65,6 +66,16 @@ class Registry:
 
     async def unregister(self, name: str, version: str | None) -> None:
         self.calls.append(("unregister", name, version))
+
+    async def replace_archive(self, name: str, version: str | None, given: Registration) -> Any:
+        self.calls.append(("replace", name, version, given))
+        loading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.error is None:
+            loading.set_result(SimpleNamespace(version="2.0", pool=SimpleNamespace(workers=[object()])))
+        else:
+            loading.set_exception(self.error)
+            loading.exception()
+        return loading
 
 
 def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
@@ -319,3 +330,38 @@ async def test_kserve_readiness() -> None:
         {"name": "m", "ready": True},
     )
     assert (await ask(Registry(), "GET", "/v1/models/m"))[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/models/m/1.0", "/models/m?model_version=1.0"])
+async def test_replacing(path: str) -> None:
+    """A url makes a scaling a replacement, which takes the words of both; nobody waits unless asked to."""
+    registry = Registry(m="a.mar")
+    given = {"url": "b.mar", "handler": "h.py", "min_worker": "2", "batch_size": "8", "model_version": "1.0"}
+
+    assert await ask(registry, "PUT", path, params=given) == (202, "Processing worker updates...")
+    expected = Registration(url="b.mar", handler="h.py", min_workers=2, batch_size=8)
+    assert registry.calls == [("replace", "m", "1.0", expected)]
+    assert await ask(registry, "PUT", path, params={**given, "synchronous": "true"}) == (
+        200,
+        'Model "m" Version: 1.0 replaced by version 2.0 with 1 workers',
+    )
+
+
+async def test_replacing_that_fails() -> None:
+    """Whoever waits is told why; one that does not is told at once that it began."""
+    registry = Registry(m="a.mar")
+    registry.error = StartFailed("why", 507)
+
+    assert (await ask(registry, "PUT", "/models/m", params={"url": "b.mar"}))[0] == 202
+    waiting = {"url": "b.mar", "synchronous": "true"}
+    assert await ask(registry, "PUT", "/models/m", params=waiting) == (507, "why")
+    assert (await ask(registry, "PUT", "/models/m", params={**waiting, "model_name": "n"}))[0] == 400
+
+
+async def test_replacing_without_the_model_api() -> None:
+    """Where models cannot be registered their archives cannot be replaced; workers can be scaled."""
+    registry = Registry(m="a.mar")
+
+    assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"url": "b.mar"}))[0] == 405
+    assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"min_worker": "1"}))[0] == 202
+    assert [call[0] for call in registry.calls] == ["scale"]

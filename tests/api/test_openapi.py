@@ -106,6 +106,27 @@ def test_management_operations():
     assert "post /predictions/{model_name}" not in ids
 
 
+def test_workflow_operations() -> None:
+    """The routes of workflows are described as what they are: TorchServe's, on a server that has none."""
+    management = operations(describe_listener("management", "1"))
+    inference = operations(describe_listener("inference", "1"))
+    answers = {
+        key: list(operation["responses"])
+        for key, operation in {**management, **inference}.items()
+        if "workflow" in key
+    }
+
+    assert answers == {
+        "get /workflows": ["200"],
+        "post /workflows": ["400"],
+        "get /workflows/{workflow_name}": ["404"],
+        "delete /workflows/{workflow_name}": ["404"],
+        "post /wfpredict/{workflow_name}": ["404"],
+    }
+    assert "post /workflows" not in inference
+    assert "post /wfpredict/{workflow_name}" not in management
+
+
 def test_metrics_listener_has_one_path():
     """The metrics listener serves the metrics and nothing else."""
     assert list(describe_listener("metrics", "1")["paths"]) == ["/metrics"]

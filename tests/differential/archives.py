@@ -10,6 +10,9 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.differential.config_steps import CONFIGS
+from tests.differential.networks import build_configured, build_networks
+
 from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
@@ -35,7 +38,10 @@ def build_store(store: Path) -> None:
     _formats(store)
     _manifests(store)
     _broken(store)
+    _configurations(store)
     _pictures(store)
+    build_configured(store)
+    build_networks(store)
     for made in THEIRS.iterdir() if THEIRS.is_dir() else ():
         target = store / made.name.removesuffix(KEPT)
         shutil.copytree(made, target) if made.is_dir() else shutil.copy(made, target)
@@ -161,6 +167,14 @@ def _manifests(store: Path) -> None:
     write_zip(
         store / "m_no_model.mar", {"plain.py": PLAIN, "MAR-INF/MANIFEST.json": b'{"runtime": "python"}'}
     )
+
+
+def _configurations(store: Path) -> None:
+    """An archive for each document; its handler answers with what it is given of it."""
+    handler = (MODEL_CODE / "configuration.py").read_bytes()
+    for name, text in CONFIGS.items():
+        files = plain_files(f"c_{name}", model={"handler": "plain.py", "configFile": "model-config.yaml"})
+        write_zip(store / f"c_{name}.mar", {**files, "plain.py": handler, "model-config.yaml": text.encode()})
 
 
 def _broken(store: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.differential import config_steps, handler_steps
 from tests.differential.calls import (
     Call,
     Port,
@@ -28,8 +29,22 @@ if TYPE_CHECKING:
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
 
-OPEN: Final = {"enable_model_api": "true"}
-CLOSED: Final = {"enable_model_api": "false"}
+SERVERS: Final[dict[str, dict[str, str]]] = {
+    "open": {"enable_model_api": "true"},
+    "closed": {"enable_model_api": "false"},
+    "tabled": config_steps.settings(),
+    "undecoded": {"enable_model_api": "true", "decode_input_request": "false"},
+    "measured": {
+        "enable_model_api": "true",
+        "metrics_mode": "prometheus",
+        "model_metrics_auto_detect": "true",
+    },
+    **{
+        name: {"enable_model_api": "true", "service_envelope": name}
+        for name in ("body", "json", "kserve", "kservev2")
+    },
+}
+"""Servers by name, with what their configurations say besides."""
 SETTINGS: Final = {
     "disable_token_authorization": "true",
     "max_request_size": "100000",
@@ -41,12 +56,16 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Steps that belong together; ``closed``: asked of a server without the model API."""
+    """Steps that belong together, and the server of :data:`SERVERS` that is asked.
+
+    ``plain``: quick enough for every run of the tests.
+    """
 
     name: str
     title: str
     steps: tuple[Step, ...]
-    closed: bool = False
+    server: str = "open"
+    plain: bool = True
 
     @property
     def calls(self) -> list[Call]:
@@ -76,10 +95,27 @@ def chapters() -> tuple[Chapter, ...]:
         Chapter("layouts", "Layouts of archives", tuple(_layouts())),
         Chapter("manifests", "Manifests", tuple(_manifests())),
         Chapter("broken", "Broken archives", tuple(_broken())),
+        Chapter("configurations", "model-config.yaml", tuple(config_steps.keys())),
+        Chapter("table", "model-config.yaml and `models=`", tuple(config_steps.table()), "tabled"),
         Chapter("streams", "Answers in parts", tuple(_streams())),
         Chapter("customized", "Handlers that describe themselves", tuple(_customized())),
         Chapter("routes", "Routes and methods", tuple(_routes())),
-        Chapter("closed", "Without the model API", tuple(_closed()), closed=True),
+        Chapter("closed", "Without the model API", tuple(_closed()), "closed"),
+        Chapter("styles", "How handlers are found and called", tuple(handler_steps.styles())),
+        Chapter("facts", "The context and the worker", tuple(handler_steps.facts())),
+        Chapter("networks", "Classes that extend BaseHandler", tuple(handler_steps.networks()), plain=False),
+        Chapter("builtin", "Segmenter, detector, texts", tuple(handler_steps.built_in()), plain=False),
+        Chapter("stateful", "Sequences", tuple(handler_steps.stateful())),
+        Chapter("continuous", "Continuous and asynchronous", tuple(handler_steps.continuous())),
+        Chapter("tickets", "Job tickets", tuple(handler_steps.tickets())),
+        Chapter("undecoded", "Inputs that are not decoded", tuple(handler_steps.undecoded()), "undecoded"),
+        Chapter(
+            "measured", "What handlers measure", tuple(handler_steps.measured()), "measured", plain=False
+        ),
+        *(
+            Chapter(f"envelope_{name}", f"Envelope {name}", tuple(handler_steps.enveloped(name)), name, False)
+            for name in ("body", "json", "kserve", "kservev2")
+        ),
     )
     for chapter in made:
         names = [call.name for call in chapter.calls]

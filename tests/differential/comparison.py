@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.differential.calls import Answer
 
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _MASKS = (
-    (rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", b"<uuid>"),
+    (_UUID.encode(), b"<uuid>"),
+    (rb'(Hostname=)"[^"]*"', rb'\1"<host>"'),
     (rb'("startTime": )"[^"]*"', rb'\1"<time>"'),
     (rb'("pid": )-?\d+', rb"\1<pid>"),
     (rb'("memoryUsage": )\d+', rb"\1<bytes>"),
@@ -41,7 +43,7 @@ _NEWER_PHRASES = {
     "Unprocessable Content": "Unprocessable Entity",
 }
 
-ADDED_FIELDS = frozenset({"batching", "failure"})
+ADDED_FIELDS = frozenset({"batching", "failure", "sequences"})
 """Descriptions have these besides."""
 ADDED_HEADERS = frozenset({"allow", "retry-after", "server-timing", "x-batch-id", "x-batch-size"})
 """Answers may have these besides: no client of TorchServe looks for them."""
@@ -52,7 +54,11 @@ def masked(answer: Answer) -> Answer:
     body = answer.body or b""
     for pattern, mask in _MASKS:
         body = re.sub(pattern, mask, body)
-    headers = {name: value for name, value in sorted(answer.headers.items()) if name not in _UNCOMPARED}
+    headers = {
+        name: re.sub(_UUID, "<uuid>", value)
+        for name, value in sorted(answer.headers.items())
+        if name not in _UNCOMPARED
+    }
     if "x-request-id" in headers:
         headers["x-request-id"] = "<uuid>"
     return replace(

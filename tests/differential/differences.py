@@ -115,6 +115,57 @@ def pretty(value: object) -> bytes:
 # What whole groups of answers become
 
 
+def _sequence(name: str, *, starts: bool = False) -> Callable[[Answer], Answer]:
+    """The headers of an answer of a sequence."""
+    headers = {"ts_request_sequence_id": name, "ts_request_sequence_start": "true" if starts else None}
+    return lambda answer: answer.but(headers=headers)
+
+
+def _bad_v1(message: str) -> Callable[[Answer], Answer]:
+    """400 on a route of KServe's, and for its clients."""
+    body = pretty({"code": 400, "type": "BadRequestException", "message": message, "error": message})
+    return lambda answer: bad_request(message)(answer).but(body=body)
+
+
+def _compact(answer: Answer) -> Answer:
+    body = json.dumps(json.loads(answer.body or b""), separators=(",", ":")).encode()
+    return answer.but(body=body, headers={"content-type": "application/json"})
+
+
+def _enveloped() -> dict[str, Callable[[Answer], Answer]]:
+    """Bodies that an envelope does not understand, and those that only TorchServe's does not."""
+    none = 'no instances in the request: the body needs "instances", a list'
+    inputs = 'no inputs in the request: the body needs "inputs", a list'
+    found = {f"envelope_{name}/no instances": bad_request(none) for name in ("json", "kserve")}
+    by_protocol = _bad_v1(f"{none} of at least one instance")
+    found |= {f"envelope_{name}/no instances by protocol": by_protocol for name in ("json", "kserve")}
+    return found | {
+        "envelope_json/as octets": success(b'{"predictions": [["int", 1]]}', None),
+        "envelope_json/as octets by protocol": success(_predictions(["int", 1])),
+        "envelope_json/none": success(b'{"predictions": []}', None),
+        "envelope_json/none by protocol": _bad_v1("no instances in the request: the list is empty"),
+        "envelope_kservev2/no inputs": bad_request(inputs),
+        "envelope_kservev2/no inputs by protocol": _bad_v1(inputs),
+    }
+
+
+def _loaded() -> dict[str, Callable[[Answer], Answer]]:
+    """Handlers that TorchServe does not load."""
+    answers = {"two_classes": b"helped", "no_initialize": b"went without", "class_named": b"answered, True"}
+    found: dict[str, Callable[[Answer], Answer]] = {}
+    for model, body in answers.items():
+        found[f"styles/register {model}"] = registered(model, 1)
+        found[f"styles/predict {model}"] = success(body, None)
+        found[f"styles/unregister {model}"] = unregistered(model)
+    return found
+
+
+def _plain_labels(call: Call, answer: Answer) -> Answer:
+    if call.port != "metrics" or answer.body is None:
+        return answer
+    return answer.but(body=answer.body.replace(b",} ", b"} "))
+
+
 def _standard_phrase(_call: Call, answer: Answer) -> Answer:
     made_up = re.fullmatch(r"(Client|Server) Error \(\d+\)", answer.reason)
     if answer.reason and not made_up:
@@ -132,7 +183,7 @@ def _was_encoded(call: Call, answer: Answer) -> bool:
     """Whether the handler returned a value that the server made JSON of."""
     if call.method == "HEAD":
         return call.path == "/predictions/tells"
-    if re.match(rb'\{\n  "label \d": ', answer.body or b""):
+    if re.match(rb'\{\n  "label \d": |\[\n  \[\n    \[\n', answer.body or b""):
         return True  # its numbers are masked
     try:
         value = json.loads(answer.body or b"")
@@ -289,6 +340,64 @@ def _checked_archives() -> dict[str, Callable[[Answer], Answer]]:
     }
 
 
+_USUAL = """\
+[
+  {
+    "modelName": "%s",
+    "modelVersion": "1.0",
+    "modelUrl": "%s.mar",
+    "runtime": "python",
+    "minWorkers": 0,
+    "maxWorkers": 0,
+    "batchSize": %d,
+    "maxBatchDelay": %d,
+    "responseTimeout": %d,
+    "startupTimeout": %d,
+    "maxRetryTimeoutInSec": 300,
+    "clientTimeoutInMills": 0,
+    "parallelType": "",
+    "parallelLevel": 0,
+    "deviceType": "<device>",
+    "continuousBatching": false,
+    "useJobTicket": false,
+    "useVenv": false,
+    "stateful": false,
+    "sequenceMaxIdleMSec": 0,
+    "sequenceTimeoutMSec": 0,
+    "maxNumSequence": 0,
+    "maxSequenceJobQueueSize": 0,
+    "loadedAtStartup": false,
+    "workers": [],
+    "jobQueueStatus": {
+      "remainingCapacity": 100,
+      "pendingRequests": 0
+    }
+  }
+]
+"""
+
+
+def _empty_configurations() -> dict[str, Callable[[Answer], Answer]]:
+    found = {}
+    for name, model, numbers in (
+        ("configurations/{} nothing", "c_nothing", (1, 100, 120, 120)),
+        ("configurations/{} remark", "c_remark", (1, 100, 120, 120)),
+        ("configurations/{} silent and parameters", "c_nothing", (9, 90, 33, 44)),
+        ("table/{} c_nothing", "c_nothing", (6, 60, 66, 67)),
+        ("table/{} c_nothing and parameters", "c_nothing", (9, 90, 33, 44)),
+    ):
+        found[name.format("register")] = registered(model)
+        found[name.format("describe")] = success((_USUAL % (model, model, *numbers)).encode())
+        found[name.format("unregister")] = unregistered(model)
+    return found
+
+
+def _timeouts(before: tuple[int, int], after: tuple[int, int]) -> Callable[[Answer], Answer]:
+    """Of a description."""
+    text = '"responseTimeout": %d,\n    "startupTimeout": %d,'
+    return replaced(text % before, text % after)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "phrase",
@@ -324,6 +433,92 @@ RULES: tuple[Rule, ...] = (
         OTHER,
         "`/metrics` is filled without being asked for: `metrics_mode` is `prometheus` by default.",
         _own_metrics,
+    ),
+    Rule(
+        "labels",
+        OTHER,
+        "The labels of a sample in `/metrics` have no comma behind the last one (they have under the compat "
+        "defaults).",
+        _plain_labels,
+    ),
+    Rule(
+        "loader",
+        BETTER,
+        "A class may be named (`file:Class`), do without `initialize`, and stand beside helper classes; "
+        "TorchServe's worker does not start.",
+        answers=_loaded(),
+    ),
+    Rule(
+        "envelopes",
+        BETTER,
+        "Under an envelope a body without instances or inputs is a 400 with the reason; `json` takes bodies "
+        "without a content type, and an empty list.",
+        answers=_enveloped(),
+    ),
+    Rule(
+        "compact",
+        OTHER,
+        "On V1 routes `predictions` and `explanations` are JSON without white space, of type "
+        "`application/json`, under every envelope.",
+        answers=dict.fromkeys(
+            (
+                *(f"envelope_json/{name} by protocol" for name in ("instances", "base64", "base64 columns")),
+                *(f"envelope_kserve/{name} by protocol" for name in ("instances", "as octets", "three")),
+                "envelope_kserve/explain",
+            ),
+            _compact,
+        ),
+    ),
+    Rule(
+        "explanations",
+        BETTER,
+        "A handler that cannot explain says so (501); the class to explain is a number, also from a form.",
+        answers={
+            **dict.fromkeys(
+                (f"networks/explain {model}" for model in ("post", "init", "profiled")),
+                error(
+                    501,
+                    "InternalServerException",
+                    "The handler has no get_insights method, so it explains nothing",
+                ),
+            ),
+            "networks/explain with a target": replaced('"target": "1"', '"target": 1'),
+        },
+    ),
+    Rule(
+        "vocabulary",
+        BETTER,
+        "A text handler's vocabulary may be a mapping of words to numbers; TorchServe needs torchtext's.",
+        answers={"builtin/a text": success(pretty({"zero": 0.63535, "one": 0.36464})[:-1])},
+    ),
+    Rule(
+        "error-metric",
+        BETTER,
+        "The series of `add_error` names its model, too.",
+        answers={
+            "measured/error, shown": replaced(
+                'Error{Level="Error"', 'Error{ModelName="measures",Level="Error"'
+            )
+        },
+    ),
+    Rule(
+        "header-case",
+        BETTER,
+        "A handler finds a request header by its name in any case, as HTTP means it.",
+        answers={"facts/header in lower case": success(b"yes", None)},
+    ),
+    Rule(
+        "sequence-headers",
+        BETTER,
+        "The answers of a sequence name it, and say when it began: a client learns the id that it was given.",
+        answers={
+            "stateful/first of a": _sequence("a", starts=True),
+            "stateful/second of a": _sequence("a"),
+            "stateful/third of a": _sequence("a"),
+            "stateful/first of b, without start": _sequence("b", starts=True),
+            "stateful/second of b": _sequence("b"),
+            "stateful/without id": _sequence("ts-seq-<uuid>", starts=True),
+        },
     ),
     Rule(
         "too-large",
@@ -540,6 +735,37 @@ RULES: tuple[Rule, ...] = (
         answers=_checked_archives(),
     ),
     Rule(
+        "empty-configuration",
+        BETTER,
+        "A `model-config.yaml` without content counts as none; TorchServe answers 500.",
+        answers=_empty_configurations(),
+    ),
+    Rule(
+        "timeouts",
+        BETTER,
+        "A timeout of the registration counts before all others, and one of `models=` where the archive's "
+        "`model-config.yaml` sets none; with TorchServe the registration's is the last to count, and a "
+        "`model-config.yaml` that sets none hides both.",
+        answers={
+            **{
+                f"configurations/describe {name} and parameters": _timeouts((120, 120), (33, 44))
+                for name in ("batch", "batch_words", "workers")
+            },
+            "configurations/describe times and parameters": _timeouts((11, 22), (33, 44)),
+            "table/describe c_batch": _timeouts((120, 120), (66, 67)),
+            "table/describe c_batch and parameters": _timeouts((120, 120), (33, 44)),
+            "table/describe c_times and parameters": _timeouts((11, 22), (33, 44)),
+            "table/describe plain and parameters": _timeouts((66, 67), (33, 44)),
+        },
+    ),
+    Rule(
+        "parallel-type",
+        OTHER,
+        "A `parallelType` without a `parallelLevel` is described as it is written; it has no effect on "
+        "either server.",
+        answers={"configurations/describe parallel_type": replaced('Type": "",', 'Type": "pp",')},
+    ),
+    Rule(
         "workflows",
         OTHER,
         "Registering workflows is disabled, as at TorchServe's archived head (its 0.12.0 wheel still "
@@ -565,6 +791,13 @@ RULES: tuple[Rule, ...] = (
             ),
             "routes/unregister": unregistered("plain"),
         },
+    ),
+    Rule(
+        "v1-alive",
+        BETTER,
+        "`GET /` of the inference address says `alive`, as clients of KServe's V1 protocol ask; TorchServe "
+        "refuses it with 405, as modelserver does with `compat_defaults=torchserve`.",
+        answers={"routes/inference GET /": success(b'{"status":"alive"}')},
     ),
     Rule(
         "v1-methods",

@@ -1,6 +1,6 @@
 """Records what the real TorchServe 0.12.0 answers.
 
-    python -m tests.differential.record path/to/environment [chapter ...]
+    python -m tests.differential.record path/to/environment [chapter ... | ts_names]
 
 The environment is a virtual one with torchserve and torch-model-archiver 0.12.0 and a torch; Java is needed
 too. Its archiver also makes the archives in ``recorded/archives`` where they are missing.
@@ -17,12 +17,14 @@ import time
 from pathlib import Path
 
 from tests.differential.archives import HERE, KEPT, MODEL_CODE, THEIRS, build_store
-from tests.differential.chapters import CLOSED, OPEN, Chapter, chapters, recording_of
+from tests.differential.chapters import SERVERS, Chapter, chapters, recording_of
 from tests.differential.comparison import masked
 from tests.differential.playing import play
 from tests.differential.torchserve import missing, torchserve
 
 RECORDED = HERE / "recorded"
+NAMES = "ts_names"
+"""Beside the chapters: the public names of the package ``ts``."""
 
 
 def main(arguments: list[str]) -> int:
@@ -36,15 +38,23 @@ def main(arguments: list[str]) -> int:
         pack_theirs(environment, Path(temporary))
         store = Path(temporary) / "store"
         build_store(store)
+        if not arguments[1:] or NAMES in arguments[1:]:
+            (RECORDED / f"{NAMES}.json").write_text(names_of(environment) + "\n", "utf-8")
         wanted = [c for c in chapters() if not arguments[1:] or c.name in arguments[1:]]
-        for closed in (False, True):
-            of_kind = [chapter for chapter in wanted if chapter.closed is closed]
+        for server, settings in SERVERS.items():
+            of_kind = [chapter for chapter in wanted if chapter.server == server]
             if of_kind:
-                folder = Path(temporary) / f"server{closed}"
-                with torchserve(environment, store, folder, CLOSED if closed else OPEN) as addresses:
+                folder = Path(temporary) / f"server-{server}"
+                with torchserve(environment, store, folder, settings) as addresses:
                     for chapter in of_kind:
                         record(chapter, addresses)
     return 0
+
+
+def names_of(environment: Path) -> str:
+    """What :mod:`tests.differential.surface` prints in that environment."""
+    command = [str(environment.resolve() / "bin" / "python"), str(HERE / "surface.py")]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def record(chapter: Chapter, addresses: dict[str, tuple[str, int]]) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tests.differential.archives import HERE, build_store
 from tests.differential.calls import Answer
-from tests.differential.chapters import CLOSED, OPEN, SETTINGS, Chapter, chapters
+from tests.differential.chapters import SERVERS, SETTINGS, Chapter, chapters
 from tests.differential.comparison import masked, mismatches
 from tests.differential.differences import expected_of
 from tests.differential.playing import play
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def modelserver(store: Path, folder: Path, *, closed: bool) -> Iterator[dict[str, tuple[str, int]]]:
-    """A running modelserver with the settings of the comparison; gives the addresses of its ports."""
-    settings = {**SETTINGS, **(CLOSED if closed else OPEN)}
+def modelserver(store: Path, folder: Path, name: str) -> Iterator[dict[str, tuple[str, int]]]:
+    """A running modelserver with the settings of that server; gives the addresses of its ports."""
+    settings = {**SETTINGS, **SERVERS[name]}
     server = Server(Home(folder), store, settings=settings)
     with serving(server):
         parts = {
@@ -64,11 +64,11 @@ def main(names: list[str]) -> int:
         store = Path(temporary) / "store"
         build_store(store)
         wanted = [chapter for chapter in chapters() if not names or chapter.name in names]
-        for closed in (False, True):
-            of_kind = [chapter for chapter in wanted if chapter.closed is closed]
+        for server in SERVERS:
+            of_kind = [chapter for chapter in wanted if chapter.server == server]
             if not of_kind:
                 continue
-            with modelserver(store, Path(temporary) / f"server{closed}", closed=closed) as addresses:
+            with modelserver(store, Path(temporary) / f"server-{server}", server) as addresses:
                 for chapter in of_kind:
                     for name, wrong in unexplained(chapter, recorded(chapter), addresses).items():
                         failed += 1

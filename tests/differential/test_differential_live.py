@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.differential.archives import MODEL_CODE, build_store
-from tests.differential.chapters import CLOSED, OPEN, chapters
+from tests.differential.archives import HERE, MODEL_CODE, build_store
+from tests.differential.chapters import SERVERS, chapters
 from tests.differential.comparison import masked, mismatches
 from tests.differential.playing import play
-from tests.differential.record import pack_arguments
+from tests.differential.record import NAMES, RECORDED, names_of, pack_arguments
 from tests.differential.replay import modelserver, recorded, unexplained
 from tests.differential.test_differential_recorded import comparable, contents
 from tests.differential.torchserve import VARIABLE, missing, torchserve
+from tests.e2e.serving import ROOT
+
+from modelserver.aliases import install
 
 ENVIRONMENT = os.environ.get(VARIABLE)
 REASON = missing(ENVIRONMENT)
@@ -27,21 +31,19 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
-def test_both_answer_alike(tmp_path: Path, closed: bool) -> None:
+@pytest.mark.parametrize("server", SERVERS)
+def test_both_answer_alike(tmp_path: Path, server: str) -> None:
     """TorchServe answers as recorded, and modelserver likewise but for the explained differences."""
     store = tmp_path / "store"
     build_store(store)
-    wanted = [chapter for chapter in chapters() if chapter.closed is closed]
-    with torchserve(
-        Path(ENVIRONMENT or ""), store, tmp_path / "theirs", CLOSED if closed else OPEN
-    ) as addresses:
+    wanted = [chapter for chapter in chapters() if chapter.server == server]
+    with torchserve(Path(ENVIRONMENT or ""), store, tmp_path / "theirs", SERVERS[server]) as addresses:
         theirs = {
             chapter.name: {name: masked(answer) for name, answer in play(chapter, addresses).items()}
             for chapter in wanted
         }
     found = {}
-    with modelserver(store, tmp_path / "ours", closed=closed) as addresses:
+    with modelserver(store, tmp_path / "ours", server) as addresses:
         for chapter in wanted:
             for name, wrong in unexplained(chapter, theirs[chapter.name], addresses).items():
                 found[f"{chapter.name}/{name}"] = wrong
@@ -53,6 +55,13 @@ def test_both_answer_alike(tmp_path: Path, closed: bool) -> None:
         if mismatches(answer, theirs[chapter.name][name])
     }
     assert stale == {}
+
+
+def test_the_names_are_as_recorded() -> None:
+    """The public names of the package ``ts`` are those that ours were compared with (reference 13)."""
+    recording = json.loads((RECORDED / f"{NAMES}.json").read_text("utf-8"))
+
+    assert json.loads(names_of(Path(ENVIRONMENT or ""))) == recording
 
 
 PROGRAMS = (
@@ -129,3 +138,27 @@ def test_archivers_overwrite_alike(tmp_path: Path) -> None:
         assert (folder / "m.mar").read_bytes() != b"old"
 
     assert said == [True, True]
+
+
+def test_python_apis_do_alike(tmp_path: Path) -> None:
+    """Scripts that call torch-model-archiver from Python get the same of ours: values, errors, archives."""
+    aliases = install(tmp_path / "bin")[-1].parent
+    roots = [str(aliases), str(ROOT / "app"), str(ROOT / "handlers")]
+    pythons = ((str(Path(ENVIRONMENT or "").resolve() / "bin" / "python"), []), (sys.executable, roots))
+    told, made = [], []
+    for number, (python, paths) in enumerate(pythons):
+        folder = tmp_path / str(number)
+        (folder / "extra" / "deep").mkdir(parents=True)
+        for name in ("handler.py", "weights.pt", "extra/a.txt", "extra/deep/b.txt"):
+            (folder / name).write_text("# content\n")
+        script = [python, "-W", "ignore", str(HERE / "archiver_calls.py"), str(folder)]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        done = subprocess.run(script, env=variables, capture_output=True, text=True, check=True)
+        told.append(json.loads(done.stdout.replace(str(folder), "<folder>")))
+        archives = ("default.mar", "store.mar", "tgz.tar.gz", "folder", "patched.mar")
+        made.append([comparable(contents(folder / name)) for name in archives])
+        made[-1].append(contents(folder / "packed.mar"))
+
+    assert {name for name in told[0] if told[0][name] != told[1][name]} == {"several"}  # in our own words
+    assert told[1]["several"]["raises"] == told[0]["several"]["raises"]
+    assert made[0] == made[1]

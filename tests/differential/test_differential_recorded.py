@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tarfile
 import zipfile
@@ -18,7 +19,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-CHAPTERS = [pytest.param(chapter, id=chapter.name) for chapter in chapters()]
+CHAPTERS = [
+    pytest.param(chapter, id=chapter.name, marks=[] if chapter.plain else [pytest.mark.slow])
+    for chapter in chapters()
+]
+
+
+class Servers:
+    """Running servers by name, each started when a chapter first needs it."""
+
+    def __init__(self, store: Path, folder: Path, running: contextlib.ExitStack) -> None:
+        self._store = store
+        self._folder = folder
+        self._running = running
+        self._addresses: dict[str, dict[str, tuple[str, int]]] = {}
+
+    def addresses(self, name: str) -> dict[str, tuple[str, int]]:
+        """Of its ports."""
+        if name not in self._addresses:
+            started = modelserver(self._store, self._folder / name, name)
+            self._addresses[name] = self._running.enter_context(started)
+        return self._addresses[name]
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +51,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def servers(
-    store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[bool, dict[str, tuple[str, int]]]]:
-    """The addresses of a server with the model API and of one without."""
+def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """The servers that have been asked for so far."""
     folder = tmp_path_factory.mktemp("differential-servers")
-    with (
-        modelserver(store, folder / "open", closed=False) as with_api,
-        modelserver(store, folder / "closed", closed=True) as without,
-    ):
-        yield {False: with_api, True: without}
+    with contextlib.ExitStack() as running:
+        yield Servers(store, folder, running)
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_answers_are_as_recorded(chapter: Chapter, servers: dict[bool, dict[str, tuple[str, int]]]) -> None:
+def test_answers_are_as_recorded(chapter: Chapter, servers: Servers) -> None:
     """Statuses, headers and bodies are TorchServe's, or what the explained difference says."""
-    found = unexplained(chapter, recorded(chapter), servers[chapter.closed])
+    found = unexplained(chapter, recorded(chapter), servers.addresses(chapter.server))
 
     assert found == {}, "\n".join(f"{name}: " + "\n  ".join(wrong) for name, wrong in found.items())
 

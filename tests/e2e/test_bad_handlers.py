@@ -129,6 +129,28 @@ def test_handlers_that_cannot_be_loaded(server, model_store, source, cause, requ
     assert is_untouched(server)
 
 
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "print('y' * 20_000_000)",
+        "os.write(1, b'\\xff' * 3_000_000)",
+        "os.chdir('/')",
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "import threading; threading.Thread(target=print, args=('late',)).start()",
+    ],
+    ids=["prints", "descriptor", "directory", "signals", "thread"],
+)
+def test_deeds_while_loading_that_do_no_harm(server, model_store, deed, request):
+    """What a handler does to its process when it loads keeps it from nothing (F44, F45)."""
+    name = f"harmless_{request.node.callspec.id}"
+    archived(model_store, name, in_step(deed, "initialised").replace("return data", "return ['served']"))
+    server.registered(f"{name}.mar")
+
+    assert server.predict(name).text == "served"
+    assert is_untouched(server)
+    server.unregister(name)
+
+
 def test_fork_while_loading(server, model_store):
     """A child that a handler leaves behind when it loads neither answers nor outlives the worker (F45)."""
     source = """
@@ -168,13 +190,26 @@ class Deeds:
 
     def handle(self, data, context):
         rows = [row["body"] for row in data]
-        for step in ("preprocess", "inference", "postprocess"):
-            for row in rows:
-                if row.get("step") == step:
-                    getattr(self, row["do"])()
+        self.preprocess(rows)
+        self.inference(rows)
+        self.postprocess(rows)
         answers = [{"pid": os.getpid()} for _ in rows]
         returned = next((row["return"] for row in rows if "return" in row), None)
         return answers if returned is None else RETURNS[returned](answers)
+
+    def preprocess(self, rows):
+        self.do("preprocess", rows)
+
+    def inference(self, rows):
+        self.do("inference", rows)
+
+    def postprocess(self, rows):
+        self.do("postprocess", rows)
+
+    def do(self, step, rows):
+        for row in rows:
+            if row.get("step") == step:
+                getattr(self, row["do"])()
 
     def fail(self):
         raise LookupError("as it was told")
@@ -197,6 +232,14 @@ class Deeds:
 
     def end_generator(self):
         raise GeneratorExit
+
+    def print_much(self):
+        print("y" * 20_000_000)
+        sys.stdout.write("z\\n" * 50_000)
+
+    def write_descriptors(self):
+        os.write(1, b"\\xff\\x00 straight to the descriptor\\n")
+        os.write(2, b"\\x00" * 100_000)
 
     def close_output(self):
         sys.stdout.close()
@@ -269,13 +312,28 @@ def deeds(server):
 @pytest.mark.parametrize("step", ["preprocess", "inference", "postprocess"])
 @pytest.mark.parametrize("deed", ["fail", "strange_error", "endless_error"])
 def test_exceptions_in_each_step(deeds, deed, step):
-    """The request fails, the worker stays, the next request is answered by it (F18)."""
+    """The request fails, the log says of which model, in which step and why; the worker stays (F18)."""
     before = deeds.predict("deeds", {}).json()["pid"]
+    seen = len(deeds.home.log("model_log.log"))
     answer = deeds.predict("deeds", {"step": step, "do": deed})
 
     assert (answer.status_code, answer.json()["message"]) == (503, "Prediction failed")
     assert deeds.predict("deeds", {}).json()["pid"] == before
     assert is_untouched(deeds)
+    cause = {
+        "fail": "LookupError: as it was told",
+        "strange_error": "Strange",
+        "endless_error": "ValueError: xxx",
+    }
+    told = wait_until(lambda: said_by("deeds", deeds, seen, cause[deed]), "the failure is in the log")
+    assert f", in {step}" in told
+
+
+def said_by(model, server, start, cause):
+    """What the log has of a model's workers since then, once the cause is among it."""
+    lines = server.home.log("model_log.log")[start:].splitlines()
+    told = "\n".join(line for line in lines if f"-{model}_1.0-stderr" in line)
+    return told if cause in told else ""
 
 
 @pytest.mark.slow
@@ -301,18 +359,42 @@ def test_exits_in_each_step(deeds, deed, end, step):
 
 @pytest.mark.parametrize("returned", ["few", "many", "none", "generator", "dict", "text", "class"])
 def test_wrong_returns(deeds, returned):
-    """Anything but a list of one answer per request fails the request, and the worker stays (F19)."""
+    """Anything but a list of one answer per request fails the request, the log says what it was, and the
+    worker stays (F19).
+    """
     before = deeds.predict("deeds", {}).json()["pid"]
+    seen = len(deeds.home.log("model_log.log"))
     answer = deeds.predict("deeds", {"return": returned})
 
     assert answer.status_code == 503
     assert answer.json()["message"] in {"Invalid model predict output", "number of batch response mismatched"}
     assert deeds.predict("deeds", {}).json()["pid"] == before
+    kind = {"none": "NoneType", "text": "str", "class": "type"}.get(returned, returned)
+    cause = {"few": "the handler returned 0", "many": "the handler returned 2"}.get(
+        returned, f"The handler returned {kind}, a list is needed."
+    )
+    wait_until(lambda: said_by("deeds", deeds, seen, cause), "the failure is in the log")
+
+
+def test_failures_on_kserve_routes(deeds):
+    """V1 clients are told the exception, or what was returned, in a sane size (F18, F19)."""
+    causes = {
+        "LookupError : as it was told": {"step": "inference", "do": "fail"},
+        "ValueError : xxxx": {"step": "inference", "do": "endless_error"},
+        "The handler returned NoneType, a list is needed.": {"return": "none"},
+    }
+    for cause, body in causes.items():
+        answer = deeds.v1("deeds", [{"body": body}])
+        assert answer.status_code == 500
+        assert answer.json()["error"].startswith(cause)
+        assert len(answer.content) < 10_000
 
 
 @pytest.mark.parametrize(
     "deed",
     [
+        "print_much",
+        "write_descriptors",
         "close_output",
         "no_output",
         "read_input",

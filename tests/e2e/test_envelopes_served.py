@@ -8,7 +8,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import Home, Server, serving
+from serving import ROOT, Home, Server, serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
 
 # One envelope is enough for every run.
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("json", "kservev2")]
@@ -122,6 +124,25 @@ def test_strict_v1(enveloped, envelope):
     answer = enveloped(envelope).inference.post("/v1/models/saw:predict", json={"x": 1})
 
     assert (answer.status_code, "no instances in the request" in answer.json()["error"]) == (400, True)
+
+
+def test_an_envelope_of_the_models_own(enveloped, model_store, tmp_path):
+    """``serviceEnvelope`` of a model-config.yaml wins over the key of config.properties; ``none`` is none."""
+    server = enveloped("kserve")
+    for name in ("none", "json"):
+        config = tmp_path / "model-config.yaml"
+        config.write_text(f"serviceEnvelope: {name}\n")
+        handler = str(ROOT / "tests" / "e2e" / "model_code" / "saw.py")
+        build_archive(ArchiveConfig(f"saw_{name}", handler, "1", config_file=config, export_path=model_store))
+        server.registered(f"saw_{name}.mar")
+    body = {"instances": [{"b64": "aGk="}]}
+
+    assert server.predict("saw", body).json() == {"predictions": [saw({"b64": "aGk="})]}
+    assert server.predict("saw_none", body).json() == saw({"body": body})
+    assert server.inference.post("/v1/models/saw_none:predict", json={"x": 1}).json() == saw(
+        {"body": {"x": 1}}
+    )
+    assert server.predict("saw_json", body).json() == {"predictions": [saw(b"hi")]}
 
 
 @pytest.mark.parametrize("envelope", ["kserve", *SLOW])

@@ -33,11 +33,14 @@ def server(tmp_path_factory, model_store):
     folder = tmp_path_factory.mktemp("open")
     store = folder / "store"
     store.mkdir()
-    for name in ("mirror", "obey", "echo", "sums"):
+    for name in ("obey", "echo", "sums"):
         shutil.copy(model_store / f"{name}.mar", store)
     config = folder / "model-config.yaml"
-    config.write_text(SIGNATURE)
     code = str(MODEL_CODE / "mirror.py")
+    # A stream has more requests at a time than the queues of the others take.
+    config.write_text("jobQueueSize: 100\n")
+    build_archive(ArchiveConfig("mirror", code, "1.0", export_path=store, config_file=config))
+    config.write_text(SIGNATURE)
     build_archive(ArchiveConfig("typed", code, "3", export_path=store, config_file=config))
     config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n")
     code = str(MODEL_CODE / "sums.py")
@@ -260,6 +263,22 @@ def test_halves_are_raw(service):
         ),
         ({"inputs": [{**floats((1,)), "shape": [2]}]}, "input 'x': its shape needs 8 bytes, its data has 4"),
         ({"inputs": [{**floats((1,)), "shape": [-1]}]}, "input 'x': shape [-1] has a negative size"),
+        (
+            {"inputs": [{**floats((1,)), "shape": [1 << 62, 1 << 62]}]},
+            f"input 'x': shape [{1 << 62}, {1 << 62}] has more elements than a body can",
+        ),
+        (
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2]}], "raw_input_contents": [b"x" * 9]},
+            "input 'x': its shape needs 8 bytes, its data has 9",
+        ),
+        (
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2]}], "raw_input_contents": [b"x" * 7]},
+            "input 'x': its shape needs 8 bytes, its data has 7",
+        ),
+        (
+            {"inputs": [floats((1,))], "outputs": [{"name": "nothing"}]},
+            "Unexpected inference output 'nothing' for model 'mirror'",
+        ),
         ({"inputs": [{**floats((1,)), "datatype": "FP8"}]}, "input 'x': datatype 'FP8' is unknown"),
         (
             {
@@ -290,6 +309,26 @@ def test_malformed(service, fields, text):
 
     assert code == "INVALID_ARGUMENT"
     assert found.startswith(text)
+
+
+@pytest.mark.parametrize("body", [b"\x0a\x01\xff", b"\x2a\x03\x0a\x01\xff", b"\xff\xff\xff"])
+def test_wrong_text(service, body):
+    """A name of a model or an input that is no UTF-8, and what is no message, are the client's fault (F2)."""
+    code, found = ending(lambda: service.ModelInfer(body, timeout=PATIENCE))
+
+    assert code == "INVALID_ARGUMENT"
+    assert found.startswith("The message is no inference.ModelInferRequest")
+
+
+def test_too_much(service):
+    """More rows than a request may have, and more bytes than a message, are RESOURCE_EXHAUSTED (F9)."""
+    rows = {"name": "x", "datatype": "FP32", "shape": [10_001, 0]}
+    large = {"name": "x", "datatype": "INT8", "shape": [7_000_000]}
+
+    code, found = ending(lambda: infer(service, inputs=[rows], raw_input_contents=[b""]))
+    assert (code, found) == ("RESOURCE_EXHAUSTED", "The request has 10001 instances, 10000 are allowed.")
+    code, _ = ending(lambda: infer(service, inputs=[large], raw_input_contents=[bytes(7_000_000)]))
+    assert code == "RESOURCE_EXHAUSTED"
 
 
 def test_signature(service):

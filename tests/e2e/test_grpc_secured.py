@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_client import INFERENCE, MANAGEMENT, PATIENCE, ending, grpc_server, manage, predict, stub
-from serving import serving
+from serving import serving, wait_until
 
 from modelserver.grpc.messages import message
 
 throwaway = pytest.importorskip("modelserver.tls.throwaway", reason="cryptography is not installed")
+
+sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +102,47 @@ def test_in_the_clear(server):
         assert (
             ending(lambda: inference.Ping(message("google.protobuf.Empty")(), timeout=2))[0] == "UNAVAILABLE"
         )
+
+
+@pytest.mark.slow
+def test_client_certificates(tmp_path, model_store):
+    """With an authority for clients only those who show a certificate of it are heard, as over REST."""
+    from certificates import Authority
+
+    authority = Authority(tmp_path)
+    key, chain = authority.issue("server")
+    settings = {
+        "enable_grpc_ssl": "true",
+        "certificate_file": chain,
+        "private_key_file": key,
+        "tls_client_ca_file": authority.file,
+    }
+    with serving(grpc_server(tmp_path / "home", model_store, **settings)) as server:
+        target = f"127.0.0.1:{server.settings['grpc_inference_port']}"
+        own_key, own_chain = (file.read_bytes() for file in authority.issue("client"))
+        trusted = authority.file.read_bytes()
+        asked = message("google.protobuf.Empty")()
+        known = grpc.ssl_channel_credentials(trusted, own_key, own_chain)
+        with grpc.secure_channel(target, known) as to:
+            assert stub(to, f"{INFERENCE}InferenceAPIsService").Ping(asked, timeout=PATIENCE).health
+        with grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted)) as to:
+            inference = stub(to, f"{INFERENCE}InferenceAPIsService")
+            assert ending(lambda: inference.Ping(asked, timeout=5))[0] == "UNAVAILABLE"
+
+
+@pytest.mark.slow
+def test_changed_files_are_taken_up(server, tokens):
+    """Connections from then on are shown the new certificate, on both ports, without a restart."""
+    renewed = throwaway.make_certificate({"127.0.0.1"})
+    server.settings["private_key_file"].write_bytes(renewed.key)
+    server.settings["certificate_file"].write_bytes(renewed.chain)
+    credentials = grpc.ssl_channel_credentials(renewed.chain)
+    wait_until(lambda: "The certificate has changed" in server.home.output(), "the files are looked at")
+    for side, service in (("inference", "InferenceAPIsService"), ("management", "ManagementAPIsService")):
+        target = f"127.0.0.1:{server.settings[f'grpc_{side}_port']}"
+        with grpc.secure_channel(target, credentials) as channel:
+            grpc.channel_ready_future(channel).result(PATIENCE)
+            if side == "inference":
+                asked = stub(channel, f"{INFERENCE}{service}").Predictions
+                opened = asked(predict("echo", data=b"x"), timeout=PATIENCE, metadata=tokens["inference"])
+                assert opened.prediction == b"x"

@@ -7,14 +7,22 @@ import json
 import pytest
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_every_line_is_an_object(start_server, processes):
-    """Start, requests, what handlers print and metrics, from one process and from front ends."""
-    server = start_server(log_format="json", metrics_mode="log", frontend_processes=processes)
+@pytest.mark.parametrize(("processes", "in_background"), [(1, "true"), (2, "false")])
+def test_every_line_is_an_object(start_server, processes, in_background):
+    """Start, requests, what handlers print and metrics, from one process and from front ends; all of it is
+    there when the server has ended, also with ``async_logging``.
+    """
+    server = start_server(
+        log_format="json",
+        metrics_mode="log",
+        frontend_processes=processes,
+        async_logging=in_background,
+    )
     server.registered("echo.mar")
     assert server.predict("echo", b"secret payload").status_code == 200
     server.predict("none")
     server.stop()
+    assert '"message": "modelserver stopped."' in server.home.log()
     logs = {path.name: path.read_text() for path in (server.home.path / "logs").glob("*.log")}
 
     for name in ("ts_log.log", "access_log.log", "ts_metrics.log", "model_metrics.log"):

@@ -426,6 +426,48 @@ def test_malformed_binary_requests(
     assert what in answer.json()["error"]
 
 
+TEXT = b'{"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}'
+ONE = json.dumps({"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}).encode()
+DEEP = json.dumps({"name": "x", "datatype": "FP32", "shape": [0] + 63 * [1], "data": []}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b'{"inputs": [%b]}' % TEXT.replace(b'"a"', b'"\xff"'), "input 'x': its data is no JSON: 'utf-8'"),
+        (b'{"inputs": [%b]}' % TEXT.replace(b'"a"', b'["\xff"]'), "input 'x': its data is no JSON: 'utf-8'"),
+        (b'{"inputs": [%b]}' % TEXT.replace(b'"x"', b'"\xff"'), "'utf-8' codec"),
+        (b'{"inputs": [%b, %b]}' % (ONE, ONE), "input 'x' is there twice"),
+        (
+            b'{"inputs": [%b], "outputs": [{"name": "p"}, {"name": "p"}]}' % ONE,
+            "output 'p' is asked for twice",
+        ),
+        (b'{"inputs": [%b]}' % DEEP, "input 'x': shape has 64 sizes, 31 are allowed"),
+        (b'{"inputs": [%b], "parameters": {"p": {}}}' % ONE, "the request: parameter p"),
+        (b'{"inputs": [%b], "id": 7}' % ONE, "$.id"),
+        (b'{"inputs": {}}', "$.inputs"),
+    ],
+)
+@pytest.mark.parametrize("model", ["strict", "mirror"])
+def test_malformed_bodies(server: Server, model: str, body: bytes, what: str) -> None:
+    """Wrong text, names that are there twice, and shapes that no array has are 400 and named (F2, F9)."""
+    answer = server.inference.post(f"/v2/models/{model}/infer", content=body)
+
+    assert answer.status_code == 400
+    assert what in answer.json()["error"]
+
+
+def test_bytes_that_are_no_text(client: Any) -> None:
+    """They have no form in JSON: who asks for that is told to ask for binary."""
+    x = triton.InferInput("x", [1], "BYTES")
+    x.set_data_from_numpy(numpy.array([b"\xff"], dtype=object))
+    output = triton.InferRequestedOutput("output_0", binary_data=False)
+    with pytest.raises(triton_utils.InferenceServerException, match="ask for it with binary_data") as caught:
+        client.infer("mirror", [x], outputs=[output])
+
+    assert caught.value.status() == "400"
+
+
 def test_errors(server: Server) -> None:
     """Status and text of each; the body has ``error``, and is exactly application/json."""
     unknown = infer(server, "none", numbers(1))

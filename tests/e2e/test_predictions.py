@@ -412,7 +412,7 @@ def test_descriptions(shared_server):
 
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
-    [("GET", "/", "OPTIONS"), ("POST", "/v1/models", "GET"), ("DELETE", "/openapi.json", "GET")],
+    [("POST", "/", "GET, OPTIONS"), ("POST", "/v1/models", "GET"), ("DELETE", "/openapi.json", "GET")],
 )
 def test_wrong_method(shared_server, method, path, allow):
     """A route asked by a method it has not answers 405 and names those it has (F16)."""

@@ -101,6 +101,37 @@ def test_strangers_do_not_trust_it(server: Server) -> None:
         httpx.get(address(server, "inference") + "/ping", trust_env=False)
 
 
+@pytest.mark.slow
+def test_changed_files_are_taken_up(server: Server, authority: Authority) -> None:
+    """Connections from then on are shown the new certificate, without a restart; a wrong pair is not."""
+    key, chain = (
+        Path(str(server.settings["private_key_file"])),
+        Path(str(server.settings["certificate_file"])),
+    )
+
+    def serial(name: str) -> str:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        where = ("127.0.0.1", int(address(server, name).rpartition(":")[2]))
+        with (
+            socket.create_connection(where, 10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            return str((connection.getpeercert() or {})["serialNumber"])
+
+    before = serial("inference")
+    new_key, new_chain = authority.issue("renewed")
+    chain.write_bytes(new_chain.read_bytes())
+    wait_until(lambda: "the certificate stays as it was" in server.home.output(), "it looks")
+    assert serial("inference") == serial("management") == before
+    key.write_bytes(new_key.read_bytes())
+    wait_until(lambda: serial("management") != before, "it looks again")
+
+    wait_until(
+        lambda: serial("inference") == serial("management") == serial("metrics"), "front ends hear of it"
+    )
+    assert server.home.output().count("the certificate stays as it was") == 1
+
+
 def test_keystore_and_client_certificates(start_server: Any, authority: Authority) -> None:
     """A PKCS12 keystore serves, and only clients with a certificate are heard (F66)."""
     server = start_server(

@@ -72,6 +72,49 @@ def test_shared_window(shared_server, pool):
     assert first.headers["x-request-id"] != second.headers["x-request-id"]
 
 
+def test_spaced_requests(shared_server, pool):
+    """Two requests 20 ms apart share the window of the first (kserve reference 2.1)."""
+    first = pool.submit(shared_server.v1, "window", [1])
+    time.sleep(0.02)
+    second = pool.submit(shared_server.v1, "window", [2])
+
+    assert first.result(20).json()["batchId"] == second.result(20).json()["batchId"]
+
+
+def test_joiners_extend_no_window(shared_server, pool):
+    """A request after the window of the first has another batch, close as it is to the second."""
+    answers = []
+    for waiting in (1, 2):
+        answers.append(pool.submit(shared_server.v1, "window", [1]))
+        shared_server.wait_pending("window", waiting)
+    shared_server.wait_pending("window", 0)
+    answers.append(pool.submit(shared_server.v1, "window", [1]))
+    opener, joiner, late = (answer.result(20).json()["batchId"] for answer in answers)
+
+    assert opener == joiner != late
+
+
+def test_split_request_that_fails(shared_server):
+    """Where a call of a split request fails the request does, with that call's status and instance."""
+    answer = shared_server.v1("eager", [1, 2, 3, 4, {"raise": "late"}])
+
+    assert answer.status_code == 500
+    assert answer.json()["error"].startswith("instances[4]: ")
+    assert "late" in answer.json()["error"]
+
+
+def test_other_routes_do_not_wait(shared_server, pool):
+    """While a window is open, health, models and management answer at once."""
+    waiting = pool.submit(shared_server.v1, "window", [1])
+    shared_server.wait_pending("window", 1)
+
+    assert shared_server.inference.get("/v2/health/ready").status_code in (200, 503)
+    assert shared_server.inference.get("/v1/models/window").status_code == 200
+    assert shared_server.management.get("/models").status_code == 200
+    assert not waiting.done()
+    assert waiting.result(20).status_code == 200
+
+
 def test_windows_follow_each_other(shared_server):
     """Requests further apart than the window have batches of their own."""
     first = shared_server.v1("window", [1]).json()["batchId"]
@@ -223,8 +266,10 @@ def test_malformed_bodies(shared_server, body, phrase):
     told = answer.json()
 
     assert answer.status_code == 400
-    assert list(told) == ["code", "type", "message", "error"]
+    assert list(told) == ["code", "type", "message", "error", "batchId", "predictions"]
     assert told["error"].startswith(phrase)
+    # As clients of the batcher read them (kserve reference 2.2).
+    assert (told["batchId"], told["predictions"]) == ("", None)
 
 
 def test_instance_that_is_no_text(shared_server, pool):
@@ -257,6 +302,7 @@ def test_handler_errors(shared_server, order, status, message):
     assert answer.status_code == told["code"] == status
     assert told["error"] == told["message"]
     assert message in told["error"]
+    assert (told["batchId"], told["predictions"]) == (answer.headers["x-batch-id"], None)
     assert shared_server.v1("obedient", [{"do": "nothing"}]).status_code == 200
 
 
@@ -298,6 +344,7 @@ def test_model_routes(shared_server):
     """The list of models and their readiness, on the inference port."""
     get = shared_server.inference.get
 
+    assert get("/").json() == {"status": "alive"}
     assert get("/v1/models").json()["models"][:3] == ["plain", "window", "other"]
     assert get("/v1/models/plain").json() == {"name": "plain", "ready": True}
     assert get("/v1/models/unready").status_code == 503

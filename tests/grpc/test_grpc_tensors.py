@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,38 @@ def test_parameters() -> None:
     assert request.inputs[0].parameters == {"p": 2}
     assert request.outputs is not None
     assert request.outputs[0].parameters == {"q": True}
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 5000])
+def test_floats_are_taken_as_they_lie(count: int) -> None:
+    """However long their field's length is; what else a newer client puts beside them is passed over."""
+    values = [n / 4 for n in range(count)]
+    contents = message("inference.InferTensorContents")(fp32_contents=values)
+    unknown = contents.FromString(b"\xc2\x3e\x02hi" + contents.SerializeToString() + b"\xc2\x3e\x02hi")
+    tensor = {"name": "x", "datatype": "FP32", "shape": [count]}
+
+    for each in (contents, unknown):
+        (read,) = read_request(asking(inputs=[{**tensor, "contents": each}])).inputs
+        assert bytes(read.data) == struct.pack(f"<{count}f", *values)
+
+
+def test_parameters_of_rest() -> None:
+    """KServe's client says here too what is binary, with sizes: they must not keep requests apart (F22)."""
+    sized = {"binary_data_size": {"int64_param": 4}, "p": {"int64_param": 2}}
+    wish = {"name": "o", "parameters": {"binary_data": {"bool_param": True}}}
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": sized}
+    request = read_request(
+        asking(
+            inputs=[tensor],
+            raw_input_contents=[b"\0" * 4],
+            parameters={"binary_data_output": {"bool_param": True}},
+            outputs=[wish],
+        )
+    )
+
+    assert (request.inputs[0].parameters, request.parameters) == ({"p": 2}, None)
+    assert request.outputs is not None
+    assert request.outputs[0].parameters == {}
 
 
 def test_zero_rows_raw() -> None:

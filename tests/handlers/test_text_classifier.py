@@ -184,3 +184,21 @@ def test_networks_that_cannot_be_seen_into(make: Make, begin: Any) -> None:
         with pytest.raises(PredictionException) as refusal:
             handler.handle(["cat"], handler.context)
         assert refusal.value.error_code == 501
+
+
+def test_helpers_of_explanations_of_ones_own(make: Make) -> None:
+    """Words by number, and attributions summed up per word."""
+    handler = make()
+    attributions = torch.tensor([[[1.0, 2.0], [0.0, 4.0], [-1.0, 1.0]]])
+
+    assert handler.get_word_token([2, 1, "cat"]) == ["cat", "the", "cat"]
+    assert handler.summarize_attributions(attributions).tolist() == pytest.approx([0.6, 0.8, 0.0])
+
+
+def test_the_misspelt_step_of_cleaning(make: Make) -> None:
+    """``_remove_puncutation`` may be called and overridden, as in TorchServe."""
+    handler = make()
+    assert handler._remove_puncutation("a, b.") == "a b"
+
+    handler._remove_puncutation = lambda text: text.replace("x", "")  # type: ignore[method-assign]
+    assert handler.cleaned_words("xthe, cat") == ["the", ",", "cat"]

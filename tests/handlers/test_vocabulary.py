@@ -120,3 +120,14 @@ def test_missing_file(tmp_path: Path) -> None:
     """A file that is not there is named."""
     with pytest.raises(ModelLoadError, match=r"Missing the v\.pt file"):
         load_vocabulary(tmp_path / "v.pt")
+
+
+def test_it_speaks_as_torchtexts() -> None:
+    """Handlers written for a Vocab of torchtext call it with words, and look words up by number."""
+    vocabulary = Vocabulary({"a": 2, "b": 0})
+
+    assert vocabulary(["b", "a", "b"]) == [0, 2, 0]
+    assert vocabulary.get_stoi() == {"a": 2, "b": 0}
+    assert vocabulary.get_itos() == ["b", "", "a"]
+    with pytest.raises(KeyError):
+        vocabulary(["c"])

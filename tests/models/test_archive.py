@@ -187,8 +187,20 @@ def test_unusable_content_leaves_nothing(tmp_path: Path, content: dict[str, byte
         open_archive(path, "https://h/x.mar", tmp_path / "work", downloaded=path)
 
     assert message in caught.value.message
+    assert "x.mar" in caught.value.message
     assert list((tmp_path / "work").iterdir()) == []
     assert not path.exists()
+
+
+def test_closing_gives_back_what_is_held(tmp_path: Path) -> None:
+    """What was taken elsewhere for an archive is given back once, however it ends."""
+    archive = open_archive(make_zip(tmp_path / "x.mar", files()), "x.mar", tmp_path / "work")
+    given: list[str] = []
+    archive.held.append(lambda: given.append("environment"))
+    archive.remove()
+    archive.close()
+
+    assert given == ["environment"]
 
 
 def test_mar_that_is_no_zip_is_a_clear_400(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from modelserver.errors import InvalidModel
-from modelserver.models.environments import EnvironmentFailed, Environments, Wanted
+from modelserver.models.environments import EnvironmentFailed, Environments, Wanted, WorkerEnvironment
 
 REQUIREMENTS = "--no-index\n--find-links wheels\ntiny==1.0\n"
 
@@ -297,6 +297,32 @@ async def test_without_a_cache(tmp_path: Path, model_dir: Path, monkeypatch: pyt
 
     assert made is not None
     assert made.variables["PYTHONPATH"].startswith(str(tmp_path / "fallback"))
+
+
+async def test_unused_environments_give_way(
+    tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After an installation those that no server uses are removed while all are too large; the new one and
+    those in use stay, and come back after a new installation.
+    """
+    asked = environments(tmp_path, folder, played(tmp_path, 'mkdir "$6" && echo > "$6/x"'), keep=0)
+    made: list[WorkerEnvironment] = []
+    with caplog.at_level(logging.INFO):
+        for number in range(3):
+            (model_dir / "requirements.txt").write_text(f"# {number}\n")
+            found = await asked.provide(wanted(model_dir))
+            assert found is not None
+            made.append(found)
+            if number == 0:
+                found.release()
+
+    places = [Path(each.variables["PYTHONPATH"].partition(":")[0]).parent for each in made]
+    assert [place.exists() for place in places] == [False, True, True]
+    assert f"Removed the unused environment {places[0]}" in caplog.text
+    (model_dir / "requirements.txt").write_text("# 0\n")
+    assert await asked.provide(wanted(model_dir)) == made[0]
+    for each in made:
+        each.release()
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "is missing"), (b"\xff\xfe\xff", "cannot be read")])

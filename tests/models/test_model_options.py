@@ -442,6 +442,37 @@ _ALL: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any], dict[
         {"job_queue_size": 6},
         {YAML: 8, CONFIG_FILE: 6, DEFAULT: 100},
     ),
+    (
+        "service_envelope",
+        {},
+        "serviceEnvelope: json",
+        {},
+        {"service_envelope": "kserve"},
+        {YAML: "json", CONFIG_FILE: "kserve", DEFAULT: ""},
+    ),
+    (
+        "autoscale",
+        {"autoscale": False},
+        "autoscale: true",
+        {},
+        {"autoscale": True},
+        {REGISTER: False, YAML: True, CONFIG_FILE: True, DEFAULT: False},
+    ),
+    *(
+        (
+            option,
+            {option: 100},
+            f"{key}: 101",
+            {},
+            {option: 102},
+            {REGISTER: 100, YAML: 101, CONFIG_FILE: 102, DEFAULT: default},
+        )
+        for option, key, default in (
+            ("autoscale_target_wait", "autoscaleTargetWait", 100),
+            ("autoscale_up_pause", "autoscaleUpPause", 2000),
+            ("autoscale_down_pause", "autoscaleDownPause", 60_000),
+        )
+    ),
     *(
         (
             option,

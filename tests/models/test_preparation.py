@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.errors import BadRequest, InternalError, InvalidModel, ModelNotFound
+from modelserver.models.environment_store import prune
 from modelserver.models.options import Registration
 from modelserver.models.preparation import Preparation, Steps
 from modelserver.settings.keys import KEYS
@@ -299,13 +300,20 @@ async def test_requirements_are_installed(
 async def test_a_virtual_environment(
     prepare: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``useVenv`` gives the workers a Python of their own, also where nothing may be installed."""
+    """``useVenv`` gives the workers a Python of their own, also where nothing may be installed; it stays as
+    long as the version does.
+    """
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     write(store / "apart", "useVenv: true\n", requirementsFile="requirements.txt")
-    spec = (await prepare("apart")).pool._spec
+    model = await prepare("apart")
+    spec = model.pool._spec
 
     assert spec.python.startswith(str(tmp_path / "cache" / "environments" / "venv-"))
     assert spec.extra_environment == {}
+    environments = tmp_path / "cache" / "environments"
+    assert prune(environments, 0) == []
+    model.archive.close()
+    assert [str(place) for place in prune(environments, 0)] == [spec.python.removesuffix("/venv/bin/python")]
 
 
 async def test_not_found(prepare: Any) -> None:

@@ -13,8 +13,10 @@ from modelserver.errors import (
     InvalidModelVersion,
     ModelNotFound,
     ModelVersionNotFound,
+    OutOfMemory,
     StartFailed,
 )
+from modelserver.models.changes import Change
 from modelserver.models.manifest import Manifest
 from modelserver.models.options import ModelOptions, Registration
 from modelserver.models.registry import Registry
@@ -26,6 +28,7 @@ class Archive:
     def __init__(self, url: str) -> None:
         self.url = url
         self.removed = False
+        self.downloaded = None
         self.closed = False
         name, _, version = url.removesuffix(".mar").partition("-")
         self.manifest = Manifest(name, version or "1.0")
@@ -42,16 +45,19 @@ class Pool:
 
     def __init__(self) -> None:
         self.workers: list[object] = []
-        self.min_workers = 0
+        self.min_workers = self.max_workers = 0
         self.healthy = True
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.drained = self.closed = False
 
     def scale(self, fewest: int, most: int) -> list[object]:
-        self.min_workers = fewest
+        self.min_workers, self.max_workers = fewest, most
         started = [object() for _ in range(fewest - len(self.workers))]
         self.workers = [*self.workers, *started][: most or fewest]
         return started
+
+    def resize(self, count: int) -> None:
+        self.workers = [object() for _ in range(count)]
 
     async def wait_loaded(self, workers: list[object]) -> None:
         await asyncio.shield(self.loaded)
@@ -79,8 +85,11 @@ class Preparation:
         self.dismantled: list[str] = []
         self.retired: list[tuple[str, str]] = []
         self.built: list[Any] = []
+        self.options: dict[str, Any] = {}
+        self.no_room = False
+        self.forgotten: list[str] = []
 
-    async def open(self, url: str, on_progress: Any = None) -> Archive:
+    async def open(self, url: str, on_progress: Any = None, *, beside: Any = None) -> Archive:
         if url == "absent":
             raise ModelNotFound("Model not found at: absent")
         archive = Archive(url)
@@ -99,14 +108,17 @@ class Preparation:
     ) -> Any:
         if self.refusal is not None:
             raise self.refusal
-        workers = registration.initial_workers or 0
+        workers = registration.min_workers or registration.initial_workers or 0
         model = SimpleNamespace(
             name=name,
+            url=archive.url,
             version=archive.manifest.model_version,
             archive=archive,
             pool=Pool(),
             loaded_at_startup=False,
-            options=ModelOptions(min_workers=workers, max_workers=workers),
+            options=ModelOptions(min_workers=workers, max_workers=workers, **self.options),
+            registration=registration,
+            replacement=None,
         )
         self.built.append(model)
         return model
@@ -115,6 +127,20 @@ class Preparation:
         self.dismantled.append(f"{model.name}-{model.version}")
         await model.pool.close(0)
         model.archive.remove()
+
+    def check_room(self, before: Any, after: Any) -> None:
+        if self.no_room:
+            raise OutOfMemory("no room")
+
+    async def settle(self, before: Any, after: Any) -> None:
+        pass
+
+    async def abandon(self, model: Any) -> None:
+        await model.pool.close(0)
+        model.archive.remove()
+
+    def forget(self, model: Any) -> None:
+        self.forgotten.append(f"{model.name}-{model.version}")
 
     async def retire(self, model: Any, successor: Any) -> None:
         self.retired.append((f"{model.name}-{model.version}", f"{successor.name}-{successor.version}"))
@@ -270,7 +296,9 @@ async def test_failure_is_rolled_back(registry: Registry, preparation: Preparati
     with pytest.raises(StartFailed) as caught:
         await registry.wait_loaded(model)
 
-    assert caught.value.message == "Failed to start workers for model m version: 2.0. No module named x"
+    assert caught.value.message == (
+        "Failed to start workers for model m version: 2.0. Archive 'm-2.0.mar': No module named x"
+    )
     assert caught.value.status == 507
     assert preparation.dismantled == ["m-2.0"]
     assert [version.version for version in registry.versions("m")] == ["1.0"]
@@ -281,7 +309,8 @@ async def test_failure_of_a_scaling(registry: Registry, preparation: Preparation
     model = await register(registry, "m.mar")
     started = await registry.scale("m", None, 1, 1)
     model.pool.loaded.set_exception(StartFailed("why"))
-    with pytest.raises(StartFailed, match=r"^Failed to start workers for model m version: null\. why$"):
+    refusal = r"^Failed to start workers for model m version: null\. Archive 'm\.mar': why$"
+    with pytest.raises(StartFailed, match=refusal):
         await registry.wait_scaled(model, started, None)
 
     assert preparation.dismantled == []
@@ -424,6 +453,7 @@ async def test_a_model_is_replaced(registry: Registry, preparation: Preparation,
     assert not before.pool.closed
     replacement(preparation).pool.loaded.set_result(None)
     after = await task
+    await asyncio.sleep(0)
 
     assert registry.get("m") is registry.get("m", version) is after
     assert registry.versions("m") == [after, other]
@@ -447,17 +477,106 @@ async def test_a_failed_replacement_changes_nothing(registry: Registry, preparat
     assert failed.archive.removed
 
 
-async def test_a_replacement_of_what_is_gone(registry: Registry, preparation: Preparation) -> None:
-    """Whoever unregisters meanwhile has the last word."""
+async def test_changes_of_what_is_being_replaced(registry: Registry, preparation: Preparation) -> None:
+    """They would be lost or lose the other: until it is over each is refused, and then it counts."""
     before = await register(registry, "m-1.0.mar")
     task = await replacing(registry, before, "m-1.0.mar")
-    await registry.unregister("m", None)
+    again = Registration(url="m-1.0.mar", initial_workers=1)
+    for change in (
+        registry.unregister("m", None),
+        registry.scale("m", "1.0", 2, 2),
+        registry.change("m", None, Change.of(batch_size=4)),
+        registry.replace_archive("m", None, again),
+        registry.replace(before, again),
+    ):
+        with pytest.raises(Conflict, match=r"m version 1\.0 is being replaced by m-1\.0\.mar"):
+            await change
     replacement(preparation).pool.loaded.set_result(None)
-    with pytest.raises(Conflict, match="was unregistered while it was loaded anew"):
-        await task
+    await task
+    await registry.unregister("m", None)
 
     assert registry.names() == []
+    assert len(preparation.built) == 2
+
+
+async def test_what_a_replacement_takes_over(registry: Registry, preparation: Preparation) -> None:
+    """The numbers of workers and what was asked for stay; the state is told until the new one serves."""
+    preparation.options = {"batch_size": 4, "sources": {"batch_size": "register parameter"}}
+    before = await register(registry, "m-1.0.mar", 2, handler="h.py:serve")
+    task = await registry.replace_archive("m", None, Registration(url="http://u:p@h/m-3.0.mar"))
+    told = before.replacement
+    assert (told.state, told.version, told.url) == ("LOADING", "3.0", "http://***@h/m-3.0.mar")
+    replacement(preparation).pool.loaded.set_result(None)
+    after = await task
+
+    assert (after.registration.handler, after.registration.batch_size) == ("h.py:serve", 4)
+    assert (after.pool.min_workers, after.replacement) == (2, None)
+
+
+async def test_a_replacement_that_cannot_be(registry: Registry, preparation: Preparation) -> None:
+    """No archive, no room, no worker: the version says why and can be changed as before."""
+    before = await register(registry, "m-1.0.mar", 1)
+    with pytest.raises(ModelNotFound):
+        await registry.replace_archive("m", None, Registration(url="absent"))
+    assert before.replacement.failure == "Model not found at: absent"
+    preparation.no_room = True
+    with pytest.raises(OutOfMemory):
+        await registry.replace_archive("m", None, Registration(url="m-2.0.mar"))
+    assert (before.replacement.state, before.replacement.failure) == ("FAILED", "no room")
+    preparation.no_room = False
+    task = await registry.replace_archive("m", None, Registration(url="m-2.0.mar"))
+    replacement(preparation).pool.loaded.set_exception(StartFailed("no such module"))
+    with pytest.raises(StartFailed):
+        await task
+    assert before.replacement.failure.endswith("no such module")
+    await registry.scale("m", None, 3, 3)
+
+    assert (registry.get("m"), before.pool.min_workers) == (before, 3)
+    assert (await register(registry, "m-2.0.mar")).version == "2.0"
+    assert [archive.removed for archive in preparation.archives] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_metrics_go_with_the_last_of_a_version(
+    registry: Registry, preparation: Preparation, again: bool
+) -> None:
+    """While the workers of one end another may be registered under its name and version, and keeps them."""
+    before = await register(registry, "m-1.0.mar")
+    gate = asyncio.Event()
+
+    async def close(grace: float) -> None:
+        await gate.wait()
+
+    before.pool.close = close
+    task = await replacing(registry, before, "m-2.0.mar")
+    replacement(preparation).pool.loaded.set_result(None)
+    await task
+    if again:
+        await register(registry, "m-1.0.mar")
+    gate.set()
+    await asyncio.sleep(0.01)
+
+    assert preparation.forgotten == ([] if again else ["m-1.0"])
+
+
+async def test_sequences_are_not_replaced(registry: Registry, preparation: Preparation) -> None:
+    """What their workers remember no other worker knows."""
+    preparation.options = {"sequence_batching": True}
+    await register(registry, "m-1.0.mar")
+    with pytest.raises(BadRequest, match="its sequences live in its workers"):
+        await registry.replace_archive("m", None, Registration(url="m-2.0.mar"))
+
+
+async def test_the_end_breaks_replacements_off(registry: Registry, preparation: Preparation) -> None:
+    """A server that ends does not wait for what was loading beside a version."""
+    before = await register(registry, "m-1.0.mar")
+    task = await replacing(registry, before, "m-2.0.mar")
+    await registry.drain(1)
+    await registry.close(1)
+
+    assert task.cancelled() or isinstance(task.exception(), asyncio.CancelledError)
     assert replacement(preparation).pool.closed
+    assert replacement(preparation).archive.removed
 
 
 async def test_a_replacement_by_another_version(registry: Registry) -> None:

@@ -39,12 +39,6 @@ def test_reads_cfs() -> None:
     assert cpus.parse_cfs("-1\n", "100000\n") is None
 
 
-def test_reads_own_cgroups() -> None:
-    """Controllers and path of every line, colons in the path included."""
-    text = "12:cpu,cpuacct:/docker/a:b\n0::/user.slice\nnonsense\n"
-    assert cpus.parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
-
-
 def test_version_2_takes_the_tightest_quota_on_the_way_up(tmp_path: Path) -> None:
     """A parent's limit binds its children."""
     _write(tmp_path / "own", "0::/pod/container\n")

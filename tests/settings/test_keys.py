@@ -48,6 +48,28 @@ def test_variables_are_named_after_keys_with_exceptions() -> None:
     assert KEYS["python"].env is None
 
 
+def test_keys_that_no_variable_sets() -> None:
+    """They are those that reference 3.3 marks so."""
+    marked = {
+        "models",
+        "model_snapshot",
+        "use_env_allowed_urls",
+        "system_metrics_cmd",
+        "metric_time_interval",
+    }
+    marked |= {
+        "enable_envvars_config",
+        "use_native_io",
+        "io_ratio",
+        "vmargs",
+        "plugins_path",
+        "python",
+        "version",
+    }
+
+    assert {name for name, key in KEYS.items() if key.env is None} == marked
+
+
 def test_keys_without_effect_are_keys() -> None:
     """NOT_YET names nothing else, and not what works."""
     assert set(KEYS) >= NOT_YET

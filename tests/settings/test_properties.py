@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.errors import ConfigError
-from modelserver.settings.properties import dump, parse, substitute
+from modelserver.settings.properties import dump, line_numbers, parse, substitute
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,17 @@ def test_valid_utf8_is_utf8_and_the_rest_latin1() -> None:
     assert parse("key=é".encode("utf-8-sig")) == {"key": "é"}
 
 
+def test_lines_are_counted_as_editors_do() -> None:
+    """A value that goes on over lines stands where it begins; of a repeated key the last line counts."""
+    text = "! one\n\na=1\r\nb=2\\\n  # and more\n\r\nc=3\na=4\\"
+    assert line_numbers(text.encode()) == {"a": 8, "b": 4, "c": 7}
+
+
 @pytest.mark.parametrize("text", [r"key=\u12", r"key=\uxyz0", r"key=\u"])
 def test_a_malformed_code_is_an_error(text: str) -> None:
     r"""\u needs four hexadecimal digits."""
-    with pytest.raises(ConfigError, match="four hexadecimal digits"):
+    text = f"# one\nbefore=\\\n  two\n{text}"
+    with pytest.raises(ConfigError, match=r"four hexadecimal digits .*\(line 4\)"):
         parse(text.encode())
 
 

@@ -226,7 +226,7 @@ def test_a_list_of_models_may_be_a_flag(tmp_path: Path) -> None:
     loaded = _load(tmp_path, None, {"load_models": ["a.mar", "b=c.mar"], "workflow_store": "flows"})
     assert loaded.settings.load_models == (ModelToLoad("a.mar"), ModelToLoad("c.mar", "b"))
     assert loaded.settings.workflow_store == tmp_path / "flows"
-    assert loaded.warnings == ("workflow_store has no effect yet",)
+    assert loaded.warnings == ("workflow_store has no effect: it is for TorchServe's workflows only",)
 
 
 def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
@@ -269,8 +269,10 @@ def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
     ],
 )
 def test_refusals_name_key_value_and_what_is_allowed(tmp_path: Path, line: str, reason: str) -> None:
-    """One line says all (F66 for the certificate files)."""
-    assert _refusal(tmp_path, line) == f"Invalid configuration: {line}: {reason}"
+    """One line says all, and where it stands in the file (F66 for the certificate files)."""
+    where = f"({tmp_path / 'config.properties'}, line 3)"
+    text = f"# one\nmodel_snapshot={{}}\n{line}"
+    assert _refusal(tmp_path, text) == f"Invalid configuration: {line}: {reason} {where}"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +281,8 @@ def test_refusals_name_key_value_and_what_is_allowed(tmp_path: Path, line: str, 
 def test_refusals_of_patterns_and_json_say_what_is_wrong(tmp_path: Path, line: str) -> None:
     """The parser's own words stand in brackets."""
     assert re.fullmatch(
-        rf"Invalid configuration: {re.escape(line)}: .* is needed \(.+\)", _refusal(tmp_path, line)
+        rf"Invalid configuration: {re.escape(line)}: .* is needed \(.+\) \(.+, line 1\)",
+        _refusal(tmp_path, line),
     )
 
 
@@ -366,7 +369,7 @@ def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
         number_of_gpu=1
     """
     assert _load(tmp_path, text).warnings == (
-        "workflow_store has no effect yet",
+        "workflow_store has no effect: it is for TorchServe's workflows only",
         "number_of_netty_threads has no effect: it is for TorchServe's Java server only",
         "ipex_enable has no effect yet",
     )

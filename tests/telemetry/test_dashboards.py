@@ -32,6 +32,8 @@ def shown() -> dict[str, set[str]]:
     model.request(explicit_version=True)
     model.rejected("queue_full")
     model.set_workers({"ready": 1})
+    model.wished(2)
+    model.scaled("up", "queue_wait")
     model.worker_loaded("W-9000-m_1.0", 1.0)
     found: dict[str, set[str]] = {}
     for line in metrics.render().decode().splitlines():

@@ -73,11 +73,32 @@ def test_items() -> None:
         ("ts_metrics: {gauge: [{name: a, unit: ms, dimensions: [3]}]}", "dimensions: text is needed"),
         ("model_metrics: {gauge: [{name: a, unit: s}, {name: a, unit: s}]}", "a is listed twice"),
         ("a: !!python/object/apply:os.system [ls]", "python/object"),
+        # The usual way to name a dimension that the file does not have.
+        ("a: [&level Level]\nts_metrics: {gauge: [{dimensions: [*host]}]}", "alias 'host'.*line 2"),
     ],
 )
 def test_what_cannot_be_understood(text: str, problem: str) -> None:
     """The place and what is needed there are named, and tags make no objects (F60)."""
     with pytest.raises(ConfigError, match=problem):
+        parse_metrics_config(text)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"),
+    [
+        ("unit: Count", "unit: ''", 8),
+        ('"Host_Name"', "[1]", 9),
+        ("name: OnlyListed", "nome: OnlyListed", 10),
+        ("histogram:", "timer:", 17),
+        ("model_metrics:", "model_metrics: 3 #", 18),
+        ("name: Words", "name: 3", 20),
+    ],
+)
+def test_the_line_of_a_mistake(right: str, wrong: str, line: int) -> None:
+    """It is the line of the key, or of what lacks it."""
+    text = CONFIG.partition("model_metrics:")[0] if right == "model_metrics:" else CONFIG
+    text = text + wrong if right == "model_metrics:" else text.replace(right, wrong, 1)
+    with pytest.raises(ConfigError, match=rf"^line {line}: "):
         parse_metrics_config(text)
 
 

@@ -294,3 +294,24 @@ def test_host_name_is_never_empty(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "")
 
     assert host_name() == "Unknown"
+
+
+def test_autoscaling():
+    """Changes are counted by direction and reason; the wish is shown while autoscaling is on."""
+    metrics = ServerMetrics(hostname="h")
+    model = metrics.model("m", "1.0")
+    assert "modelserver_workers_wished{" not in metrics.render().decode()
+    model.wished(3)
+    model.scaled("up", "queue_wait")
+    model.scaled("up", "queue_wait")
+    model.scaled("down", "idle")
+    text = metrics.render().decode()
+    assert 'modelserver_workers_wished{model_name="m",model_version="1.0"} 3.0' in text
+    of = 'modelserver_scalings_total{model_name="m",model_version="1.0",'
+    assert f'{of}direction="up",reason="queue_wait"}} 2.0' in text
+    assert f'{of}direction="down",reason="idle"}} 1.0' in text
+
+    model.wished(None)
+    assert "modelserver_workers_wished{" not in metrics.render().decode()
+    metrics.forget("m", "1.0")
+    assert "modelserver_scalings_total{" not in metrics.render().decode()

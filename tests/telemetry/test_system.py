@@ -35,7 +35,10 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
         if self.broken:
             raise self.NVMLError
-        return SimpleNamespace(used=(handle + 1) << 30, total=4 << 30)
+        return SimpleNamespace(used=(handle + 1) << 30, free=(3 - handle) << 30, total=4 << 30)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=7, usedGpuMemory=1 << 30), SimpleNamespace(pid=8, usedGpuMemory=None)]
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(gpu=10 * handle, memory=5)
@@ -171,3 +174,19 @@ def test_missing_library(monkeypatch):
         assert system.gpu_count() == 0
     finally:
         system._nvml.cache_clear()
+
+
+def test_gpu_memory(nvml):
+    """Of a GPU it is told what is free, what is used, and by whom where that is known."""
+    assert system.gpu_memory(1) == (2 << 30, 2 << 30, {7: 1 << 30})
+    assert system.gpu_memory(3) is None
+    assert system.gpu_memory(-1) is None
+    nvml.broken = True
+
+    assert system.gpu_memory(1) is None
+
+
+@pytest.mark.usefixtures("no_nvml")
+def test_gpu_memory_without_gpus():
+    """Where there is no GPU there is nothing to tell."""
+    assert system.gpu_memory(0) is None

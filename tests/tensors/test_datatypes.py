@@ -123,6 +123,9 @@ def test_out_of_range(datatype: str, values: list[Any]) -> None:
         ("BYTES", b"[1]", "an integer"),
         ("FP32", b"[NaN]", "no JSON"),
         ("FP64", b"[1e400]", "no JSON"),
+        ("BYTES", b'["\xff"]', "no JSON: 'utf-8'"),
+        ("BYTES", b'[["a"], ["\xff"]]', "no JSON: 'utf-8'"),
+        ("INT32", b'["\xff"]', "no JSON: 'utf-8'"),
     ],
 )
 def test_wrong_elements(datatype: str, text: bytes, what: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.errors import BadRequest, InternalError
+from modelserver.errors import BadRequest
 from modelserver.tensors.datatypes import DATATYPES, pack
 from modelserver.tensors.rest import (
     InferRequest,
@@ -84,6 +84,16 @@ def test_an_empty_tensor() -> None:
 
     assert decode_request(content, length).inputs[0].shape == (0, 3)
     assert decode_request(body(an_input(shape=[0], data=[])), None).inputs[0].shape == (0,)
+
+
+def test_an_empty_tensor_of_kserve() -> None:
+    """Its client says null for the data, beside a size of 0, and sends no header."""
+    content = b'{"inputs": [{"name": "x", "shape": [0], "datatype": "FP32", "data": null, %b}]}'
+    request = decode_request(content % b'"parameters": {"binary_data_size": 0}', None)
+
+    assert (request.inputs[0].shape, bytes(request.inputs[0].data)) == ((0,), b"")
+    with pytest.raises(BadRequest, match="'x': 'data' is missing"):
+        decode_request(content % b'"parameters": {}', None)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +193,16 @@ def test_outputs() -> None:
         (body(an_input(), outputs=[{"name": "p"}, {"name": "p"}]), "output 'p' is asked for twice"),
         (body(an_input(), outputs=[{"name": "p", "parameters": {"binary_data": "yes"}}]), "binary_data"),
         (body(an_input(datatype="BYTES", shape=[1], data=["\ud800"])), "no inference request"),
+        (
+            body(an_input(datatype="BYTES", shape=[1], data=["~"])).replace(b"~", b"\xff"),
+            "input 'x': .*utf-8",
+        ),
+        (
+            body(an_input(datatype="BYTES", shape=[1], data=[["~"]])).replace(b"~", b"\xff"),
+            "input 'x': .*utf-8",
+        ),
+        (body(an_input(name="~")).replace(b"~", b"\xff"), "no inference request: .*utf-8"),
+        (body(an_input(shape=[0] + 31 * [1], data=[])), "'x': shape has 32 sizes, 31 are allowed"),
     ],
 )
 def test_bad_requests(content: bytes, what: str) -> None:
@@ -310,5 +330,7 @@ def test_what_json_has_no_form_for() -> None:
     fields, _ = answer(InferRequest([]), tensor("p", [float("nan"), float("-inf"), 1.0]))
 
     assert fields["outputs"][0]["data"] == [None, None, 1.0]
-    with pytest.raises(InternalError, match="ask for it with binary_data"):
+    with pytest.raises(
+        BadRequest, match="output 'p' has bytes that are no text: ask for it with binary_data"
+    ):
         answer(InferRequest([]), tensor("p", [b"\xff"], "BYTES"))

@@ -17,6 +17,7 @@ from modelserver.tensors.rows import (
     count_rows,
     cut,
     decode_form,
+    is_plain,
     join_answers,
     pack_answer,
     separate,
@@ -109,6 +110,38 @@ def test_forms_that_differ() -> None:
     ]
 
     assert len(set(forms)) == len(forms)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [WORDS],
+        [tensor("other", "BYTES", (2, 1), [b"a", b"\xff"])],
+        [tensor("w", "BYTES", (1, 1, 1), [b""])],
+    ],
+)
+def test_plain_rows(inputs: list[Tensor]) -> None:
+    """One element of BYTES a row is what other protocols bring too, whatever its name and form."""
+    assert is_plain(InferRequest(inputs, id="7", parameters={}, binary=True))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InferRequest([X]),
+        InferRequest([WORDS, tensor("v", "BYTES", (2,), [b"a", b"b"])]),
+        InferRequest([tensor("w", "BYTES", (1, 2), [b"a", b"b"])]),
+        InferRequest([tensor("w", "BYTES", (2, 0), [])]),
+        InferRequest([tensor("w", "BYTES", (0,), [])]),
+        InferRequest([tensor("w", "BYTES", (), [b"a"])]),
+        InferRequest([tensor("w", "BYTES", (1,), [b"a"], parameters={"a": 1})]),
+        InferRequest([WORDS], parameters={"a": 1}),
+        InferRequest([WORDS], outputs=[RequestedOutput("p", binary=False, parameters={})]),
+    ],
+)
+def test_rows_that_are_not_plain(request_: InferRequest) -> None:
+    """Numbers, several elements or inputs, no rows, and what has parameters or names outputs (F22)."""
+    assert not is_plain(request_)
 
 
 @pytest.mark.parametrize("row", [b"", b"\x01\0\0\0", b"\x01\0\0\0ab", b"\x09\0\0\0a"])

@@ -122,6 +122,26 @@ async def test_contexts_are_of_one_request(bench: Any) -> None:
     assert not hasattr(made.context, "own")
 
 
+async def test_declared_metrics_are_found_by_every_call(bench: Any) -> None:
+    """What initialize has declared each call finds, and its values go with that call's answer (13.6)."""
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        declared = context.metrics.get_metric("Declared")
+        await asyncio.sleep(0)
+        declared.add_or_update(data[0]["body"], ["kind"])
+        return ["done"]
+
+    made = bench(handle)
+    made.context.metrics.add_metric_to_cache("Declared", "count", ["Kind"])
+    made.ask(1, b"10")
+    made.ask(2, b"20")
+    for _ in range(2):
+        message, _ = await made.receive()
+        assert [(m.name, m.value, m.dimensions) for m in message.metrics] == [
+            ("Declared", message.sequence * 10.0, [("Kind", "kind")])
+        ]
+
+
 async def test_parts(bench: Any) -> None:
     """They come before the result, each to its own request."""
 

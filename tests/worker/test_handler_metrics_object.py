@@ -40,10 +40,10 @@ def dimension(name: Any, value: Any) -> SimpleNamespace:
     ("method", "arguments", "unit", "kind"),
     [
         ("add_metric", (3, "images"), "images", "counter"),
-        ("add_counter", (3,), "count", "counter"),
-        ("add_time", (3,), "ms", "gauge"),
-        ("add_size", (3,), "MB", "gauge"),
-        ("add_percent", (3,), "percent", "gauge"),
+        ("add_counter", (3,), "Count", "counter"),
+        ("add_time", (3,), "Milliseconds", "gauge"),
+        ("add_size", (3,), "Megabytes", "gauge"),
+        ("add_percent", (3,), "Percent", "gauge"),
     ],
 )
 def test_defaults_of_each_kind(
@@ -96,12 +96,22 @@ def test_unknown_units_are_refused(metrics: HandlerMetrics, method: str, unit: s
     assert metrics.collect() is None
 
 
-@pytest.mark.parametrize(("method", "unit"), [("add_time", "s"), ("add_size", "B")])
-def test_known_units_are_kept(metrics: HandlerMetrics, method: str, unit: str) -> None:
-    """A unit of the list is sent as given."""
+@pytest.mark.parametrize(
+    ("method", "unit", "name"), [("add_time", "s", "Seconds"), ("add_size", "B", "Bytes")]
+)
+def test_units_have_their_long_names(metrics: HandlerMetrics, method: str, unit: str, name: str) -> None:
+    """A unit is sent by the name that TorchServe's workers print (reference 13.6)."""
     getattr(metrics, method)("n", 1, unit=unit)
 
-    assert one(metrics).unit == unit
+    assert one(metrics).unit == name
+
+
+@pytest.mark.parametrize("name", ["HandlerTime", "PredictionTime"])
+def test_metrics_of_every_model_keep_their_unit(metrics: HandlerMetrics, name: str) -> None:
+    """Those that TorchServe's own metrics.yaml lists have the unit that it says (reference 15.3)."""
+    metrics.add_time(name, 1.5)
+
+    assert one(metrics).unit == "ms"
 
 
 def test_collecting_empties(metrics: HandlerMetrics) -> None:
@@ -127,7 +137,7 @@ def test_whatever_a_handler_passes_can_be_sent(metrics: HandlerMetrics) -> None:
     assert isinstance(result, Result)
     assert result.metrics is not None
     first, second = result.metrics
-    assert (first.name, first.value, first.unit, first.dimensions[0]) == ("5", 1.0, "", ("1", "None"))
+    assert (first.name, first.value, first.unit, first.dimensions[0]) == ("5", 1.0, "unit", ("1", "None"))
     assert (second.name, second.dimensions[0]) == ("?", ("?", "ü"))
 
 

@@ -382,6 +382,7 @@ class Mute(Exception):
         (KeyError("instances"), "KeyError : 'instances'"),
         (ValueError("\ud800"), "ValueError : ?"),
         (Mute(), "Mute : "),
+        (ValueError("x" * 1_000_000), f"ValueError : {'x' * 3987}… (1000013 characters)"),
     ],
 )
 def test_instance_is_told_the_exception(error: Exception, text: str) -> None:
@@ -391,7 +392,7 @@ def test_instance_is_told_the_exception(error: Exception, text: str) -> None:
         raise error
 
     assert Bench(handler).run([b"1"], INSTANCE) == [
-        (Answer(len(text), 500, failed=True, error_type="InternalServerException"), text.encode())
+        (Answer(len(text.encode()), 500, failed=True, error_type="InternalServerException"), text.encode())
     ]
 
 

@@ -679,3 +679,53 @@ async def test_clients_are_waited_for_once(pool: Pool, stage: Any, monkeypatch: 
     process.say(*parts(0, b"more", wait=True))
 
     assert [message for message, _ in process.received].count(Proceed(0)) == 2
+
+
+# Another pool in its place
+
+
+async def test_a_pool_that_is_replaced_serves_what_waits(make: Any, stage: Any) -> None:
+    """What runs and what waits ends where it was; what comes late goes to the successor."""
+    old, new = make(), make()
+    (await stage.enter()).load()
+    (await stage.enter(2)).load()
+    before, after = stage.processes
+    running, waiting, late = request(b"a", b"b"), request(b"c"), request(b"d")
+    submit(old, running, waiting)
+    await stage.enter()
+    retiring = asyncio.create_task(old.retire(new, 5.0))
+    await until(lambda: old._successor is new)
+    old.submit(late)
+    before.answer()
+    await until(lambda: before.batches)
+    before.answer()
+    await until(lambda: after.batches)
+    after.answer()
+    await retiring
+
+    assert [contents(each) for each in (running, waiting, late)] == [[b"a", b"b"], [b"c"], [b"d"]]
+    assert old.workers == []
+
+
+async def test_what_has_no_time_is_passed_on(make: Any, stage: Any) -> None:
+    """When the old pool's time is over the new one takes what it did not begin; clients may still leave."""
+    old, new = make(), make()
+    (await stage.enter()).load()
+    (await stage.enter(2)).load()
+    before, after = stage.processes
+    running, leaving = request(b"a", b"b"), request(b"d", key=2)
+    waiting = request(b"c", key=1, deadline=time.monotonic() + 60)
+    submit(old, running)
+    await until(lambda: before.batches)
+    submit(old, waiting, leaving)
+    retiring = asyncio.create_task(old.retire(new, 0.01))
+    await until(lambda: len(old._passed_on) == 2)
+    old.cancel(leaving)
+    await until(lambda: after.batches)
+    after.answer()
+    before.answer()
+    await retiring
+
+    assert (contents(running), contents(waiting), contents(leaving)) == ([b"a", b"b"], [b"c"], [None])
+    assert not old._deadlines
+    assert not new._deadlines

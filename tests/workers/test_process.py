@@ -52,6 +52,8 @@ def test_environment() -> None:
         "OPENBLAS_NUM_THREADS": "3",
         "PYTHONUNBUFFERED": "1",
         "TS_DECODE_INPUT_REQUEST": "true",
+        "TS_IPEX_ENABLE": "false",
+        "TS_IPEX_GPU_ENABLE": "false",
         "RANK": "0",
     }
 

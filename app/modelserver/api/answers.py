@@ -68,7 +68,11 @@ def clean(text: str) -> str:
 
 def pretty(value: Any) -> bytes:
     """Two-space indented JSON with a newline at its end, null fields left out."""
-    return json.dumps(_without_nulls(value), indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    return _indented(_without_nulls(value))
+
+
+def _indented(value: Any) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _without_nulls(value: Any) -> Any:
@@ -84,10 +88,19 @@ def is_kserve(path: str) -> bool:
     return path.startswith(("/v1/", "/v2/")) or path == "/v2"
 
 
-def error_body(error: ModelServerError, *, kserve: bool = False) -> tuple[int, bytes]:
-    """Status and body of an error. On V1 and V2 routes ``error`` stands beside TorchServe's fields."""
+def error_body(
+    error: ModelServerError, *, kserve: bool = False, batch_id: str | None = None
+) -> tuple[int, bytes]:
+    """Status and body of an error. On V1 and V2 routes ``error`` stands beside TorchServe's fields.
+
+    ``batch_id`` is that of a V1 request to a model that batches, empty for a request that was in no batch:
+    clients of KServe's batcher find its keys (kserve reference 2.2).
+    """
     status = (error.kserve_status or error.status) if kserve else error.status
     body: dict[str, object] = {"code": status, "type": error.type, "message": error.message}
     if kserve:
         body["error"] = error.kserve_message or error.message
-    return status, pretty(body)
+    if batch_id is None:
+        return status, pretty(body)
+    body |= {"batchId": batch_id, "predictions": None}
+    return status, _indented(body)

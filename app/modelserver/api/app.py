@@ -14,6 +14,7 @@ from starlette.routing import Match, Route
 from modelserver import __version__
 from modelserver.api.answers import JSON, error_body, is_kserve, pretty
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
+from modelserver.api.health import add_health
 from modelserver.api.management import add_management
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
 from modelserver.api.repository import add_repository
@@ -31,6 +32,7 @@ from modelserver.errors import (
 if TYPE_CHECKING:
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.models.registry import Registry
+    from modelserver.payloads.log import PayloadLog
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ServerMetrics
 
@@ -47,16 +49,21 @@ class Services:
     metrics: ServerMetrics
     settings: Settings
     tokens: TokenKeeper | None = None
+    payloads: PayloadLog | None = None
 
 
 def build_app(roles: set[Role], services: Services) -> FastAPI:
     """The application of a listener that plays these roles; one address may play several."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     _add_descriptions(app, roles, services.registry)
+    add_health(app, services.registry)
     if "inference" in roles:
         _add_inference(app, services.registry)
-        add_v2(app, services.registry)
+        if services.settings.ts_open_inference_protocol:
+            add_v2(app, services.registry)
         add_workflow_inference(app)
+        if not services.settings.as_torchserve:
+            _add_liveness(app)
     if "management" in roles:
         add_management(app, services.registry, model_api=services.settings.enable_model_api)
         add_workflow_management(app)
@@ -110,6 +117,14 @@ def _add_inference(app: FastAPI, registry: Registry) -> None:
         "/v2/models/{name}/versions/{version}/infer",
     ):
         app.add_api_route(path, model_description, methods=["OPTIONS"])
+
+
+def _add_liveness(app: FastAPI) -> None:
+    async def alive() -> JSONResponse:
+        """How V1 clients ask whether a server lives (kserve reference 4 and 7.3); TorchServe refuses it."""
+        return JSONResponse({"status": "alive"})
+
+    app.add_api_route("/", alive, methods=["GET"])
 
 
 def _add_metrics(app: FastAPI, metrics: ServerMetrics) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         **describe_sequences(options),
         "loadedAtStartup": model.loaded_at_startup,
         **describe_failure(model),
+        "autoscaling": describe_autoscaling(model),
+        "replacement": describe_replacement(model),
         "workers": [describe_worker(worker) for worker in pool.workers],
         "jobQueueStatus": {
             "remainingCapacity": statistics.capacity - pending,
@@ -67,6 +70,47 @@ def describe(model: ModelVersion) -> dict[str, Any]:
 def describe_failure(model: ModelVersion) -> dict[str, Any]:
     """Why a version of a snapshot could not be restored; nothing for all others."""
     return {"status": "FAILED", "failure": model.failure} if isinstance(model, FailedVersion) else {}
+
+
+def describe_replacement(model: ModelVersion) -> dict[str, Any] | None:
+    """What is to take the version's place, or could not; None for nothing."""
+    coming = model.replacement
+    if coming is None:
+        return None
+    return {
+        "modelUrl": coming.url,
+        "modelVersion": coming.version or None,
+        "status": coming.state,
+        "failure": coming.failure or None,
+        "since": _shown(coming.since),
+    }
+
+
+def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
+    """How the number of workers follows the load, times in ms; None where it does not."""
+    options = model.options
+    if not options.autoscale:
+        return None
+    described: dict[str, Any] = {
+        "targetWait": options.autoscale_target_wait,
+        "upPause": options.autoscale_up_pause,
+        "downPause": options.autoscale_down_pause,
+        "source": options.sources.get("autoscale", "default"),
+    }
+    state = model.pool.autoscaling
+    if state is None or state.decision is None or state.sample is None:
+        return described
+    described |= {
+        "wish": state.decision.wish,
+        "reason": state.decision.reason,
+        "queueWait": None if math.isinf(state.sample.wait) else round(state.sample.wait * 1000),
+        "busy": round(state.sample.busy, 2),
+    }
+    if (event := state.event) is not None:
+        described["lastChange"] = {
+            "time": _shown(event.at), "from": event.before, "to": event.after, "reason": event.reason
+        }  # fmt: skip
+    return described
 
 
 def describe_sequences(options: ModelOptions) -> dict[str, Any]:
@@ -83,10 +127,9 @@ def describe_sequences(options: ModelOptions) -> dict[str, Any]:
 
 def describe_worker(worker: Worker) -> dict[str, Any]:
     """One worker; ``failure`` is there while it has one."""
-    created = datetime.fromtimestamp(worker.created, timezone.utc)
     return {
         "id": str(worker.id),
-        "startTime": created.strftime("%Y-%m-%dT%H:%M:%S.") + f"{created.microsecond // 1000:03d}Z",
+        "startTime": _shown(worker.created),
         "status": worker.state.value,
         "memoryUsage": worker_memory(worker.pid) if worker.pid > 0 else 0,
         "pid": worker.pid,
@@ -94,6 +137,11 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "gpuUsage": gpu_usage(worker.gpu_id),
         "failure": worker.failure or None,
     }
+
+
+def _shown(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def describe_batching(model: ModelVersion) -> dict[str, Any]:

@@ -276,9 +276,16 @@ class Exchange:
         if not self.disconnected and not transport.is_closing():
             transport.write(data)
 
-    def fail(self, error: ModelServerError, *, kserve: bool = False, extra: bytes = b"") -> None:
-        """Answers with an error."""
-        status, body = error_body(error, kserve=kserve)
+    def fail(
+        self,
+        error: ModelServerError,
+        *,
+        kserve: bool = False,
+        extra: bytes = b"",
+        batch_id: str | None = None,
+    ) -> None:
+        """Answers with an error; see :func:`error_body`."""
+        status, body = error_body(error, kserve=kserve, batch_id=batch_id)
         for name, value in error.headers:
             extra += name + b": " + value + b"\r\n"
         self.reply(status, body, JSON, extra)

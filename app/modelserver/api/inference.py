@@ -96,6 +96,7 @@ class InferenceApi:
     def serve(self, exchange: Exchange) -> None:
         """Answers one request, now if it is refused, otherwise when its batch comes back."""
         route: Route = exchange.target.route
+        model: ModelVersion | None = None
         try:
             if route.v2 and exchange.method != b"POST":
                 raise MethodNotAllowed("POST")
@@ -105,7 +106,8 @@ class InferenceApi:
             model.metrics.request(route.version is not None)
             self._submit(exchange, route, model)
         except ModelServerError as error:
-            exchange.fail(error, kserve=route.kserve)
+            in_no_batch = "" if model is not None and route.v1 and model.batches else None
+            exchange.fail(error, kserve=route.kserve, batch_id=in_no_batch)
 
     def _unnamed(self, exchange: Exchange) -> str:
         """The model of ``/invocations``: the query's, the form's, or the only one loaded at start."""
@@ -129,7 +131,7 @@ class InferenceApi:
         rows: list[Row]
         bodies: Sequence[bytes]
         if asked is not None:
-            bodies, key = asked.bodies, (route.explain, asked.extra)
+            bodies, key = asked.bodies, (route.explain, asked.key)
             check_size(len(bodies), len(asked.extra) + len(bytes(headers)))
             rows = asked.rows(exchange.request_id, headers, explain=route.explain)
         elif split is None:
@@ -284,14 +286,18 @@ class _Reply:
         # A handler that failed on a body that was not split: the worker could not know it came by V1.
         error.kserve_status = 500 if answer.status == 503 and request.rows[0].kind == BODY else None
         error.type = answer.error_type  # type: ignore[misc]  # the worker names it
-        self._exchange.fail(error, kserve=self._route.kserve, extra=self._extra(request))
+        self._fail(request, error, self._extra(request))
+
+    def _fail(self, request: Request, error: ModelServerError, extra: bytes) -> None:
+        batch_id = request.batch_id if self._route.v1 and self._model.batches else None
+        self._exchange.fail(error, kserve=self._route.kserve, extra=extra, batch_id=batch_id)
 
     def _error(self, request: Request) -> None:
         error = request.error
         if not isinstance(error, ModelServerError):
             error = HandlerError(str(error), 500)
         extra = self._heads(request).encode("latin-1") if request.batch_id else b""
-        self._exchange.fail(error, kserve=self._route.kserve, extra=extra)
+        self._fail(request, error, extra)
 
     def _extra(self, request: Request) -> bytes:
         arrived = request.arrived

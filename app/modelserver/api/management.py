@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
@@ -18,8 +20,6 @@ from modelserver.models.changes import Change
 from modelserver.models.options import Registration
 
 if TYPE_CHECKING:
-    import asyncio
-
     from fastapi import FastAPI
 
     from modelserver.models.registry import Registry, Scaling
@@ -42,9 +42,15 @@ _REGISTRATION_NUMBERS = (
     "max_batch_size",
     "max_latency",
     "timeout",
+    "autoscale_target_wait",
+    "autoscale_up_pause",
+    "autoscale_down_pause",
 )
 _RUNTIMES = ("python", "python3", "LSP")
-_CHANGES = ("batch_size", "max_batch_delay", "batch_policy", "response_timeout")
+_CHANGES = (
+    *("batch_size", "max_batch_delay", "batch_policy", "response_timeout"),
+    *("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause"),
+)
 
 
 def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
@@ -131,7 +137,29 @@ class ManagementApi:
 
     async def scale(self, request: Request, name: str, version: str | None = None) -> Response:
         """PUT /models/{name}[/{version}]"""
-        return await self.scale_by(Parameters.of_query(request), name, version)
+        parameters = Parameters.of_query(request)
+        if parameters.text("url") is not None:
+            return await self.replace_by(parameters, name, version)
+        return await self.scale_by(parameters, name, version)
+
+    async def replace_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
+        """Lets the archive at the parameters' ``url`` take a version's place, once it is loaded beside it.
+
+        TorchServe passes the url over. Raises MethodNotAllowed where models may not be registered.
+        """
+        self._check_model_api()
+        given = read_replacement(parameters)
+        version = version or parameters.text("model_version")
+        before = self._registry.get(name, version).version
+        loading = await self._registry.replace_archive(name, version, given)
+        if not given.synchronous:
+            return status(202, "Processing worker updates...")
+        model = await asyncio.shield(loading)
+        return status(
+            200,
+            f'Model "{name}" Version: {before} replaced by version {model.version} '
+            f"with {len(model.pool.workers)} workers",
+        )
 
     async def scale_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
         """Scales to the parameters' ``min_worker`` and ``max_worker``, and changes how the model is served.
@@ -209,14 +237,30 @@ def read_registration(parameters: Parameters) -> Registration:
         raise BadRequest(f"Invalid RuntimeType value: {runtime}")
     values: dict[str, Any] = {name: parameters.text(name) for name in _REGISTRATION_TEXTS}
     values |= {name: parameters.integer(name) for name in _REGISTRATION_NUMBERS}
-    values |= {name: parameters.boolean(name) for name in ("synchronous", "s3_sse_kms")}
+    values |= {name: parameters.boolean(name) for name in ("synchronous", "s3_sse_kms", "autoscale")}
     return Registration(**values)
+
+
+def read_replacement(parameters: Parameters) -> Registration:
+    """What a replacement names; the workers in the words of scaling too. Raises BadRequest."""
+    named = parameters.text("model_name")
+    given = read_registration(parameters)
+    if named is not None:
+        raise BadRequest(f"model_name={named[:100]}: a replaced model keeps its name")
+    return replace(
+        given,
+        min_workers=parameters.integer("min_worker", given.min_workers),
+        max_workers=parameters.integer("max_worker", given.max_workers),
+    )
 
 
 def read_change(parameters: Parameters) -> Change:
     """What a scale request changes beside the workers. Raises BadRequest for a value out of range."""
-    values: dict[str, Any] = {name: parameters.integer(name) for name in _CHANGES if name != "batch_policy"}
-    return Change.of(**values, batch_policy=parameters.text("batch_policy"))
+    values: dict[str, Any] = {
+        "batch_policy": parameters.text("batch_policy"),
+        "autoscale": parameters.boolean("autoscale"),
+    }
+    return Change.of(**values, **{n: parameters.integer(n) for n in _CHANGES if n not in values})
 
 
 def status(code: int, text: str) -> Response:

@@ -19,7 +19,7 @@ from modelserver.tensors.rest import (
     encode_request,
     encode_response,
 )
-from modelserver.tensors.rows import count_rows, cut, join_answers
+from modelserver.tensors.rows import count_rows, cut, is_plain, join_answers
 from modelserver.wire.messages import TENSORS, Row
 
 if TYPE_CHECKING:
@@ -53,11 +53,13 @@ _decode_inputs = msgspec.json.Decoder(_WithInputs).decode
 class Inference:
     """A V2 request taken apart. ``timeout`` is the client's own, in seconds; None without one.
 
-    ``sequence`` are headers that say what the request's parameters said of its sequence.
+    ``key`` is what requests must have in common to share batches, empty for those that share them with
+    predictions and V1. ``sequence`` are headers that say what the request's parameters said of its sequence.
     """
 
     request: InferRequest
     extra: bytes
+    key: bytes
     whole: bool
     bodies: list[bytes]
     timeout: float | None
@@ -87,6 +89,7 @@ class Inference:
         """Body, content type and further header lines of the response.
 
         Raises:
+            BadRequest: an output cannot be told in the form that the client asks for.
             InternalError: the handler's answers do not make tensors.
         """
         outputs = self.outputs(model, answers)
@@ -136,7 +139,8 @@ def take_apart(request: InferRequest, model: ModelVersion) -> Inference:
     check_size(count_rows(request.inputs), 0)
     extra, whole, bodies = cut(request)
     # Most are views of the body; on their way to the worker any buffer does.
-    return Inference(request, extra, whole, cast("list[bytes]", bodies), timeout, sequence)
+    key = b"" if is_plain(request) else extra
+    return Inference(request, extra, key, whole, cast("list[bytes]", bodies), timeout, sequence)
 
 
 def header_length(exchange: Exchange) -> str | None:

@@ -98,8 +98,12 @@ def _document(info: Document, paths: Document) -> Document:
 def _inference_paths() -> Document:
     model, version = _path_parameter("model_name"), _path_parameter("model_version")
     explain = "Explain with the default version of a model."
+    alive = {"200": _json_response("It answers.", _ref("Status"))}
     return {
-        "/": {"options": _description("apiDescription", "This document.")},
+        "/": {
+            "options": _description("apiDescription", "This document."),
+            "get": _operation("Health", "v1_alive", "Whether the server lives, V1 protocol.", [], alive),
+        },
         "/ping": {"get": _ping()},
         "/v1/models": {"get": _v1_list()},
         "/v1/models/{model_name}": {"get": _v1_ready()},
@@ -122,6 +126,9 @@ def _inference_paths() -> Document:
                 "invoke", "Predict, as SageMaker asks; query parameters reach the handler.", [model]
             )
         },
+        "/wfpredict/{workflow_name}": {
+            "post": _workflow("wfpredict", "Call a workflow; there are none, call the models instead.")
+        },
         **_common_paths(),
     }
 
@@ -136,9 +143,42 @@ def _management_paths() -> Document:
         "/models/{model_name}/{model_version}/set-default": {"put": _set_default([model, version])},
         "/v1/models/{model_name}": {"get": _v1_ready()},
         "/logging": _logging_operations(),
+        "/token": {"get": _token()},
+        **_workflow_paths(),
         **_repository_paths(model),
         **_common_paths(),
     }
+
+
+def _workflow_paths() -> Document:
+    """Of TorchServe's workflows, of which there are none: they cannot be registered (reference 19)."""
+    listed = _object({"workflows": {"type": "array", "items": {"type": "object"}}}, required=["workflows"])
+    none = {"200": _json_response("An empty list.", listed)}
+    register, list_all = "Register a workflow: always refused.", "List the workflows: there are none."
+    return {
+        "/workflows": {
+            "get": _operation("Workflows", "listWorkflows", list_all, [], none),
+            "post": _operation("Workflows", "registerWorkflow", register, [], _errors(400)),
+        },
+        "/workflows/{workflow_name}": {
+            "get": _workflow("describeWorkflow", "Describe a workflow; there are none."),
+            "delete": _workflow("unregisterWorkflow", "Unregister a workflow; there are none."),
+        },
+    }
+
+
+def _workflow(operation_id: str, summary: str) -> Document:
+    return _operation("Workflows", operation_id, summary, [_path_parameter("workflow_name")], _errors(404))
+
+
+def _token() -> Document:
+    kind = _query("type", "string", "Which token.", enum=["inference", "management"])
+    responses = {
+        "200": {"description": "An empty line; the new token is in key_file.json.", "content": {_JSON: {}}},
+        **_errors(400, 404, 409),
+    }
+    summary = "Make a new token in place of the last one, asked with the API token; 404 without tokens."
+    return _operation("Management", "renewToken", summary, [{**kind, "required": True}], responses)
 
 
 def _logging_operations() -> Document:
@@ -154,7 +194,20 @@ def _logging_operations() -> Document:
 
 def _common_paths() -> Document:
     deprecated = _description("api_description", "This document; deprecated, use OPTIONS /.")
-    return {"/api-description": {"get": {**deprecated, "deprecated": True}}, **_metrics_paths()}
+    described = {"/api-description": {"get": {**deprecated, "deprecated": True}}}
+    return {**described, **_probe_paths(), **_metrics_paths()}
+
+
+def _probe_paths() -> Document:
+    live = {"200": _json_response("It answers.", _ref("Status"))}
+    ready = {
+        "200": _json_response("Every model that should have workers has a loaded one.", _ref("Status")),
+        **_errors(503),
+    }
+    return {
+        "/livez": {"get": _operation("Health", "livez", "Whether the server lives.", [], live)},
+        "/readyz": {"get": _operation("Health", "readyz", "Whether all models are ready.", [], ready)},
+    }
 
 
 def _metrics_paths() -> Document:
@@ -426,6 +479,10 @@ def _register_parameters() -> dict[str, Document]:
             "Whether the instances of a V1 body are split: auto by the handler, true always, false never.",
             enum=["auto", "true", "false"],
         ),
+        "autoscale": of("boolean", "Start and end workers by load, between min_workers and max_workers."),
+        "autoscale_target_wait": of("integer", "Milliseconds that requests may wait for a worker."),
+        "autoscale_up_pause": of("integer", "Milliseconds of longer waits before there are more workers."),
+        "autoscale_down_pause": of("integer", "Milliseconds of spare workers before there are fewer."),
         "synchronous": of("boolean", "Answer when the workers are ready.", default=True),
         "response_timeout": of("integer", "Seconds a worker may take for a batch."),
         "startup_timeout": of("integer", "Seconds a worker may take to load the model."),
@@ -468,23 +525,38 @@ def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) 
         _query("max_batch_delay", "integer", "Milliseconds that the oldest may wait, from now on."),
         _query("batch_policy", "string", "When a batch goes, from now on: window, greedy or adaptive."),
         _query("response_timeout", "integer", "Seconds a worker may take for a batch, from now on."),
+        _query("autoscale", "boolean", "Start and end workers by load, between the bounds."),
+        _query("autoscale_target_wait", "integer", "Milliseconds that requests may wait for a worker."),
+        _query("autoscale_up_pause", "integer", "Milliseconds of longer waits until there are more workers."),
+        _query("autoscale_down_pause", "integer", "Milliseconds of spare workers until there are fewer."),
+        _query(
+            "url",
+            "string",
+            "The archive that takes this one's place, once it is loaded beside it. The parameters of a "
+            "registration may stand beside it; what is not named stays as it is.",
+        ),
+        _query("handler", "string", "With url: another handler than that of the registration."),
+        _query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
+        _query("split_instances", "string", "With url: as in a registration."),
     ]
     if not has_version:
         own.append(_query("model_version", "string", "The version; by default the default one."))
     responses = {
-        "200": _json_response("The workers are ready, or the settings changed.", _ref("Status")),
+        "200": _json_response(
+            "The workers are ready, the settings changed, or another archive serves.", _ref("Status")
+        ),
         "202": _json_response("The change has begun.", _ref("Status")),
         "206": _json_response("Fewer workers than asked for so far.", _ref("Status")),
-        **_errors(400, 404, 500, 507),
+        **_errors(400, 404, 405, 409, 500, 507),
     }
-    summary = "Scale a model's workers, or change how it is served."
+    summary = "Scale a model's workers, change how it is served, or replace its archive."
     return _operation("Management", operation_id, summary, [*parameters, *own], responses)
 
 
 def _unregister(operation_id: str, parameters: list[Document]) -> Document:
     responses = {
         "200": _json_response("Unregistered.", _ref("Status")),
-        **_errors(403, 404, 405, 408, 500),
+        **_errors(403, 404, 405, 408, 409, 500),
     }
     summary = "Unregister a model and free its workers."
     return _operation("Management", operation_id, summary, parameters, responses)
@@ -525,6 +597,7 @@ def _path_parameter(name: str) -> Document:
     described, example = {
         "model_name": ("The model's name.", "resnet-152"),
         "model_version": ("The version.", "1.0"),
+        "workflow_name": ("The workflow's name.", "my-workflow"),
     }[name]
     parameter = {"in": "path", "required": True, "name": name, "description": described}
     return {**parameter, "schema": {"type": "string"}, "example": example}
@@ -626,12 +699,27 @@ def _model_description() -> Document:
             "jobQueueStatus": queue,
             "sequences": _object({"living": {"type": "integer"}, "waiting": {"type": "integer"}}),
             "batching": _effective_batching(),
+            "replacement": _replacement(),
             "customizedMetadata": {
                 "type": "object",
                 "description": "What the handler says of itself; with `customized=true` only.",
                 "additionalProperties": True,
             },
         }
+    )
+
+
+def _replacement() -> Document:
+    text = {"type": "string"}
+    return _object(
+        {
+            "modelUrl": text,
+            "modelVersion": text,
+            "status": {"type": "string", "enum": ["LOADING", "FAILED"]},
+            "failure": {"type": "string", "description": "Why it could not take the place."},
+            "since": {"type": "string", "format": "date-time"},
+        },
+        description="What is to take this version's place, or could not; absent without any.",
     )
 
 

@@ -161,6 +161,10 @@ class BatchQueue:
             return math.inf
         return min(self._due(lane, now, idle_workers) for lane in self._lanes.values())
 
+    def oldest(self) -> float:
+        """When the request that waits longest arrived; infinity if nothing waits."""
+        return min((lane.parcels[0].request.arrived for lane in self._lanes.values()), default=math.inf)
+
     def has_full(self) -> bool:
         """Whether a full batch waits."""
         if self.instances < self.batch_size:

@@ -11,12 +11,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from modelserver.errors import ConfigError
 from modelserver.frontend.board import MAX_SEATS, make_board
 from modelserver.frontend.desk import Desk
 from modelserver.frontend.link import make_pair
 from modelserver.wire.arena import HALF, Arena, MappedIncoming, create
-from modelserver.wire.frontend import Close, Hurry, Open, Setup, Tokens
+from modelserver.wire.frontend import Certified, Close, Hurry, Open, Setup, Tokens
 
 if TYPE_CHECKING:
     import socket
@@ -62,7 +64,7 @@ class _Seat:
         # Somebody has been ready to work here.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def tell(self, message: Open | Close | Hurry | Tokens) -> None:
+    def tell(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
         """Sends a message to the front end, if there is one."""
         if self.desk is not None:
             self.desk.link.send(message)
@@ -132,6 +134,14 @@ class Fleet:
         self._tokens = tokens
         for seat in self._seats:
             seat.tell(tokens)
+
+    def certify(self, tls: tuple[bytes, bytes, bytes]) -> None:
+        """The front ends show this chain, key and authorities, if they speak TLS at all; new ones too."""
+        if self._setup.tls is None:
+            return
+        self._setup = msgspec.structs.replace(self._setup, tls=tls)
+        for seat in self._seats:
+            seat.tell(Certified(tls))
 
     @property
     def pids(self) -> list[int]:

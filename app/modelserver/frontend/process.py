@@ -30,9 +30,10 @@ from modelserver.frontend.forwarding import Forwarder
 from modelserver.frontend.link import Link
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.logs import ACCESS_LOGGER
-from modelserver.tls.context import Certificate, server_context
+from modelserver.tls.context import Certificate, renew, server_context
 from modelserver.wire.arena import adopt
 from modelserver.wire.frontend import (
+    Certified,
     Close,
     Closed,
     Hurry,
@@ -47,6 +48,7 @@ from modelserver.wire.frontend import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ssl import SSLContext
 
 _ENDING_CHECK = 0.02  # seconds
 
@@ -72,6 +74,7 @@ class Frontend:
         self._access: AccessLog | None = None
         self._listener: Listener | None = None
         self._door: Door | None = None
+        self._tls: SSLContext | None = None
         self._verifier = Verifier(time.time)
 
     def _on_message(self, message: ToFrontend, body: bytes) -> None:
@@ -83,6 +86,9 @@ class Frontend:
             self._verifier.replace(
                 Fingerprint(Scope(name), digest, expires) for name, digest, expires in message.tokens
             )
+        elif isinstance(message, Certified):
+            assert self._tls is not None  # noqa: S101 - the server knows that it is there
+            renew(self._tls, Certificate(*message.tls))
         elif isinstance(message, Open):
             assert self._door is not None  # noqa: S101 - Setup came first
             self._door.open()
@@ -114,7 +120,7 @@ class Frontend:
         listener = self._listener = Listener(
             self._forwarder, setup.max_body, on_response, guard=guard, cors=cors
         )
-        context = server_context(Certificate(*setup.tls)) if setup.tls else None
+        context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
         door = self._door = Door(
             self._socket, self._board, self._seat, lambda: _Connection(config, listener, door), context
         )

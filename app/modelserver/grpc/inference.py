@@ -19,7 +19,7 @@ from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, deadline, request_id
+from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
 from modelserver.grpc.statuses import Refused, number, tell_prediction
 from modelserver.wire.messages import FIELDS, Row
 
@@ -64,7 +64,9 @@ class InferenceService:
         """One request, one answer."""
         async with self._submit(asked, context) as pending:
             (content,) = await pending.answers()
-            return _answer(pending.request, content)
+        if pending.batches:
+            await tell_batch(context, pending.request.batch_id)
+        return _answer(pending.request, content)
 
     async def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
         """One request, its answer in parts."""

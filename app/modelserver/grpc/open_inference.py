@@ -26,9 +26,9 @@ from modelserver.grpc.calls import client_address
 from modelserver.grpc.finishing import Finishing
 from modelserver.grpc.messages import message
 from modelserver.grpc.ordered import in_order
-from modelserver.grpc.pending import Pending, deadline, request_id
+from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
-from modelserver.grpc.tensors import outputs_of_json, read_request, response, to_json
+from modelserver.grpc.tensors import BATCH_ID, outputs_of_json, read_request, response, to_json
 from modelserver.wire.messages import BODY, Row
 
 if TYPE_CHECKING:
@@ -132,6 +132,13 @@ class OpenInferenceService:
 
     async def infer(self, asked: AnyMessage, context: Context) -> AnyMessage:
         """One request, one answer."""
+        answer = await self.infer_one(asked, context)
+        if BATCH_ID in answer.parameters:
+            await tell_batch(context, answer.parameters[BATCH_ID].string_param)
+        return answer
+
+    async def infer_one(self, asked: AnyMessage, context: Context) -> AnyMessage:
+        """The answer to one request, which came alone or in a stream."""
         version = asked.model_version or None
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
@@ -152,7 +159,7 @@ class OpenInferenceService:
 
         async def answer(asked: AnyMessage) -> AnyMessage:
             try:
-                return _Part(infer_response=await self.infer(asked, context))
+                return _Part(infer_response=await self.infer_one(asked, context))
             except ModelServerError as error:
                 part = _Part(error_message=tell_open_inference(error)[1])
                 part.infer_response.id = asked.id
@@ -210,7 +217,7 @@ def _request(
         rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
         key = (False, b"")
     else:
-        bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.extra)
+        bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.key)
         check_size(len(bodies), len(apart.extra) + len(headers))
     until = deadline(now, model, context, None if apart is None else apart.timeout)
     if names is None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from modelserver.wire.messages import Answer, Row
 
 REQUEST_ID = "x-request-id"
+BATCH_HEADER = "x-batch-id"
 # Of the parts of an answer, in bytes: what may wait for its client.
 MAX_UNSENT = 64 << 20
 
@@ -53,6 +54,11 @@ class Pending:
             request.on_part = self._on_part
             request.backlog = lambda: self._unsent
         model.pool.submit(request, version)
+
+    @property
+    def batches(self) -> bool:
+        """Whether the model does, so that clients are told of batches."""
+        return self._model.batches
 
     async def __aenter__(self) -> Pending:
         return self
@@ -131,6 +137,11 @@ def deadline(now: float, model: ModelVersion, context: Context, own: float | Non
     bounds = (model.options.request_timeout, context.time_remaining(), own)
     given = [seconds for seconds in bounds if seconds is not None]
     return now + min(given) if given else None
+
+
+async def tell_batch(context: Context, batch_id: str) -> None:
+    """Says in the initial metadata which batch a call's request was in (kserve reference 2.2)."""
+    await context.send_initial_metadata(((BATCH_HEADER, batch_id),))
 
 
 def request_id(context: Context) -> str:

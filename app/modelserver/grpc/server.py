@@ -13,7 +13,7 @@ import grpc
 from grpc_reflection.v1alpha import reflection
 
 from modelserver.auth.scopes import Scope
-from modelserver.grpc import health, inference, management, open_inference
+from modelserver.grpc import health, inference, management, open_inference, payloads
 from modelserver.grpc.calls import OnCall, Surroundings, handlers
 from modelserver.grpc.gate import Gate
 from modelserver.grpc.messages import POOL
@@ -91,18 +91,41 @@ class GrpcServers:
         certificate = self._certificate
         if certificate is None:
             return server.add_insecure_port(address)
-        credentials = grpc.ssl_server_credentials(
-            [(certificate.key, certificate.chain)],
-            root_certificates=certificate.client_ca or None,
-            require_client_auth=bool(certificate.client_ca),
+        shown = certificate
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            """Asked at each handshake, in a thread of gRPC's: what is new since it was asked before."""
+            nonlocal shown
+            current = self._certificate
+            if current is None or current is shown:
+                return None
+            shown = current
+            return _configuration(current)
+
+        credentials = grpc.dynamic_ssl_server_credentials(
+            _configuration(certificate),
+            renewed,  # type: ignore[arg-type]  # None is "nothing new", which the stubs forget
+            require_client_authentication=bool(certificate.client_ca),
         )
         return server.add_secure_port(address, credentials)
 
+    def certify(self, certificate: Certificate) -> None:
+        """Connections from now on are shown this certificate."""
+        if self._certificate is not None:
+            self._certificate = certificate
+
     def _inference(self, around: Surroundings) -> Handlers:
-        predictions = inference.InferenceService(self._services.registry)
-        tensors = open_inference.OpenInferenceService(self._services, self._stopping)
-        return {
-            inference.NAME: handlers(inference.NAME, predictions.methods, tell_prediction, around),
+        services, log = self._services, self._services.payloads
+        if log is None:
+            predictions = inference.InferenceService(services.registry)
+            tensors = open_inference.OpenInferenceService(services, self._stopping)
+        else:
+            predictions = payloads.LoggedInferenceService(services.registry, log)
+            tensors = payloads.LoggedOpenInferenceService(services, self._stopping, log)
+        made = {inference.NAME: handlers(inference.NAME, predictions.methods, tell_prediction, around)}
+        if not services.settings.ts_open_inference_protocol:
+            return made
+        return made | {
             open_inference.NAME: handlers(open_inference.NAME, tensors.methods, tell_open_inference, around),
             open_inference.TORCHSERVE_NAME: handlers(
                 open_inference.TORCHSERVE_NAME, tensors.torchserve_methods, tell_open_inference, around
@@ -146,3 +169,9 @@ class GrpcServers:
 
 
 _FOREVER = 1e6  # seconds
+
+
+def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificate.key, certificate.chain)], root_certificates=certificate.client_ca or None
+    )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from modelserver.grpc.messages import AnyMessage
     from modelserver.models.version import ModelVersion
 
+BATCH_ID = "batchId"
+
 _Answer = message("inference.ModelInferResponse")
 
 # The field of typed contents; halves have none and are raw only.
@@ -37,8 +39,17 @@ _FIELDS = {
 }
 
 
+# Parameters of REST that KServe's client sends here too; sizes in them would keep requests out of a batch.
+_OF_REST = frozenset({"binary_data", "binary_data_output", "binary_data_size"})
+
+# Elements of these lie in messages as they do in tensors; the first byte of their field says which it is.
+_TAGS = {"FP32": 6 << 3 | 2, "FP64": 7 << 3 | 2}
+
+
 def read_request(asked: AnyMessage) -> InferRequest:
     """What a ModelInferRequest asks for; its ``binary`` says whether the contents were raw.
+
+    The parameters with which REST says what is binary mean nothing here, and are dropped.
 
     Raises:
         BadRequest: names the input or output that is wrong.
@@ -103,14 +114,31 @@ def _typed(each: AnyMessage) -> memoryview:
         if name != field:
             raise BadRequest(f"input '{each.name}': {each.datatype} data is in {name}, it belongs in {field}")
     try:
-        return memoryview(pack(each.datatype, getattr(each.contents, field)))
+        packed = _packed(each.contents, each.datatype)
+        return memoryview(pack(each.datatype, getattr(each.contents, field)) if packed is None else packed)
     except TensorError as error:
         raise BadRequest(f"input '{each.name}': {error}") from error
+
+
+def _packed(contents: AnyMessage, datatype: str) -> memoryview | None:
+    """The bytes of a tensor as they are in the message, or None where that has them in another form."""
+    tag = _TAGS.get(datatype)
+    encoded = memoryview(contents.SerializeToString() if tag else b"")
+    if not encoded or encoded[0] != tag:
+        return None
+    length, place = 0, 1
+    while True:
+        length |= (encoded[place] & 0x7F) << 7 * (place - 1)
+        place += 1
+        if encoded[place - 1] < 0x80:
+            return encoded[place : place + length]
 
 
 def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for name, parameter in given.items():
+        if name in _OF_REST:
+            continue
         kind = parameter.WhichOneof("parameter_choice")
         if kind is None:
             raise BadRequest(f"{where}: parameter {name} has no value")
@@ -128,7 +156,7 @@ def response(
     """
     answer = _Answer(model_name=model.name, model_version=model.version, id=identity)
     if batch_id is not None:
-        answer.parameters["batchId"].string_param = batch_id
+        answer.parameters[BATCH_ID].string_param = batch_id
     raw = request.binary or any(output.datatype not in _FIELDS for output in outputs)
     for output in outputs:
         made = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from modelserver.models.manifest import MANIFEST_PATH, Manifest, check_handler, 
 from modelserver.models.unpack import Limits, unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _MAX_TEXT: Final = 4 << 20  # bytes of a manifest or configuration file
@@ -24,7 +25,8 @@ class ModelArchive:
     """An opened archive.
 
     ``url`` is what the operator named. ``temporary``: ``model_dir`` was made by the server and goes with
-    ``close``. ``downloaded`` is the file that was fetched into the model store for it, if any.
+    ``close``. ``downloaded`` is the file that was fetched into the model store for it, if any. ``held`` is
+    called by ``close``: it gives back what was taken for this archive elsewhere.
     """
 
     url: str
@@ -33,6 +35,7 @@ class ModelArchive:
     config_text: str | None = None
     temporary: bool = False
     downloaded: Path | None = None
+    held: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
 
     def check_handler(self, handler: str) -> None:
         """Refuse a handler that leaves the archive or is a module of the standard library (F59).
@@ -51,6 +54,8 @@ class ModelArchive:
 
     def close(self) -> None:
         """Delete what was unpacked; directories of the model store stay. May be called again."""
+        while self.held:
+            self.held.pop()()
         if self.temporary:
             shutil.rmtree(self.model_dir, ignore_errors=True)
 
@@ -112,7 +117,7 @@ def _unpack(path: Path, url: str, model_dir: Path, limits: Limits | None) -> Non
 
 def _described(archive: ModelArchive, name: str) -> ModelArchive:
     """The archive with its manifest and configuration read."""
-    data = _read(archive.model_dir, MANIFEST_PATH)
+    data = _read(archive.model_dir, MANIFEST_PATH, name)
     try:
         manifest = Manifest(missing=True) if data is None else parse_manifest(data)
     except InvalidModel as error:
@@ -137,7 +142,7 @@ def _of_archive(error: InvalidModel, url: str) -> InvalidModel:
 def _config_text(model_dir: Path, file: str | None, name: str) -> str | None:
     if file is None:
         return None
-    data = _read(model_dir, file)
+    data = _read(model_dir, file, name)
     if data is None:
         raise InvalidModel(f"Invalid archive {name!r}: configFile {file!r} of {MANIFEST_PATH} is missing.")
     try:
@@ -146,8 +151,8 @@ def _config_text(model_dir: Path, file: str | None, name: str) -> str | None:
         raise InvalidModel(f"Invalid archive {name!r}: {file!r} is not UTF-8 text.") from error
 
 
-def _read(model_dir: Path, file: str) -> bytes | None:
-    """A small file's content, or ``None`` if there is no such file."""
+def _read(model_dir: Path, file: str, name: str) -> bytes | None:
+    """A small file's content, or ``None`` if there is no such file; ``name`` is the archive's."""
     path = model_dir / file
     try:
         if not path.is_file():
@@ -155,9 +160,9 @@ def _read(model_dir: Path, file: str) -> bytes | None:
         with path.open("rb") as opened:
             data = opened.read(_MAX_TEXT + 1)
     except OSError as error:
-        raise InvalidModel(f"{file!r} cannot be read: {error.strerror}.") from error
+        raise InvalidModel(f"Invalid archive {name!r}: {file!r} cannot be read: {error.strerror}.") from error
     if len(data) > _MAX_TEXT:
-        raise InvalidModel(f"{file!r} is larger than {_MAX_TEXT} bytes.")
+        raise InvalidModel(f"Invalid archive {name!r}: {file!r} is larger than {_MAX_TEXT} bytes.")
     return data
 
 
@@ -166,7 +171,7 @@ def _only_folder(path: Path) -> Path:
     try:
         children = list(path.iterdir())
     except OSError as error:
-        raise InvalidModel(f"{path.name!r} cannot be read: {error.strerror}.") from error
+        raise InvalidModel(f"Invalid archive {path.name!r}: it cannot be read: {error.strerror}.") from error
     if len(children) != 1:
         return path
     child = children[0]

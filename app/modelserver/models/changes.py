@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 # They decide how a batch is made, and mean something else where requests are not batched like others.
 _BATCHING = ("batch_size", "max_batch_delay", "batch_policy")
+_AUTOSCALING = ("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be changed, None for what stays; the delay is in ms, the timeout in s.
+    """What is to be changed, None for what stays; the timeout is in s, the other times are in ms.
 
     Exactly what is named changes: a delay alone leaves the policy, other than at a registration.
     """
@@ -26,6 +27,10 @@ class Change:
     max_batch_delay: int | None = None
     batch_policy: str | None = None
     response_timeout: int | None = None
+    autoscale: bool | None = None
+    autoscale_target_wait: int | None = None
+    autoscale_up_pause: int | None = None
+    autoscale_down_pause: int | None = None
 
     @classmethod
     def of(cls, **given: Any) -> Change:
@@ -41,11 +46,11 @@ class Change:
         return any(True for _ in self.named())
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.named())
+        return ", ".join(f"{name}={_shown(value)}" for name, value in self.named())
 
     def named(self) -> Iterator[tuple[str, Any]]:
         """The names and values of what changes."""
-        for name in (*_BATCHING, "response_timeout"):
+        for name in (*_BATCHING, "response_timeout", *_AUTOSCALING):
             value = getattr(self, name)
             if value is not None:
                 yield name, value
@@ -57,10 +62,16 @@ class Change:
             for name in _BATCHING:
                 if name in changed:
                     raise BadRequest(f"{name} cannot be changed while the model runs: {reason}")
+        if options.sequence_batching and changed.get("autoscale"):
+            raise BadRequest("autoscale=true is not possible: the workers keep the state of sequences")
         if "batch_policy" in changed:
             changed["batch_policy"] = BatchPolicy(changed["batch_policy"])
         sources = {**options.sources, **dict.fromkeys(changed, REGISTER)}
         return replace(options, **changed, sources=sources)
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fixed(options: ModelOptions) -> str:

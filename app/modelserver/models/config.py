@@ -56,6 +56,10 @@ class ModelConfig:
 
     min_workers: int | None = None
     max_workers: int | None = None
+    autoscale: bool | None = None
+    autoscale_target_wait: int | None = None
+    autoscale_up_pause: int | None = None
+    autoscale_down_pause: int | None = None
     batch_size: int | None = None
     max_batch_delay: int | None = None
     response_timeout: int | None = None
@@ -81,6 +85,7 @@ class ModelConfig:
     split_instances: bool | None = None
     batcher: Batcher | None = None
     signature: Signature | None = None
+    service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = None
     raw: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -10,6 +10,7 @@ from itertools import groupby
 
 from modelserver.models.config import MAX_PROCESSES
 from modelserver.models.config_keys import CONFIG_KEYS, HANDLER_KEYS, SPECIAL_KEYS, TORCHRUN_KEYS, ConfigKey
+from modelserver.models.environment_store import LIMIT as STORE_LIMIT
 from modelserver.models.environments import INSTALL_LIMIT
 from modelserver.workers.ranks import FAILED_GRACE
 
@@ -126,8 +127,11 @@ Environments are kept in `environments` of the cache folder (`$MODELSERVER_CACHE
 `$XDG_CACHE_HOME/modelserver`, else `~/.cache/modelserver`) under a hash of the requirements, the local
 files that they name, and the Python. TorchServe installs anew at each registration; here the second one,
 and other servers, find them there. So requirements without a version stay as they were first installed:
-remove the folder to look again. With `MODELSERVER_CACHE=off` they live as long as the server. Nothing is
-removed by itself.
+remove the folder to look again. With `MODELSERVER_CACHE=off` they live as long as the server.
+
+The folder is bounded: after an installation, while all environments together have more than
+{STORE_LIMIT >> 30} GiB, those that no registered model of any server uses are removed, the longest unused
+first; so is what a server left that was killed in the middle of an installation.
 """
 
 

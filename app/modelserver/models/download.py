@@ -30,6 +30,7 @@ Progress = Callable[[int, "int | None"], None]
 
 _LOG: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 20
+_BESIDE: Final = ".beside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,12 @@ async def download(
     *,
     limits: DownloadLimits | None = None,
     network: Network | None = None,
+    beside: Path | None = None,
 ) -> Path:
     """Fetch an http(s) URL into the store; the policy is asked about it and about every redirect.
+
+    A file ``beside`` whose name it would have is left alone; then the path is a hidden one, see
+    :func:`is_beside`.
 
     Raises ``ModelNotFound`` if it is not allowed, ``Conflict`` if its file name is taken, ``DownloadFailed``,
     and ``InternalError`` if it cannot be stored.
@@ -75,7 +80,7 @@ async def download(
 
     policy.check(url)
     limits = limits or DownloadLimits()
-    with Incoming(store, fetching.file_name(url), url, limits.max_bytes) as incoming:
+    with Incoming(store, fetching.file_name(url), url, limits.max_bytes, beside) as incoming:
         try:
             fetched = fetching.fetch(
                 url, incoming, policy, limits=limits, network=network or Network(), progress=progress
@@ -96,10 +101,11 @@ async def copy_file(
     progress: Progress | None = None,
     *,
     limits: DownloadLimits | None = None,
+    beside: Path | None = None,
 ) -> Path:
     """Copy a regular file into the store, under the same rules as a download."""
     limits = limits or DownloadLimits()
-    with Incoming(store, source.name, url, limits.max_bytes) as incoming:
+    with Incoming(store, source.name, url, limits.max_bytes, beside) as incoming:
         await asyncio.to_thread(_copy, source, incoming, progress)
         return await asyncio.to_thread(incoming.publish)
 
@@ -107,9 +113,11 @@ async def copy_file(
 class Incoming:
     """A file on its way into the store; outside of its context only a published one is left."""
 
-    def __init__(self, store: Path, name: str, url: str, max_bytes: int) -> None:
+    def __init__(self, store: Path, name: str, url: str, max_bytes: int, beside: Path | None = None) -> None:
         self._target = store / name
         self._partial = store / f".{uuid4().hex}.part"
+        if beside is not None and beside.name == name:
+            self._target = store / f".{uuid4().hex}{_BESIDE}"
         self._url = url
         self._left = max_bytes
         self._max_bytes = max_bytes
@@ -161,6 +169,11 @@ class Incoming:
 
     def _unsaved(self, error: OSError) -> InternalError:
         return InternalError(f"Failed to save model: {self._url}: {error.strerror or error}")
+
+
+def is_beside(fetched: Path) -> bool:
+    """Whether a file was fetched beside one whose name it would have."""
+    return fetched.name.startswith(".") and fetched.name.endswith(_BESIDE)
 
 
 def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:

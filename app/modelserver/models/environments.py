@@ -6,18 +6,17 @@ server's packages too, and the workers are run by its Python; it is made without
 
 Unlike TorchServe, which installs into the unpacked archive anew each time, environments are kept in the cache
 under a hash of the requirements, the local files these name, and the Python; two servers may ask for the same
-one at once. A failed installation ends the registration, and nothing is left of it.
+one at once. A failed installation ends the registration, and nothing is left of it. Those that no server uses
+give way to new ones (``models/environment_store.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.errors import BadRequest, InvalidModel
+from modelserver.models import environment_store as store
 from modelserver.models.cache_folder import cache_folder
 from modelserver.models.requirements import digest
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
+    from modelserver.models.environment_store import Use
+
 _log = logging.getLogger("modelserver.models")
 _model_log = logging.getLogger("modelserver.model")
 
@@ -41,7 +43,6 @@ _model_log = logging.getLogger("modelserver.model")
 INSTALL_LIMIT = 1800.0
 _LINES_TOLD = 20
 _LINE_LIMIT = 1 << 16
-_MARK = "complete"
 _PROBE = """
 import json, os, sys, sysconfig
 kinds = ("site-packages", "dist-packages")
@@ -58,10 +59,19 @@ class EnvironmentFailed(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """What workers are started with: ``python``, None for the usual one, and further ``variables``."""
+    """What workers are started with: ``python``, None for the usual one, and further ``variables``.
+
+    As long as workers may be started with it, it is in ``use``.
+    """
 
     python: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    use: Use | None = field(default=None, compare=False, repr=False)
+
+    def release(self) -> None:
+        """No worker is started with it any more: it may give way to others."""
+        if self.use is not None:
+            self.use.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,7 @@ class Environments:
         hidden: environment variables that pip, which runs code of packages, does not get.
         folder: instead of the cache.
         limit: seconds.
+        keep: bytes of all environments; beyond it, those that no server uses are removed.
     """
 
     def __init__(
@@ -99,17 +110,21 @@ class Environments:
         *,
         folder: Path | None = None,
         limit: float = INSTALL_LIMIT,
+        keep: int = store.LIMIT,
     ) -> None:
         self._python = python
         self._fallback = fallback
         self._hidden = hidden
         self._folder = folder
         self._limit = limit
+        self._keep = keep
 
     async def provide(
         self, wanted: Wanted, tell: Callable[[str], None] | None = None
     ) -> WorkerEnvironment | None:
         """The environment of a model, None if it needs none; ``tell`` hears what is being done.
+
+        It is in use, and stays, until it is released.
 
         Raises:
             InvalidModel: the requirements file is missing or cannot be read.
@@ -127,31 +142,38 @@ class Environments:
             raise _failed(wanted, f"The Python {self._python} cannot be asked: {error}") from error
         place = folder / await asyncio.to_thread(_key, wanted, interpreter)
         try:
-            await asyncio.wait_for(self._make(wanted, place, interpreter.sites, tell), self._limit)
+            use = store.use(place)
+            if use is not None:
+                _log.info("%s %s: its packages are there already: %s", wanted.name, wanted.version, place)
+            else:
+                making = self._make(wanted, place, interpreter.sites, tell)
+                use = await asyncio.wait_for(making, self._limit)
+                await self._prune(folder)
         except asyncio.TimeoutError:
             raise _failed(wanted, f"It was not done within {self._limit:g} s.") from None
         except OSError as error:
             raise _failed(wanted, f"{error.strerror or error}: {error.filename or place}.") from error
         if wanted.venv:
-            return WorkerEnvironment(str(place / "venv" / "bin" / "python"))
+            return WorkerEnvironment(str(place / "venv" / "bin" / "python"), use=use)
         paths = [str(place / "packages"), *filter(None, [self._variables().get("PYTHONPATH")])]
-        return WorkerEnvironment(variables={"PYTHONPATH": os.pathsep.join(paths)})
+        return WorkerEnvironment(variables={"PYTHONPATH": os.pathsep.join(paths)}, use=use)
 
     async def _make(
         self, wanted: Wanted, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
-    ) -> None:
-        """Makes the environment unless it is complete.
+    ) -> Use | None:
+        """Makes the environment unless another made it meanwhile.
 
         It is made where it stays, since the scripts of a virtual environment hold its path; what counts is
         the mark, which is renamed into its place at the end. Without it, the rest is somebody's leftover.
         """
-        if (place / _MARK).is_file():
-            _log.info("%s %s: its packages are there already: %s", wanted.name, wanted.version, place)
-            return
-        async with _locked(place.with_suffix(".lock"), wanted) as lock:
-            if (place / _MARK).is_file():
-                return
-            await asyncio.to_thread(_begin, place)
+
+        def waits() -> None:
+            _log.info("%s %s: its packages are being installed already", wanted.name, wanted.version)
+
+        async with store.locked(place, waits) as lock:
+            if (found := store.use(place)) is not None:
+                return found
+            await asyncio.to_thread(store.begin, place)
             started = time.monotonic()
             text = f"Installing the packages of {wanted.name} {wanted.version}"
             _log.info("%s into %s", text, place)
@@ -159,12 +181,24 @@ class Environments:
                 tell(text)
             try:
                 await self._fill(wanted, place, sites, lock)
-                _mark(place, wanted)
+                size = await asyncio.to_thread(store.size_of, place)
+                store.complete(place, f"{wanted.name} {wanted.version}", size)
             except BaseException:
-                await asyncio.to_thread(_clear, place)
+                await asyncio.to_thread(store.clear, place)
                 raise
             took = time.monotonic() - started
             _log.info("The packages of %s %s are installed, after %.1f s", wanted.name, wanted.version, took)
+            return store.use(place)
+
+    async def _prune(self, folder: Path) -> None:
+        """A new environment may have made the folder too large; no model waits for more than that."""
+        try:
+            removed = await asyncio.to_thread(store.prune, folder, self._keep)
+        except OSError as error:
+            _log.warning("%s cannot be looked through for unused environments: %s", folder, error)
+            return
+        for place in removed:
+            _log.info("Removed the unused environment %s", place)
 
     async def _fill(self, wanted: Wanted, place: Path, sites: Sequence[str], lock: int) -> None:
         python, where = self._python, ["--upgrade", "--target", str(place / "packages")]
@@ -273,33 +307,6 @@ def _key(wanted: Wanted, interpreter: _Interpreter) -> str:
         ) from error
 
 
-@contextlib.asynccontextmanager
-async def _locked(path: Path, wanted: Wanted) -> AsyncIterator[int]:
-    """One installation of an environment at a time, of all servers; yields the lock's descriptor.
-
-    The lock of a process that dies is free once its children are gone too.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        waits = False
-        while not _lock(descriptor):
-            if not waits:
-                waits = True
-                _log.info("%s %s: its packages are being installed already", wanted.name, wanted.version)
-            await asyncio.sleep(0.1)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """What is printed, line by line; a line without end comes in pieces."""
     rest = b""
@@ -318,20 +325,3 @@ def _inherit(venv: Path, sites: Sequence[str]) -> None:
     lines = [f"import site; site.addsitedir({site!r})\n" for site in sites]
     for packages in venv.glob("lib/python*/site-packages"):
         (packages / "modelserver_inherited.pth").write_text("".join(lines), "utf-8")
-
-
-def _mark(place: Path, wanted: Wanted) -> None:
-    part = place / f"{_MARK}.part"
-    part.write_text(f"made for {wanted.name} {wanted.version}\n", "utf-8")
-    part.replace(place / _MARK)
-
-
-def _begin(place: Path) -> None:
-    _clear(place)
-    place.mkdir(mode=0o700)
-
-
-def _clear(place: Path) -> None:
-    """Removes what an installation left that did not come to its end."""
-    if place.exists():
-        shutil.rmtree(place)

@@ -35,6 +35,8 @@ DEFAULT_BATCH_SIZE = 1
 DEFAULT_BATCH_DELAY = 100
 DEFAULT_MAX_RETRY_TIMEOUT = 300
 DEFAULT_SEQUENCE_IDLE_MS = 60_000
+# Of autoscaling, in ms.
+SHORTEST_PAUSE = 100
 SplitInstances = Literal["auto", "true", "false"]
 _SPLITS = ("auto", "true", "false")
 _BLOCK = Batcher()
@@ -56,9 +58,10 @@ class BatchPolicy(str, Enum):
 class Registration:
     """The parameters of a registration, None where not given (reference 5.2).
 
-    ``max_batch_delay`` and ``max_latency`` are in ms, timeouts in s. ``max_batch_size``, ``max_latency`` and
-    ``timeout`` are KServe's words and count as a ``batcher:`` block. TorchServe's own marks for "not given"
-    are understood: -1 and 0 as batch size, -1 as a timeout, -1 and -100 as delay.
+    ``max_batch_delay``, ``max_latency`` and the times of ``autoscale`` are in ms, timeouts in s.
+    ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's words and count as a ``batcher:`` block.
+    TorchServe's own marks for "not given" are understood: -1 and 0 as batch size, -1 as a timeout, -1 and
+    -100 as delay.
 
     Raises BadRequest for values out of range.
     """
@@ -81,6 +84,10 @@ class Registration:
     max_latency: int | None = None
     timeout: int | None = None
     split_instances: str | bool | None = None
+    autoscale: bool | None = None
+    autoscale_target_wait: int | None = None
+    autoscale_up_pause: int | None = None
+    autoscale_down_pause: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, batch_size=_given(self.batch_size, -1, 0))
@@ -88,6 +95,12 @@ class Registration:
         _at_least(1, response_timeout=_given(self.response_timeout, -1))
         _at_least(1, startup_timeout=_given(self.startup_timeout, -1))
         _at_least(0, min_workers=self.min_workers, max_workers=self.max_workers)
+        _at_least(1, autoscale_target_wait=self.autoscale_target_wait)
+        _at_least(
+            SHORTEST_PAUSE,
+            autoscale_up_pause=self.autoscale_up_pause,
+            autoscale_down_pause=self.autoscale_down_pause,
+        )
         _at_least(1, max_batch_size=self.max_batch_size, max_latency=self.max_latency, timeout=self.timeout)
         _one_of(BATCH_POLICIES, batch_policy=self.batch_policy)
         _one_of(_SPLITS, split_instances=self.split_instances)
@@ -105,7 +118,8 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How one model version is served. ``max_batch_delay`` is in ms, the timeouts in s.
+    """How one model version is served. ``max_batch_delay`` and the times of ``autoscale`` are in ms, the
+    timeouts in s.
 
     ``request_timeout`` is the server's deadline for a request, None for none. ``batcher``: a block like
     KServe's is present. ``device_ids`` is empty where any device will do. ``parallel_level`` are the devices
@@ -125,6 +139,10 @@ class ModelOptions:
     max_retry_timeout: int = DEFAULT_MAX_RETRY_TIMEOUT
     min_workers: int = 0
     max_workers: int = 0
+    autoscale: bool = False
+    autoscale_target_wait: int = 100
+    autoscale_up_pause: int = 2000
+    autoscale_down_pause: int = 60_000
     job_queue_size: int = 100
     job_queue_bytes: int = 512 * 1024 * 1024
     split_instances: SplitInstances = "auto"
@@ -139,6 +157,7 @@ class ModelOptions:
     sequence_batching: bool = False
     continuous_batching: bool = False
     async_communication: bool = False
+    service_envelope: str = ""
     sequence_max_idle_ms: int = 0
     sequence_timeout_ms: int = 0
     max_num_sequence: int = 1
@@ -208,11 +227,14 @@ class _Resolver:
             ),
             "min_workers": (workers[0], workers_source),
             "max_workers": (workers[1], workers_source),
+            "autoscale": self.autoscale(warnings),
+            **{name: self.autoscale_time(name) for name in _AUTOSCALE_TIMES},
             "job_queue_size": _first(
                 (self.config.job_queue_size or None, YAML), last=self.setting("job_queue_size")
             ),
             "job_queue_bytes": self.setting("job_queue_bytes"),
             "split_instances": self.split_instances(),
+            "service_envelope": self.service_envelope(),
             "device_type": self.device_type(warnings),
             "device_ids": self.device_ids(warnings),
             "parallel_type": _first((self.config.parallel_type, YAML), last=("", DEFAULT)),
@@ -235,7 +257,9 @@ class _Resolver:
             (self.in_block("max_batch_size"), YAML),
             (self.config.batch_size, YAML),
             (self.fallback.batch_size, MODELS_KEY),
-            last=self.unless_block(_BLOCK.max_batch_size, DEFAULT_BATCH_SIZE),
+            last=self.unless_block(
+                "batcher_max_batch_size", _BLOCK.max_batch_size, (DEFAULT_BATCH_SIZE, DEFAULT)
+            ),
         )
 
     def max_batch_delay(self) -> _Choice[int]:
@@ -245,7 +269,7 @@ class _Resolver:
             (self.in_block("max_latency"), YAML),
             (self.config.max_batch_delay or None, YAML),
             (self.fallback.max_batch_delay, MODELS_KEY),
-            last=self.unless_block(_BLOCK.max_latency, DEFAULT_BATCH_DELAY),
+            last=self.unless_block("batcher_max_latency", _BLOCK.max_latency, (DEFAULT_BATCH_DELAY, DEFAULT)),
         )
 
     def batch_policy(self) -> _Choice[BatchPolicy]:
@@ -267,7 +291,9 @@ class _Resolver:
     def batcher(self) -> _Choice[bool]:
         if self.registration.has_batcher:
             return True, REGISTER
-        return (True, YAML) if self.config.batcher is not None else (False, DEFAULT)
+        if self.config.batcher is not None:
+            return True, YAML
+        return self.setting("enable_batcher") if self.settings.enable_batcher else (False, DEFAULT)
 
     def response_timeout(self) -> _Choice[int]:
         return _first(
@@ -291,8 +317,13 @@ class _Resolver:
             (self.registration.timeout, REGISTER),
             (self.in_block("timeout"), YAML),
             (client_timeout / 1000 if client_timeout else None, YAML),
-            last=self.unless_block(_BLOCK.timeout, None),
+            last=self.unless_block("batcher_timeout", _BLOCK.timeout, (None, DEFAULT)),
         )
+
+    def service_envelope(self) -> _Choice[str]:
+        """The name of an envelope, or nothing."""
+        name, source = _first((self.config.service_envelope, YAML), last=self.setting("service_envelope"))
+        return "" if name in (None, "none") else name, source
 
     def split_instances(self) -> _Choice[str]:
         return _first(
@@ -430,13 +461,39 @@ class _Resolver:
             fewest = default if most is None else min(default, most)
         return fewest, max(fewest, default) if most is None else most
 
+    def autoscale(self, warnings: list[str]) -> _Choice[bool]:
+        """Not where workers keep the state of sequences: which of them go is their clients' matter."""
+        asked_for = _first(
+            (self.registration.autoscale, REGISTER),
+            (self.config.autoscale, YAML),
+            last=self.setting("autoscale"),
+        )
+        if not self.config.sequence_batching or not asked_for[0]:
+            return asked_for
+        if asked_for[1] in {REGISTER, YAML}:
+            warnings.append("autoscale has no effect on a model with sequenceBatching")
+        return False, DEFAULT
+
+    def autoscale_time(self, name: str) -> _Choice[int]:
+        return _first(
+            (getattr(self.registration, name), REGISTER),
+            (getattr(self.config, name), YAML),
+            last=self.setting(name),
+        )
+
     def in_block(self, name: str) -> int | None:
         """What the yaml's batcher block says itself."""
         block = self.config.batcher
         return getattr(block, name) if block is not None and name in block.given else None
 
-    def unless_block(self, of_block: _T, otherwise: _T) -> _Choice[_T]:
-        return (of_block, BATCHER_DEFAULT) if self.batcher()[0] else (otherwise, DEFAULT)
+    def unless_block(self, key: str, of_block: _T, otherwise: _Choice[_T]) -> _Choice[_T]:
+        """What a batcher says that nobody told otherwise: the server's, if it has one for all models."""
+        if not self.batcher()[0]:
+            return otherwise
+        if self.settings.enable_batcher:
+            value, source = self.setting(key)
+            return value, BATCHER_DEFAULT if source == DEFAULT else source
+        return of_block, BATCHER_DEFAULT
 
     def setting(self, key: str) -> _Choice[Any]:
         value = getattr(self.settings, key)
@@ -445,6 +502,7 @@ class _Resolver:
         return value, _kind_of_source(self.setting_sources[key])
 
 
+_AUTOSCALE_TIMES = ("autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
 _YAML_ONLY = (
     "use_job_ticket",
     "use_venv",

@@ -7,27 +7,33 @@ import itertools
 import logging
 import re
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from modelserver import __version__
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.archive import ModelArchive, open_archive
 from modelserver.models.config import ModelConfig, parse_model_config
+from modelserver.models.download import is_beside
 from modelserver.models.environments import Environments, Wanted, WorkerEnvironment
 from modelserver.models.manifest import Manifest
 from modelserver.models.options import ModelOptions, Registration, resolve_options
+from modelserver.models.replacement import check_memory
+from modelserver.models.snapshot import mar_name
 from modelserver.models.sources import locate
 from modelserver.models.store import loadable
 from modelserver.models.urls import UrlPolicy
 from modelserver.models.version import FailedVersion, ModelVersion
 from modelserver.settings.cpus import usable_cpus
+from modelserver.telemetry.system import gpu_memory, worker_memory
 from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
+from modelserver.workers.autoscaler import Autoscaler, GpuMemory
 from modelserver.workers.devices import DeviceList, DeviceRing, groups_of
 from modelserver.workers.failed import FailedPool
-from modelserver.workers.gate import StartGate, need_of
+from modelserver.workers.gate import StartGate, available_memory, need_of
 from modelserver.workers.pool import Pool, PoolLimits
 from modelserver.workers.process import WorkerSpec
 from modelserver.workers.ranks import Ports, Ranks
+from modelserver.workers.scaling import ScalingRule
 from modelserver.workers.sequence_pool import SequencePool, sequence_limits
 from modelserver.workers.worker import WorkerTimes
 
@@ -45,6 +51,8 @@ _log = logging.getLogger("modelserver.models")
 
 # Requests that an asynchronous handler has at a time, in each worker.
 MAX_ASYNC_CALLS = 256
+# What handlers are told: they compare it with the TorchServe that they were written for.
+TORCHSERVE_VERSION = "0.12.0"
 # Where workers find the list of metrics that handlers may look up.
 METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
 # A frame cannot hold more rows.
@@ -92,15 +100,23 @@ class Preparation:
         path = settings.metrics_config
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
+        self._autoscaler = Autoscaler(_read_gpu_memory)
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable
         self._environments = Environments(self._python, workdir / "environments", settings.blacklist_env_vars)
         self._next_id: Callable[[], int] = itertools.count(settings.initial_worker_port).__next__
 
-    async def open(self, url: str, on_progress: Callable[[str], None] | None = None) -> ModelArchive:
-        """Finds, fetches and unpacks what the URL names; the progress of a download is told and logged."""
+    async def open(
+        self, url: str, on_progress: Callable[[str], None] | None = None, *, beside: Path | None = None
+    ) -> ModelArchive:
+        """Finds, fetches and unpacks what the URL names; the progress of a download is told and logged.
+
+        ``beside``: the downloaded file that is to be replaced, which stays until :meth:`settle`.
+        """
         steps = Steps(url, on_progress)
-        located = await locate(url, self._settings.model_store, self._policy, self._workdir, steps)
+        located = await locate(
+            url, self._settings.model_store, self._policy, self._workdir, steps, beside=beside
+        )
         return await asyncio.to_thread(
             open_archive,
             located.path,
@@ -132,7 +148,9 @@ class Preparation:
         fallback = self._settings.models.get(name, {}).get(version)
         runtime = registration.runtime or (fallback and fallback.runtime_type) or manifest.runtime
         if runtime == "LSP":
-            raise InvalidModel("The runtime LSP (TorchServe's C++ backend) is not available here.")
+            raise InvalidModel(
+                f"The runtime LSP (TorchServe's C++ backend) of {archive.url} is not available here."
+            )
         handler = registration.handler or manifest.handler or self._settings.default_service_handler
         if not handler:
             raise InvalidModel(
@@ -154,15 +172,17 @@ class Preparation:
             _log.warning("%s %s: %s", name, version, warning)
         _check_batch_size(options)
         self._check_parallel(name, archive, options)
+        _check_mode(archive, options)
         environment = await self._environment(name, archive, options, on_progress)
-        _check_mode(options)
         metrics = self._metrics.model(name, version)
         spec = self._spec(name, handler, archive, options, environment)
+        spec = replace(spec, measured=metrics.model_metric)
         pool = self._pool(name, f"{name}_{version}", spec, options, metrics)
+        self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None
         return ModelVersion(
             name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
-            self._settings.service_envelope or "", registration=registration,
+            options.service_envelope, registration=registration,
         )  # fmt: skip
 
     def failed(self, saved: SavedModel, reason: str) -> FailedVersion:
@@ -255,7 +275,12 @@ class Preparation:
             )
             requirements = None
         wanted = Wanted(name, manifest.model_version, archive.model_dir, requirements, options.use_venv)
-        return await self._environments.provide(wanted, on_progress) or WorkerEnvironment()
+        try:
+            environment = await self._environments.provide(wanted, on_progress) or WorkerEnvironment()
+        except InvalidModel as error:
+            raise InvalidModel(f"{archive.url}: {error.message}") from None
+        archive.held.append(environment.release)
+        return environment
 
     def _spec(
         self,
@@ -272,12 +297,12 @@ class Preparation:
             model_dir=str(archive.model_dir),
             handler=handler,
             batch_size=options.batch_size,
-            envelope=settings.service_envelope or "",
+            envelope=options.service_envelope,
             config_file=archive.manifest.config_file or "",
             decode_input_request=settings.decode_input_request,
             limit_max_image_pixels=settings.limit_max_image_pixels,
             max_response_size=settings.max_response_size,
-            server_version=__version__,
+            server_version=TORCHSERVE_VERSION,
             # To try a half of a batch again would take a step of its sequences twice.
             isolate=settings.isolate_failures and not options.sequence_batching,
             sequence_headers=self._sequence_headers,
@@ -296,6 +321,7 @@ class Preparation:
             need=need_of(archive.model_dir) * max(1, options.processes),
             ranks=self._ranks(options),
             concurrency=_concurrency(options),
+            ipex=(settings.ipex_enable, settings.ipex_gpu_enable),
         )
 
     def _frame_limit(self, options: ModelOptions) -> int:
@@ -315,6 +341,7 @@ class Preparation:
             batch_size=options.batch_size,
             frame_limit=self._frame_limit(options),
         )
+        self._autoscaler.follow(model.pool, _scaling_rule(options))
         model.options = options
 
     def _times(self, options: ModelOptions) -> WorkerTimes:
@@ -353,15 +380,45 @@ class Preparation:
     async def dismantle(self, model: ModelVersion) -> None:
         """Ends a version's workers and removes its files."""
         await model.pool.close(self._settings.unregister_model_timeout)
+        await asyncio.to_thread(model.archive.remove)
+
+    def forget(self, model: ModelVersion) -> None:
+        """Its metrics are not shown any more; others of its name and version would lose theirs."""
         self._metrics.forget(model.name, model.version)
+
+    @staticmethod
+    def check_room(before: ModelVersion, after: ModelVersion) -> None:
+        """Raises OutOfMemory if both cannot be in memory."""
+        used = max((worker_memory(worker.pid) for worker in before.pool.workers), default=0)
+        check_memory(before, after, used, available_memory())
+
+    @staticmethod
+    async def settle(before: ModelVersion, after: ModelVersion) -> None:
+        """Leaves the successor's file in the model store only, if either was downloaded."""
+        old, new = before.archive.downloaded, after.archive.downloaded
+        if old is None:
+            return
+        if new is not None and is_beside(new):
+            await asyncio.to_thread(new.replace, old)
+            after.archive = replace(after.archive, downloaded=old)
+        elif mar_name(after) != old.name:
+            await asyncio.to_thread(old.unlink, missing_ok=True)
+
+    @staticmethod
+    async def abandon(model: ModelVersion) -> None:
+        """Ends what could not take a version's place."""
+        await model.pool.close(0)
         await asyncio.to_thread(model.archive.remove)
 
     async def retire(self, model: ModelVersion, successor: ModelVersion) -> None:
-        """The same when another has taken its place, which may be of the same version and file."""
-        await model.pool.close(self._settings.unregister_model_timeout)
-        if successor.version != model.version:
-            self._metrics.forget(model.name, model.version)
-        await asyncio.to_thread(model.archive.close)
+        """The same when another has taken its place, which may be of the same version and file.
+
+        What waits and what runs is served first; what has no place in that time is the successor's.
+        """
+        try:
+            await model.pool.retire(successor.pool, self._settings.unregister_model_timeout)
+        finally:
+            await asyncio.to_thread(model.archive.close)
 
     def initial(self) -> list[Registration]:
         """What is to be loaded at start."""
@@ -415,13 +472,29 @@ def _concurrency(options: ModelOptions) -> int:
     return options.batch_size if options.continuous_batching else 0
 
 
+def _scaling_rule(options: ModelOptions) -> ScalingRule | None:
+    """What the number of workers follows; None where it stays."""
+    if not options.autoscale:
+        return None
+    return ScalingRule(
+        target_wait=options.autoscale_target_wait / 1000,
+        up_pause=options.autoscale_up_pause / 1000,
+        down_pause=options.autoscale_down_pause / 1000,
+    )
+
+
+def _read_gpu_memory(gpu_id: int) -> GpuMemory | None:
+    reading = gpu_memory(gpu_id)
+    return None if reading is None else GpuMemory(*reading)
+
+
 def _check_batch_size(options: ModelOptions) -> None:
     """Raises :class:`BadRequest` for one that no frame could hold."""
     if options.batch_size > MAX_BATCH_SIZE:
         raise BadRequest(f"batch_size={options.batch_size}: at most {MAX_BATCH_SIZE} is possible")
 
 
-def _check_mode(options: ModelOptions) -> None:
+def _check_mode(archive: ModelArchive, options: ModelOptions) -> None:
     """Raises :class:`InvalidModel` for ways of taking requests that exclude each other."""
     ways = {
         "continuousBatching": options.continuous_batching,
@@ -429,7 +502,7 @@ def _check_mode(options: ModelOptions) -> None:
     }
     asked = [name for name, is_asked in ways.items() if is_asked]
     if len(asked) > 1:
-        raise InvalidModel(f"model-config.yaml: {' and '.join(asked)} exclude each other")
+        raise InvalidModel(f"{archive.url}: model-config.yaml: {' and '.join(asked)} exclude each other")
 
 
 def _limits(options: ModelOptions) -> PoolLimits:

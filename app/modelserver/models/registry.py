@@ -19,8 +19,10 @@ from modelserver.errors import (
 )
 from modelserver.models.archive import nameless
 from modelserver.models.options import REGISTER, SNAPSHOT
+from modelserver.models.replacement import Replacement, check_replaceable, taken_over, worker_count
 from modelserver.models.snapshot import mar_name
 from modelserver.models.version import FailedVersion, ModelVersion
+from modelserver.telemetry.text import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -69,6 +71,8 @@ class Registry:
         self._models: dict[str, _Model] = {}
         self._reserved: set[tuple[str, str]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._replacing: set[asyncio.Task[ModelVersion]] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
         self.on_change: Callable[[], Awaitable[None]] | None = None
 
     # -- looking up
@@ -191,10 +195,11 @@ class Registry:
         Raises:
             ModelNotFound, ModelVersionNotFound
             BadRequest: more than MAX_WORKERS.
+            Conflict: it is being replaced.
         """
         check_workers(min_workers)
         async with self._lock(name):
-            started = self.get(name, version).pool.scale(min_workers, max_workers)
+            started = self._changeable(name, version).pool.scale(min_workers, max_workers)
         await self._changed()
         return started
 
@@ -204,9 +209,11 @@ class Registry:
         Raises:
             ModelNotFound, ModelVersionNotFound
             BadRequest: what this version cannot have; nothing is changed then.
+            Conflict: it is being replaced.
         """
         async with self._lock(name):
-            self._preparation.reconfigure(self.get(name, version), change)
+            model = self._changeable(name, version)
+            self._preparation.reconfigure(model, change)
         _log.info("%s: %s", name, change)
         await self._changed()
 
@@ -219,7 +226,8 @@ class Registry:
             await model.pool.wait_loaded(list(workers))
         except StartFailed as failure:
             message = f"Failed to start workers for model {model.name} version: {version or 'null'}"
-            raise StartFailed(f"{message}. {failure.message}", failure.status) from failure
+            archive = repr(without_credentials(model.archive.url))
+            raise StartFailed(f"{message}. Archive {archive}: {failure.message}", failure.status) from failure
         return Scaling(model, model.pool.statistics().ready >= model.pool.min_workers)
 
     async def set_default(self, name: str, version: str) -> None:
@@ -238,55 +246,159 @@ class Registry:
         Raises:
             ModelNotFound, ModelVersionNotFound
             InvalidModelVersion: it is the default and there are others.
+            Conflict: it is being replaced.
         """
         async with self._lock(name):
-            model = self.get(name, version)
+            model = self._changeable(name, version)
             if self.is_default(model) and len(self._models[name].versions) > 1:
                 raise InvalidModelVersion(f"Cannot remove default version for model {name}")
             await self._remove(model)
         await self._changed()
 
+    def _changeable(self, name: str, version: str | None) -> ModelVersion:
+        """As :meth:`get`. Raises Conflict while the version is being replaced: the change would be lost."""
+        model = self.get(name, version)
+        if model.replacement is not None and model.replacement.state == "LOADING":
+            raise Conflict(
+                f"Model {name} version {model.version} is being replaced by {model.replacement.url}; "
+                "wait until that is over"
+            )
+        return model
+
+    async def replace_archive(
+        self, name: str, version: str | None, given: Registration
+    ) -> asyncio.Task[ModelVersion]:
+        """Begins to replace a version by another archive, with the settings it has where none are ``given``.
+
+        Returns when the archive is known to be one; the task is done when the new version serves, or cannot.
+
+        Raises:
+            ModelServerError: as for a registration.
+            Conflict: it is being replaced already.
+            BadRequest: its requests belong to sequences.
+            OutOfMemory: both together have no room.
+        """
+        before = self._changeable(name, version)
+        check_replaceable(before)
+        return await self._begin_replacing(before, taken_over(before, given), guarded=True)
+
     async def replace(self, before: ModelVersion, registration: Registration) -> ModelVersion:
         """Loads a model anew; once its workers are loaded it takes the place of the version ``before``.
 
-        Until then, and if it cannot be loaded, that one goes on serving (F52).
+        Until then, and if it cannot be loaded, that one goes on serving (F52). What waits for it then is
+        served by it still.
 
         Raises:
-            ModelServerError: as for a registration; Conflict if ``before`` was unregistered meanwhile.
+            ModelServerError: as for a registration; Conflict if it is being replaced already.
         """
-        archive = await self._preparation.open(registration.url or "")
+        self._changeable(before.name, before.version)
+        return await asyncio.shield(await self._begin_replacing(before, registration))
+
+    async def _begin_replacing(
+        self, before: ModelVersion, registration: Registration, *, guarded: bool = False
+    ) -> asyncio.Task[ModelVersion]:
+        url = without_credentials(registration.url or "")
+        replacement = before.replacement = Replacement(url)
+        try:
+            model = await self._build_beside(before, registration, guarded=guarded)
+        except BaseException as error:
+            self._stays(before, replacement, error)
+            raise
+        replacement.version = model.version
+        _log.info("Model %s %s: %s is loaded beside it", before.name, before.version, url)
+        task = asyncio.create_task(self._load_and_exchange(before, model, replacement))
+        self._replacing.add(task)
+        task.add_done_callback(self._replaced)
+        return task
+
+    def _replaced(self, task: asyncio.Task[ModelVersion]) -> None:
+        self._replacing.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, if only here: it is in the log
+
+    @staticmethod
+    def _stays(before: ModelVersion, replacement: Replacement, error: BaseException) -> None:
+        reason = error.message if isinstance(error, ModelServerError) else str(error) or "it was broken off"
+        replacement.failed(reason)
+        _log.error(
+            "Model %s %s is not replaced by %s and stays as it is: %s",
+            *(before.name, before.version, replacement.url, reason),
+        )
+
+    async def _build_beside(
+        self, before: ModelVersion, registration: Registration, *, guarded: bool
+    ) -> ModelVersion:
+        """The version that is to take the place, without workers; its name and version are reserved."""
+        archive = await self._preparation.open(registration.url or "", beside=before.archive.downloaded)
         name, version = before.name, archive.manifest.model_version
         try:
             if version != before.version:
                 self._reserve(name, version)
             try:
                 model = await self._preparation.build(name, registration, archive, at_startup=False)
-                check_workers(model.options.min_workers)
-                await self._load_beside(model)
-                async with self._lock(name):
-                    await self._exchange(before, model)
-            finally:
+            except BaseException:
                 self._reserved.discard((name, version))
+                raise
         except BaseException:
             await asyncio.to_thread(archive.remove)
             raise
-        await self._changed()
-        await self._preparation.retire(before, model)
-        _log.info("Model %s loaded anew.", name)
+        try:
+            check_workers(model.options.min_workers)
+            if guarded:
+                self._preparation.check_room(before, model)
+        except BaseException:
+            await self._abandon(model)
+            raise
         return model
 
-    async def _load_beside(self, model: ModelVersion) -> None:
+    async def _abandon(self, model: ModelVersion) -> None:
+        self._reserved.discard((model.name, model.version))
+        await self._preparation.abandon(model)
+        self._forget(model)
+
+    async def _retire(self, before: ModelVersion, model: ModelVersion) -> None:
+        try:
+            await self._preparation.retire(before, model)
+        finally:
+            self._forget(before)
+
+    def _forget(self, model: ModelVersion) -> None:
+        """Unless one of its name and version is there again by now, or about to be."""
+        if (model.name, model.version) not in self._reserved and model.version not in self._versions_of(
+            model.name
+        ):
+            self._preparation.forget(model)
+
+    async def _load_and_exchange(
+        self, before: ModelVersion, model: ModelVersion, replacement: Replacement
+    ) -> ModelVersion:
         try:
             model.pool.scale(model.options.min_workers, model.options.max_workers)
+            if (count := worker_count(before, model)) > model.options.min_workers:
+                model.pool.resize(count)
             await self._wait(model, model.pool.workers, model.version)
-        except BaseException:
-            await model.pool.close(0)
+            async with self._lock(model.name):
+                self._exchange(before, model)
+        except BaseException as error:
+            await self._abandon(model)
+            self._stays(before, replacement, error)
             raise
+        self._reserved.discard((model.name, model.version))
+        before.replacement = None
+        _log.info("Model %s %s: version %s has taken its place", model.name, before.version, model.version)
+        retiring = asyncio.create_task(self._retire(before, model))
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+        try:
+            await self._preparation.settle(before, model)
+        except OSError as error:
+            _log.error("The model store cannot be tidied up: %s", error)
+        await self._changed()
+        return model
 
-    async def _exchange(self, before: ModelVersion, model: ModelVersion) -> None:
+    def _exchange(self, before: ModelVersion, model: ModelVersion) -> None:
         entry = self._models.get(before.name)
         if entry is None or entry.versions.get(before.version) is not before:
-            await model.pool.close(0)
             raise Conflict(f"Model {before.name} {before.version} was unregistered while it was loaded anew")
         if entry.default == before.version:
             entry.default = model.version
@@ -306,6 +418,7 @@ class Registry:
         elif entry.default == model.version:
             entry.default = next(iter(entry.versions))
         await self._preparation.dismantle(model)
+        self._forget(model)
 
     def _lock(self, name: str) -> asyncio.Lock:
         """One lock per registered name; those of models that are gone are dropped."""
@@ -383,10 +496,29 @@ class Registry:
 
     async def drain(self, grace: float) -> None:
         """Serves what waits, at most ``grace`` seconds; nothing new is taken in."""
-        await asyncio.gather(*(model.pool.drain(grace) for model in self.versions()))
+        await self._break_off()
+        await asyncio.gather(
+            *(model.pool.drain(grace) for model in self.versions()), self._wait_retired(grace)
+        )
+
+    async def _break_off(self) -> None:
+        """No version takes another's place any more."""
+        for task in self._replacing:
+            task.cancel()
+        await asyncio.gather(*self._replacing, return_exceptions=True)
+
+    async def _wait_retired(self, grace: float) -> None:
+        """Lets replaced versions serve what waits for them, then ends them."""
+        if self._retiring:
+            _, left = await asyncio.wait(self._retiring, timeout=grace)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
     async def close(self, grace: float) -> None:
         """Ends all workers and removes what was unpacked."""
+        await self._break_off()
+        await self._wait_retired(0.0)
         models = self.versions()
         await asyncio.gather(*(model.pool.close(grace) for model in models))
         self._models.clear()

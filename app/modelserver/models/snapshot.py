@@ -2,7 +2,8 @@
 
 The fields are TorchServe's, so that either server reads the other's. Ours beside them keep what TorchServe
 forgets: ``url`` where it is more than the archive's file name, ``handler`` where the registration named one,
-``batchPolicy``, ``splitInstances``, and ``batcher`` with ``timeout`` for registrations in KServe's words.
+``batchPolicy``, ``splitInstances``, those of ``autoscale``, and ``batcher`` with ``timeout`` for
+registrations in KServe's words.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 120  # seconds, where TorchServe's older snapshots have none
 _FETCHED = ("http", "https")
+# Field and option; kept where they were asked for by hand.
+AUTOSCALING = {
+    "autoscale": "autoscale",
+    "autoscaleTargetWait": "autoscale_target_wait",
+    "autoscaleUpPause": "autoscale_up_pause",
+    "autoscaleDownPause": "autoscale_down_pause",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,9 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
         document["handler"] = registration.handler
     if options.sources.get("split_instances") in (REGISTER, SNAPSHOT):
         document["splitInstances"] = options.split_instances
+    for field, option in AUTOSCALING.items():
+        if options.sources.get(option) in (REGISTER, SNAPSHOT):
+            document[field] = getattr(options, option)
     if registration.has_batcher:
         document["batcher"] = True
         document["timeout"] = registration.timeout
@@ -123,6 +134,10 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
             batch_policy=fields.text("batchPolicy"),
             split_instances=fields.text("splitInstances"),
             timeout=fields.number("timeout"),
+            autoscale=fields.flag("autoscale") if "autoscale" in settings else None,
+            autoscale_target_wait=fields.number("autoscaleTargetWait"),
+            autoscale_up_pause=fields.number("autoscaleUpPause"),
+            autoscale_down_pause=fields.number("autoscaleDownPause"),
             batch_size=None if batcher else batch_size,
             max_batch_delay=None if batcher else delay,
             max_batch_size=batch_size if batcher else None,

@@ -40,8 +40,11 @@ async def locate(
     *,
     limits: DownloadLimits | None = None,
     network: Network | None = None,
+    beside: Path | None = None,
 ) -> Located:
     """Find or fetch what ``url`` names; checks come in the order of reference 5.2.
+
+    ``beside`` is the downloaded file of a model that is to be replaced: its name is not taken, and it stays.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -56,10 +59,12 @@ async def locate(
         case "http" | "https":
             await load_client()
             policy.check(url)
-            path = await download(url, _needed(store), policy, progress, limits=limits, network=network)
+            path = await download(
+                url, _needed(store), policy, progress, limits=limits, network=network, beside=beside
+            )
             return Located(url, path, downloaded=path)
         case "file":
-            return await _from_file_url(url, store, policy, progress, limits)
+            return await _from_file_url(url, store, policy, progress, limits, beside=beside)
         case "torchvision":
             return await asyncio.to_thread(_from_torchvision, url, store, workdir)
         case _:
@@ -67,7 +72,13 @@ async def locate(
 
 
 async def _from_file_url(
-    url: str, store: Path | None, policy: UrlPolicy, progress: Progress | None, limits: DownloadLimits | None
+    url: str,
+    store: Path | None,
+    policy: UrlPolicy,
+    progress: Progress | None,
+    limits: DownloadLimits | None,
+    *,
+    beside: Path | None = None,
 ) -> Located:
     """What lies in the store is used as it is; other files are copied, other directories used in place."""
     path = _path_of(url)
@@ -80,7 +91,7 @@ async def _from_file_url(
         raise _not_found(url)
     if await asyncio.to_thread(resolved.is_dir):
         return Located(url, resolved)
-    copied = await copy_file(url, resolved, _needed(store), progress, limits=limits)
+    copied = await copy_file(url, resolved, _needed(store), progress, limits=limits, beside=beside)
     return Located(url, copied, downloaded=copied)
 
 

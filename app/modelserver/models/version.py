@@ -10,6 +10,7 @@ from modelserver.models.options import Registration
 if TYPE_CHECKING:
     from modelserver.models.archive import ModelArchive
     from modelserver.models.options import ModelOptions
+    from modelserver.models.replacement import Replacement
     from modelserver.telemetry.metrics import ModelMetrics
     from modelserver.wire.messages import SequenceHeaders
     from modelserver.workers.pool import Pool
@@ -21,7 +22,7 @@ class ModelVersion:
     ``registration`` are the parameters that it came with.
 
     ``sequence_headers``: its requests belong to sequences, which these headers name. ``envelope`` is the name
-    of the one that its handler is in, if any.
+    of the one that its handler is in, if any. ``replacement``: what is to take its place, or could not.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ModelVersion:
     sequence_headers: SequenceHeaders | None = None
     envelope: str = ""
     registration: Registration = field(default_factory=Registration)
+    replacement: Replacement | None = None
 
     @property
     def batches(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
+from modelserver.settings.payload_checks import check_payload_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,7 @@ def check(settings: Settings) -> None:
     _check_keystore(settings)
     _check_key_pair(settings)
     _check_shared_addresses(settings)
+    check_payload_log(settings)
 
 
 def jks_advice(keystore: Path | None) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from modelserver.settings.keys import KEYS, NOT_YET, Key
+from modelserver.settings.keys import KEYS, NOT_YET, TORCHSERVE, Key
 
 _HEADER = """\
 # Settings of modelserver, found as ./config.properties, --ts-config FILE or TS_CONFIG_FILE.
 # Every line is a comment: take the '#' off a key to set it. What stands there is the default.
 #
 # With enable_envvars_config=true a variable TS_<KEY> overrides the key; flags override this file.
+# Variables named MODELSERVER_<...> are read always; docs/configuration.md has them.
 # $$NAME$$ inside a value is replaced by the environment variable NAME.
 """
 
@@ -34,6 +35,8 @@ def _entry(key: Key) -> str:
 
 def _note(key: Key) -> str:
     notes = [key.allowed]
+    if key.torchserve is not None:
+        notes.append(f"with compat_defaults={TORCHSERVE}: {key.torchserve}")
     if key.name in NOT_YET:
         notes.append("no effect yet")
     elif key.category == "N":

@@ -8,6 +8,9 @@ from typing import Literal
 
 Category = Literal["C", "N", "D"]
 
+# Of a whole number that counts instances or measures time: as model-config.yaml has it.
+LARGEST = 2**31 - 1
+
 
 class Kind(Enum):
     """What the text of a value is read as; the value says it in words."""
@@ -34,8 +37,9 @@ class Key:
     """One setting.
 
     ``default`` is written as in the file, empty where nothing is set. ``category`` is C (core), N (of
-    TorchServe's Java server only) or D (of particular devices). ``variable`` is given where it is not ``TS_``
-    and the name in capitals, and None where no environment variable sets the key.
+    TorchServe's Java server or its workflows only) or D (of particular devices). ``variable`` is given where
+    it is not ``TS_`` and the name in capitals, and None where no environment variable sets the key.
+    ``torchserve`` is the default under ``compat_defaults=torchserve``, None where it is the same.
     """
 
     group: str
@@ -50,11 +54,23 @@ class Key:
     maximum: int | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    torchserve: str | None = None
 
     @property
     def env(self) -> str | None:
-        """The environment variable that sets it where the file has ``enable_envvars_config=true``."""
+        """The environment variable that sets it: where the file has ``enable_envvars_config=true``, or where
+        it :attr:`is_ours`, always.
+        """
         return f"TS_{self.name.upper()}" if self.variable == "" else self.variable
+
+    @property
+    def is_ours(self) -> bool:
+        """Its variable, which TorchServe does not know, is always read."""
+        return (self.env or "").startswith("MODELSERVER_")
+
+    def default_of(self, defaults: str | None) -> str:
+        """Its default in one of the two sets (``compat_defaults``)."""
+        return self.torchserve if defaults == TORCHSERVE and self.torchserve is not None else self.default
 
     @property
     def allowed(self) -> str:
@@ -68,14 +84,20 @@ class Key:
         return str(self.kind.value)
 
 
+OWN = "modelserver"
+TORCHSERVE = "torchserve"
+"""The two sets of defaults."""
+
 ADDRESSES = "Addresses"
 MODELS = "Models and stores"
 BATCHING = "Batching, queues and workers"
+BATCHER = "KServe's batcher"
 LIMITS = "Timeouts and sizes"
 REQUESTS = "Requests and handlers"
 ACCESS = "Access"
 METRICS = "Metrics"
 LOGS = "Logs"
+PAYLOADS = "Payload log"
 TLS = "TLS"
 GRPC = "gRPC"
 ENVIRONMENT = "Environment"
@@ -119,7 +141,8 @@ _MODEL_KEYS = (
         "workflow_store",
         Kind.DIRECTORY,
         "",
-        "The folder of workflow archives; the model store unless given.",
+        "The folder of workflow archives, for workflows, of which there are none.",
+        category="N",
         flag="--workflow-store",
     ),
     Key(
@@ -178,6 +201,7 @@ _BATCHING_KEYS = (
         "",
         "When a batch goes, for models that do not say; empty: window where a delay is given, else adaptive.",
         choices=("adaptive", "greedy", "window"),
+        torchserve="window",
     ),
     Key(
         BATCHING,
@@ -186,6 +210,7 @@ _BATCHING_KEYS = (
         "auto",
         "Split V1 and V2 bodies into instances for custom handlers too.",
         choices=("auto", "true", "false"),
+        torchserve="false",
     ),
     Key(
         BATCHING,
@@ -193,6 +218,7 @@ _BATCHING_KEYS = (
         Kind.BOOLEAN,
         "true",
         "Run a failed batch again in parts, so that only the guilty request fails.",
+        torchserve="false",
     ),
     Key(
         BATCHING,
@@ -220,6 +246,40 @@ _BATCHING_KEYS = (
     ),
     Key(
         BATCHING,
+        "autoscale",
+        Kind.BOOLEAN,
+        "false",
+        "Start and end workers by load, between a model's minWorkers and maxWorkers.",
+    ),
+    Key(
+        BATCHING,
+        "autoscale_target_wait",
+        Kind.INTEGER,
+        "100",
+        "Milliseconds that requests may wait for a worker before there are more, with autoscale.",
+        minimum=1,
+        maximum=LARGEST,
+    ),
+    Key(
+        BATCHING,
+        "autoscale_up_pause",
+        Kind.INTEGER,
+        "2000",
+        "Milliseconds that this must have lasted, with autoscale.",
+        minimum=100,
+        maximum=LARGEST,
+    ),
+    Key(
+        BATCHING,
+        "autoscale_down_pause",
+        Kind.INTEGER,
+        "60000",
+        "Milliseconds that fewer workers must have been enough before there are fewer, with autoscale.",
+        minimum=100,
+        maximum=LARGEST,
+    ),
+    Key(
+        BATCHING,
         "initial_worker_port",
         Kind.INTEGER,
         "9000",
@@ -233,6 +293,51 @@ _BATCHING_KEYS = (
         "auto",
         "auto: fork workers from a process that has imported torch, where that is safe; spawn: never.",
         choices=("auto", "spawn"),
+    ),
+)
+
+_BATCHER_KEYS = (
+    Key(
+        BATCHER,
+        "enable_batcher",
+        Kind.BOOLEAN,
+        "false",
+        "Gather requests for every model as KServe's batcher does, unless it says otherwise itself.",
+        variable="MODELSERVER_ENABLE_BATCHER",
+        flag="--enable-batcher",
+    ),
+    Key(
+        BATCHER,
+        "batcher_max_batch_size",
+        Kind.INTEGER,
+        "32",
+        "Instances in a batch, with enable_batcher.",
+        variable="MODELSERVER_MAX_BATCHSIZE",
+        flag="--max-batchsize",
+        minimum=1,
+        maximum=LARGEST,
+    ),
+    Key(
+        BATCHER,
+        "batcher_max_latency",
+        Kind.INTEGER,
+        "500",
+        "Milliseconds that the first instance of a batch waits for others, with enable_batcher.",
+        variable="MODELSERVER_MAX_LATENCY",
+        flag="--max-latency",
+        minimum=1,
+        maximum=LARGEST,
+    ),
+    Key(
+        BATCHER,
+        "batcher_timeout",
+        Kind.INTEGER,
+        "60",
+        "Seconds until a request is answered 504, with enable_batcher.",
+        variable="MODELSERVER_BATCHER_TIMEOUT",
+        flag="--batcher-timeout",
+        minimum=1,
+        maximum=LARGEST,
     ),
 )
 
@@ -330,9 +435,11 @@ _REQUEST_KEYS = (
         REQUESTS,
         "ts_open_inference_protocol",
         Kind.BOOLEAN,
-        "false",
-        "TorchServe's switch for the Open Inference Protocol; TS_OPEN_INFERENCE_PROTOCOL=oip is always read.",
+        "true",
+        "Serve the Open Inference Protocol's health and metadata, and its gRPC service; "
+        "TS_OPEN_INFERENCE_PROTOCOL=oip is always read.",
         variable="TS_OPEN_INFERENCE_PROTOCOL",
+        torchserve="false",
     ),
     Key(
         REQUESTS,
@@ -376,6 +483,7 @@ _ACCESS_KEYS = (
         "auto",
         "When tokens are asked for; auto: if an address is not loopback, or tokens are given.",
         choices=("auto", "always"),
+        torchserve="always",
     ),
     Key(
         ACCESS,
@@ -392,6 +500,7 @@ _ACCESS_KEYS = (
         "Minutes that a token made by the server is good for; empty or 0: until the server ends.",
         variable="TS_TOKEN_EXPIRATION_TIME_MIN",
         minimum=0,
+        torchserve="60",
     ),
     Key(
         ACCESS,
@@ -399,6 +508,7 @@ _ACCESS_KEYS = (
         Kind.BOOLEAN,
         "false",
         "Ask for the inference token at /ping too, as TorchServe does.",
+        torchserve="true",
     ),
     Key(
         ACCESS,
@@ -407,6 +517,7 @@ _ACCESS_KEYS = (
         "true",
         "Allow models to be registered and unregistered over the API.",
         flag="--enable-model-api",
+        torchserve="false",
     ),
     Key(
         ACCESS,
@@ -440,6 +551,7 @@ _METRIC_KEYS = (
         "prometheus",
         "Where metrics go.",
         choices=("log", "prometheus", "legacy"),
+        torchserve="log",
     ),
     Key(
         METRICS,
@@ -489,6 +601,138 @@ _LOG_KEYS = (
         "text",
         "How the lines of the log files and of the console are written.",
         choices=("text", "json"),
+    ),
+    Key(
+        LOGS,
+        "async_logging",
+        Kind.BOOLEAN,
+        "false",
+        "Let a thread of its own write the logs, so that a slow disk does not hold requests up.",
+    ),
+)
+
+_PAYLOAD_KEYS = (
+    Key(
+        PAYLOADS,
+        "payload_log_url",
+        Kind.TEXT,
+        "",
+        "Where requests and answers are sent as CloudEvents, http or https; empty: nowhere.",
+        variable="MODELSERVER_LOG_URL",
+        flag="--log-url",
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_mode",
+        Kind.CHOICE,
+        "all",
+        "Which of them are sent.",
+        variable="MODELSERVER_LOG_MODE",
+        flag="--log-mode",
+        choices=("all", "request", "response"),
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_source",
+        Kind.TEXT,
+        "",
+        "The source that events name; the host's (the pod's) name unless given.",
+        variable="MODELSERVER_SOURCE_URI",
+        flag="--source-uri",
+    ),
+    *(
+        Key(
+            PAYLOADS,
+            f"payload_log_{name}",
+            Kind.TEXT,
+            "",
+            f"The {meaning} that events name.",
+            variable=f"MODELSERVER_{name.upper()}",
+            flag=f"--{name.replace('_', '-')}",
+        )
+        for name, meaning in (
+            ("inference_service", "InferenceService"),
+            ("namespace", "namespace"),
+            ("endpoint", "endpoint"),
+            ("component", "component (predictor, transformer or explainer)"),
+        )
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_headers",
+        Kind.TEXT,
+        "",
+        "Request headers whose values events tell, separated by commas; none that hold credentials.",
+        variable="MODELSERVER_METADATA_HEADERS",
+        flag="--metadata-headers",
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_annotations",
+        Kind.TEXT,
+        "",
+        "Annotations that events tell, name=value items separated by commas.",
+        variable="MODELSERVER_METADATA_ANNOTATIONS",
+        flag="--metadata-annotations",
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_ca_file",
+        Kind.FILE,
+        "",
+        "Authorities, PEM, of an https sink; the system's unless given.",
+        variable="MODELSERVER_LOGGER_CA_CERT_FILE",
+        flag="--logger-ca-cert-file",
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_skip_verify",
+        Kind.BOOLEAN,
+        "false",
+        "Send to an https sink whoever it is.",
+        variable="MODELSERVER_LOGGER_TLS_SKIP_VERIFY",
+        flag="--logger-tls-skip-verify",
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_queue_size",
+        Kind.INTEGER,
+        "100",
+        "Events that may wait for the sink; further ones are dropped and counted.",
+        minimum=1,
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_queue_bytes",
+        Kind.INTEGER,
+        "67108864",
+        "Bytes of their bodies.",
+        minimum=1,
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_max_body",
+        Kind.INTEGER,
+        "6553500",
+        "Bytes of the largest body that is sent; larger ones are dropped and counted.",
+        minimum=0,
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_timeout",
+        Kind.NUMBER,
+        "10",
+        "Seconds to wait for the sink.",
+        minimum=0.1,
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_connections",
+        Kind.INTEGER,
+        "5",
+        "Events that are sent at the same time.",
+        minimum=1,
+        maximum=64,
     ),
 )
 
@@ -553,6 +797,15 @@ _GRPC_KEYS = (
 _ENVIRONMENT_KEYS = (
     Key(
         ENVIRONMENT,
+        "compat_defaults",
+        Kind.CHOICE,
+        OWN,
+        "Whose defaults count for what nobody sets; TS_COMPAT_DEFAULTS is always read.",
+        flag="--compat-defaults",
+        choices=(OWN, TORCHSERVE),
+    ),
+    Key(
+        ENVIRONMENT,
         "enable_envvars_config",
         Kind.BOOLEAN,
         "false",
@@ -595,7 +848,6 @@ _DEVICE_KEYS = (
 )
 
 _JAVA_KEYS = (
-    Key(JAVA, "async_logging", Kind.BOOLEAN, "false", "Asynchronous logging.", category="N"),
     Key(JAVA, "debug", Kind.BOOLEAN, "false", "Connect to a worker that runs already.", category="N"),
     Key(JAVA, "number_of_netty_threads", Kind.INTEGER, "0", "Threads of the front end.", category="N"),
     Key(JAVA, "netty_client_threads", Kind.INTEGER, "0", "Threads that talk to workers.", category="N"),
@@ -632,11 +884,13 @@ KEYS: dict[str, Key] = {
         *_ADDRESS_KEYS,
         *_MODEL_KEYS,
         *_BATCHING_KEYS,
+        *_BATCHER_KEYS,
         *_LIMIT_KEYS,
         *_REQUEST_KEYS,
         *_ACCESS_KEYS,
         *_METRIC_KEYS,
         *_LOG_KEYS,
+        *_PAYLOAD_KEYS,
         *_TLS_KEYS,
         *_GRPC_KEYS,
         *_ENVIRONMENT_KEYS,
@@ -651,11 +905,6 @@ NOT_YET = frozenset(
         "cpu_launcher_enable",
         "ipex_enable",
         "ipex_gpu_enable",
-        "ts_header_key_sequence_end",
-        "ts_header_key_sequence_id",
-        "ts_header_key_sequence_start",
-        "ts_open_inference_protocol",
-        "workflow_store",
     }
 )
 """Keys that are read and checked while what they set is not built."""

@@ -27,7 +27,19 @@ def parse(data: bytes) -> dict[str, str]:
 
     Raises ConfigError for a malformed ``\\uXXXX``.
     """
-    return dict(_split(line) for line in _logical_lines(_decode(data)))
+    return dict(_read(number, line) for number, line in _logical_lines(_decode(data)))
+
+
+def line_numbers(data: bytes) -> dict[str, int]:
+    """On which line each key stands, where it stands last; of a file that :func:`parse` reads."""
+    return {_read(number, line)[0]: number for number, line in _logical_lines(_decode(data))}
+
+
+def _read(number: int, line: str) -> tuple[str, str]:
+    try:
+        return _split(line)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (line {number})") from None
 
 
 def dump(values: Mapping[str, str]) -> str:
@@ -57,21 +69,24 @@ def _decode(data: bytes) -> str:
         return data.decode("iso-8859-1")
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines joined over their continuations, without comments and blank lines."""
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines joined over their continuations, without comments and blank lines, and where each begins."""
     parts: list[str] = []
     continued = False
-    for natural in _LINE_END.split(text):
+    begin = 0
+    for number, natural in enumerate(_LINE_END.split(text), 1):
         line = natural.lstrip(BLANKS)
         if not continued and (not line or line[0] in "#!"):
             continue
+        if not continued:
+            begin = number
         continued = _ends_with_open_backslash(line)
         parts.append(line[:-1] if continued else line)
         if not continued:
-            yield "".join(parts)
+            yield begin, "".join(parts)
             parts = []
     if any(parts):
-        yield "".join(parts)
+        yield begin, "".join(parts)
 
 
 def _ends_with_open_backslash(line: str) -> bool:

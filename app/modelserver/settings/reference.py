@@ -26,16 +26,19 @@ environment variable `NAME`.
 
 A key that is set in several places has the value of the first of these:
 
-1. its environment variable, if the file has `enable_envvars_config=true` (otherwise no variable is read)
+1. its environment variable; one that is named `TS_…` only if the file has `enable_envvars_config=true`
 2. its flag
 3. the file
-4. the default
+4. the default: the server's own, or TorchServe's with `compat_defaults=torchserve`
+   ([both sets](migrating.md#two-sets-of-defaults)). `TS_COMPAT_DEFAULTS` needs nobody's consent, and a server
+   that was started under the name `torchserve` has TorchServe's defaults unless the key says otherwise.
 
 `modelserver --start --print-settings` prints every setting and where its value came from. A value that
 is not allowed stops the start with one line that names the key, the value and what is allowed. A key
 that is not known, or has no effect here, is accepted with one warning line.
 
-How a single model batches is set at its registration or in its archive: see [Batching](batching.md).
+How a single model batches is set at its registration or in its archive: see [Batching](batching.md). What is
+sent where by the payload log: see [Payload logging](payload-logging.md).
 
 ## Keys
 """
@@ -53,6 +56,7 @@ _FURTHER = """
 | `MODELSERVER_MANAGEMENT_TOKEN` | Management tokens, likewise. |
 | `MODELSERVER_API_TOKEN` | Tokens for `/token`, likewise. |
 | `MODELSERVER_PRINT_SETTINGS` | `1` does what `--print-settings` does. |
+| `MODELSERVER_STARTED_AS` | `torchserve`, set by the [alias](migrating.md), brings TorchServe's defaults. |
 """
 
 _HEAD = "\n| key | values | default | set also by | meaning |\n|---|---|---|---|---|\n"
@@ -69,6 +73,8 @@ def reference() -> str:
 
 def _row(key: Key) -> str:
     default = f"`{_cell(key.default)}`" if key.default else ""
+    if key.torchserve is not None:
+        default = f"{default or 'none'}; TorchServe's `{key.torchserve}`"
     setters = ", ".join(f"`{name}`" for name in (key.env, key.flag) if name)
     return f"| `{key.name}` | {_cell(key.allowed)} | {default} | {setters} | {_cell(_meaning(key))} |\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from modelserver.settings.keys import KEYS, NOT_YET, Key, Kind
+from modelserver.settings.keys import BATCHER, KEYS, NOT_YET, Key, Kind
 from modelserver.settings.model_defaults import ignored_values
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def remarks(
             yield from ignored_values(text.strip() or "{}")
         if _asks_for_something(key, values[name], defaults[name]):
             yield from _without_effect(key)
+            yield from _switched_off(key, values)
 
 
 def _unknown(name: str) -> str:
@@ -43,8 +44,15 @@ def _asks_for_something(key: Key, value: object, default: object) -> bool:
     return value is not None and not (key.kind in _SWITCHES and value == default)
 
 
+def _switched_off(key: Key, values: Mapping[str, object]) -> Iterator[str]:
+    """What a key needs beside it. What names a deployment in payload events stands there in any case."""
+    if key.group == BATCHER and not values.get("enable_batcher"):
+        yield f"{key.name} has no effect without enable_batcher"
+
+
 def _without_effect(key: Key) -> Iterator[str]:
     if key.name in NOT_YET:
         yield f"{key.name} has no effect yet"
     elif key.category == "N":
-        yield f"{key.name} has no effect: it is for TorchServe's Java server only"
+        only = "workflows" if key.name == "workflow_store" else "Java server"
+        yield f"{key.name} has no effect: it is for TorchServe's {only} only"

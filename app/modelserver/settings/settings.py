@@ -10,7 +10,7 @@ from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
 from modelserver.settings.checks import check
 from modelserver.settings.dump import property_text
-from modelserver.settings.keys import KEYS, Key, Kind
+from modelserver.settings.keys import KEYS, TORCHSERVE, Key, Kind
 from modelserver.settings.remarks import remarks
 from modelserver.settings.sources import DEFAULT, Given, find_config_file, gather
 from modelserver.settings.values import ModelToLoad, convert
@@ -58,8 +58,17 @@ class Settings:
     job_queue_size: int = 100
     job_queue_bytes: int = 512 * 1024 * 1024
     default_workers_per_model: int = 0
+    autoscale: bool = False
+    autoscale_target_wait: int = 100
+    autoscale_up_pause: int = 2000
+    autoscale_down_pause: int = 60_000
     initial_worker_port: int = 9000
     worker_start: Literal["auto", "spawn"] = "auto"
+
+    enable_batcher: bool = False
+    batcher_max_batch_size: int = 32
+    batcher_max_latency: int = 500
+    batcher_timeout: int = 60
 
     default_response_timeout: int = 120
     default_startup_timeout: int = 120
@@ -75,7 +84,7 @@ class Settings:
     limit_max_image_pixels: bool = True
     blacklist_env_vars: re.Pattern[str] | None = None
     python: str | None = None
-    ts_open_inference_protocol: bool = False
+    ts_open_inference_protocol: bool = True
     ts_header_key_sequence_id: str = "ts_request_sequence_id"
     ts_header_key_sequence_start: str = "ts_request_sequence_start"
     ts_header_key_sequence_end: str = "ts_request_sequence_end"
@@ -99,6 +108,24 @@ class Settings:
     metric_time_interval: int = 60
 
     log_format: Literal["text", "json"] = "text"
+    async_logging: bool = False
+
+    payload_log_url: str | None = None
+    payload_log_mode: Literal["all", "request", "response"] = "all"
+    payload_log_source: str | None = None
+    payload_log_inference_service: str | None = None
+    payload_log_namespace: str | None = None
+    payload_log_endpoint: str | None = None
+    payload_log_component: str | None = None
+    payload_log_headers: str | None = None
+    payload_log_annotations: str | None = None
+    payload_log_ca_file: Path | None = None
+    payload_log_skip_verify: bool = False
+    payload_log_queue_size: int = 100
+    payload_log_queue_bytes: int = 64 * 1024 * 1024
+    payload_log_max_body: int = 6553500
+    payload_log_timeout: float = 10.0
+    payload_log_connections: int = 5
 
     private_key_file: Path | None = None
     certificate_file: Path | None = None
@@ -118,6 +145,7 @@ class Settings:
     grpc_management_max_connection_age_ms: int | None = None
     grpc_management_max_connection_age_grace_ms: int | None = None
 
+    compat_defaults: Literal["modelserver", "torchserve"] = "modelserver"
     enable_envvars_config: bool = False
 
     number_of_gpu: int | None = None
@@ -127,7 +155,6 @@ class Settings:
     cpu_launcher_args: str | None = None
     initial_distribution_port: int = 29500
 
-    async_logging: bool = False
     debug: bool = False
     number_of_netty_threads: int = 0
     netty_client_threads: int = 0
@@ -141,6 +168,11 @@ class Settings:
     version: str | None = None
 
     allowed_urls_given: bool = False
+
+    @property
+    def as_torchserve(self) -> bool:
+        """TorchServe's defaults count, and its rules where no key says otherwise."""
+        return self.compat_defaults == TORCHSERVE
 
     @property
     def load_all(self) -> bool:
@@ -172,7 +204,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
     config_file = find_config_file(flags, environ, cwd)
     given = gather(flags, environ, config_file)
     values = {name: _value(KEYS[name], item, cwd) for name, item in given.items() if name in KEYS}
-    settings = _compose(values)
+    settings = _compose({**_other_defaults(values.get("compat_defaults"), cwd), **values})
     try:
         check(settings)
     except ConfigError as error:
@@ -189,10 +221,16 @@ def explain(loaded: LoadedSettings) -> str:
     """A line ``key = value (source)`` per setting, secrets masked."""
     lines = [f"config file: {loaded.config_file or 'none'}"]
     lines += [
-        f"{name} = {_shown(key, getattr(loaded.settings, name))} ({loaded.sources[name]})"
+        f"{name} = {_shown(key, getattr(loaded.settings, name))} ({_source(loaded, key)})"
         for name, key in KEYS.items()
     ]
     return "\n".join(lines)
+
+
+def _source(loaded: LoadedSettings, key: Key) -> str:
+    source = loaded.sources[key.name]
+    theirs = source == DEFAULT and loaded.settings.as_torchserve and key.torchserve is not None
+    return "default of TorchServe" if theirs else source
 
 
 def _value(key: Key, given: Given, cwd: Path) -> object:
@@ -201,8 +239,16 @@ def _value(key: Key, given: Given, cwd: Path) -> object:
     except ValueError as error:
         if given.is_flag and key.kind is Kind.DIRECTORY:
             raise ConfigError(f"{key.flag} directory not found: {_one_line(given.text)}") from None
-        reason = _one_line(str(error))
+        reason = _one_line(str(error)) + (f" ({given.source}, line {given.line})" if given.line else "")
         raise ConfigError(f"Invalid configuration: {key.name}={_shown(key, given.text)}: {reason}") from None
+
+
+def _other_defaults(defaults: object, cwd: Path) -> dict[str, object]:
+    """The values of keys whose default is not that of ``Settings``."""
+    if defaults != TORCHSERVE:
+        return {}
+    theirs = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
+    return {name: convert(KEYS[name], text, cwd) for name, text in theirs.items()}
 
 
 def _compose(values: Mapping[str, object]) -> Settings:

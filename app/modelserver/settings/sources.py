@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from modelserver.errors import ConfigError
-from modelserver.settings.keys import KEYS
-from modelserver.settings.properties import parse, substitute
+from modelserver.settings.keys import KEYS, TORCHSERVE
+from modelserver.settings.properties import line_numbers, parse, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 
+STARTED_AS: Final = "MODELSERVER_STARTED_AS"
+"""The variable that holds the name which the server was started by (``modelserver.aliases``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A text and its source: a file's path, ``flag --x`` or ``environment TS_X``."""
+    """A text and its source: a file's path, ``flag --x`` or ``environment TS_X``; the line in a file."""
 
     text: str
     source: str
+    line: int = 0
 
     @property
     def is_flag(self) -> bool:
@@ -34,14 +38,20 @@ def find_config_file(flags: Mapping[str, object], environ: Mapping[str, str], cw
 
     Raises ConfigError when a named file is missing.
     """
-    named = environ.get("TS_CONFIG_FILE") or flags.get("ts_config")
-    if not named:
+    named = named_config_file(flags, environ)
+    if named is None:
         fallback = cwd / "config.properties"
         return fallback if os.path.isfile(fallback) else None
-    path = cwd / str(named)
+    path = cwd / named
     if not os.path.isfile(path):
         raise ConfigError(f"--ts-config file not found: {named}")
     return path
+
+
+def named_config_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
+    """What somebody names as the configuration file."""
+    named = environ.get("TS_CONFIG_FILE") or flags.get("ts_config")
+    return str(named) if named else None
 
 
 def gather(
@@ -53,21 +63,34 @@ def gather(
     """
     in_file = _from_file(config_file, environ) if config_file else {}
     given = {**in_file, **_from_flags(flags)}
-    if _is_true(in_file.get("enable_envvars_config")):
-        given.update(_from_environment(environ, allowed_urls=_is_true(in_file.get("use_env_allowed_urls"))))
+    every_one = _is_true(in_file.get("enable_envvars_config"))
+    allowed_urls = _is_true(in_file.get("use_env_allowed_urls"))
+    given.update(_from_environment(environ, every_one=every_one, allowed_urls=allowed_urls))
     oip = environ.get("TS_OPEN_INFERENCE_PROTOCOL")
     if oip:
         text = "true" if oip == "oip" else "false"
         given["ts_open_inference_protocol"] = Given(text, "environment TS_OPEN_INFERENCE_PROTOCOL")
-    return given
+    return given | _compat_defaults(given, environ)
+
+
+def _compat_defaults(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, Given]:
+    """Which defaults count: the variable needs no file's consent, and a name asks where nobody else does."""
+    if text := environ.get("TS_COMPAT_DEFAULTS"):
+        return {"compat_defaults": Given(text, "environment TS_COMPAT_DEFAULTS")}
+    if "compat_defaults" not in given and environ.get(STARTED_AS) == TORCHSERVE:
+        return {"compat_defaults": Given(TORCHSERVE, "started as torchserve")}
+    return {}
 
 
 def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Given]:
     try:
-        values = parse(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"Invalid configuration: {path}: cannot be read ({error.strerror})") from None
-    return {key: Given(substitute(value, environ), str(path)) for key, value in values.items()}
+    lines = line_numbers(data)
+    return {
+        key: Given(substitute(value, environ), str(path), lines[key]) for key, value in parse(data).items()
+    }
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
@@ -86,14 +109,16 @@ def _flag_text(value: object) -> str:
     return str(value)
 
 
-def _from_environment(environ: Mapping[str, str], *, allowed_urls: bool) -> dict[str, Given]:
+def _from_environment(environ: Mapping[str, str], *, every_one: bool, allowed_urls: bool) -> dict[str, Given]:
+    """The variables that are read: TorchServe's where it reads them, our own always."""
     return {
         name: Given(environ[key.env], f"environment {key.env}")
         for name, key in KEYS.items()
         if key.env is not None
         and key.env in environ
+        and (every_one or key.is_ours)
         and (name != "allowed_urls" or allowed_urls)
-        and name != "ts_open_inference_protocol"
+        and name not in {"ts_open_inference_protocol", "compat_defaults"}
     }
 
 

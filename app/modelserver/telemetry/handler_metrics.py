@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelserver.telemetry.metrics_config import HOSTNAME
+from modelserver.telemetry.metrics_config import HOSTNAME, MetricSpec
 from modelserver.telemetry.registry import (
     FAMILY_KINDS,
     AnyFamily,
@@ -23,7 +23,7 @@ from modelserver.telemetry.registry import (
 )
 
 if TYPE_CHECKING:
-    from modelserver.telemetry.metrics_config import MetricsConfig, MetricSpec
+    from modelserver.telemetry.metrics_config import MetricsConfig
 
 MAX_NAMES_PER_MODEL = 200
 MAX_SERIES_PER_MODEL = 1000
@@ -33,6 +33,7 @@ RESERVED_PREFIX = "modelserver_"
 KNOWN = ("HandlerTime", "PredictionTime")
 
 Dimensions = Sequence[tuple[str, str]]
+_KNOWN = {name: MetricSpec(name, "gauge", "ms", ("ModelName", "Level", HOSTNAME)) for name in KNOWN}
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
 _log = logging.getLogger(__name__)
@@ -41,21 +42,26 @@ _log = logging.getLogger(__name__)
 class HandlerFamilies:
     """The metrics handlers have named so far; each lives as long as a model that uses it.
 
-    ``config`` lists some that are always there; ``accepts_all``: others are taken too.
+    ``config`` lists some that are always there; ``accepts_all``: others are taken too. Without a ``config``
+    all are taken, unless ``known_only`` says that those of TorchServe's own list are the listed ones.
     """
 
     def __init__(
-        self, registry: Registry, config: MetricsConfig | None = None, *, accepts_all: bool = True
+        self,
+        registry: Registry,
+        config: MetricsConfig | None = None,
+        *,
+        accepts_all: bool = True,
+        known_only: bool = False,
     ) -> None:
         self._registry = registry
         self._families: dict[str, AnyFamily] = {}
-        self._listed: dict[str, MetricSpec] = {} if config is None else dict(config.model)
-        self._accepts_all = accepts_all or config is None
+        always = _KNOWN if config is None else dict(config.model)
+        open_to_all = config is None and not known_only
+        self._listed: dict[str, MetricSpec] = {} if open_to_all else always
+        self._accepts_all = accepts_all or open_to_all
         self._warned: set[str] = set()
-        if config is None:
-            for name in KNOWN:
-                self._make(name, "ms", "gauge", ("ModelName", "Level", HOSTNAME))
-        for spec in self._listed.values():
+        for spec in always.values():
             self._make(spec.name, spec.unit, spec.kind, spec.dimensions)
         self.known = frozenset(self._families)
 
@@ -114,6 +120,7 @@ class HandlerMetrics:
         self._owned: list[tuple[AnyFamily, tuple[str, ...]]] = []
         self._names: set[str] = set()
         self._warned: set[str] = set()
+        self._closed = False
 
     def record(self, name: str, value: float, unit: str, kind: str, dimensions: Dimensions) -> None:
         """Count one emission: counters add (never less than 0), gauges take the value, histograms observe it.
@@ -133,7 +140,8 @@ class HandlerMetrics:
             child.add(value)
 
     def close(self) -> None:
-        """Forget every series of this model."""
+        """Forget every series of this model; what its workers say at their end makes no new ones."""
+        self._closed = True
         for family, values in self._owned:
             family.remove(*values)
             self._families.drop_unused(family.name)
@@ -141,6 +149,8 @@ class HandlerMetrics:
         self._children.clear()
 
     def _admit(self, key: _Key, unit: str) -> tuple[Value | Distribution, bool] | None:
+        if self._closed:
+            return None
         name, given_kind, given = key
         if len(self._children) >= MAX_SERIES_PER_MODEL:
             self._warn("series", f"more than {MAX_SERIES_PER_MODEL} series of handler metrics")

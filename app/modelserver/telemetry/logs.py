@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from modelserver.errors import ConfigError
+from modelserver.telemetry.background_log import InBackground, LogWriter
 from modelserver.telemetry.metric_log import MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER
 from modelserver.telemetry.text import indented_lines, one_line, shortened
 
@@ -182,9 +183,12 @@ class Logs:
     metrics_directory: Path
     stamped: bool
     handlers: tuple[tuple[logging.Logger, logging.Handler], ...] = ()
+    writer: LogWriter | None = None
 
     def close(self) -> None:
         """Take the handlers away again and close the files."""
+        if self.writer is not None:
+            self.writer.close()
         for logger, handler in self.handlers:
             logger.removeHandler(handler)
             handler.close()
@@ -224,14 +228,15 @@ def setup_logging(
     access_console: bool | None = None,
     log_config: Path | None = None,
     as_json: bool = False,
+    in_background: bool = False,
 ) -> Logs:
     """Send every logger to its file and, with ``console``, to standard output.
 
     ``access_console`` (by default as ``console``) decides for access lines alone. With ``as_json`` each line
-    is a JSON object. A ``log_config`` of
-    Python's logging (.json, .yaml, .ini) replaces all of this; log4j files are accepted with one warning and
-    change nothing. A directory that cannot be written leaves the console. Call it once and close the result
-    at the end. Raises ConfigError for a bad ``log_config``.
+    is a JSON object; with ``in_background`` a thread of its own writes them. A ``log_config`` of Python's
+    logging (.json, .yaml, .ini) replaces all of this; log4j files are accepted with one warning and change
+    nothing. A directory that cannot be written leaves the console. Call it once and close the result at the
+    end. Raises ConfigError for a bad ``log_config``.
     """
     metrics_dir = metrics_dir or log_dir
     is_log4j = log_config is not None and log_config.suffix.lower() in _LOG4J
@@ -240,17 +245,18 @@ def setup_logging(
         return Logs(log_dir, metrics_dir, stamped=False)
     attached: list[tuple[logging.Logger, logging.Handler]] = []
     problems: list[str] = []
+    writer = LogWriter() if in_background else None
     for text_sink in _SINKS:
         sink = replace(text_sink, formatter=JsonFormatter) if as_json else text_sink
         directory = metrics_dir if sink.logger in _METRICS else log_dir
         shows = console if access_console is None or sink.logger != ACCESS_LOGGER else access_console
-        attached += _attach(sink, directory, console=shows, problems=problems)
+        attached += _attach(sink, directory, console=shows, problems=problems, writer=writer)
     logging.getLogger(SERVER_LOGGER).setLevel(logging.INFO)
     for problem in problems:
         _log.warning("Logging to the console only: %s", problem)
     if is_log4j:
         _log.warning("log4j configurations are not read, the default logging stays: %s", log_config)
-    return Logs(log_dir, metrics_dir, stamped=not as_json, handlers=tuple(attached))
+    return Logs(log_dir, metrics_dir, stamped=not as_json, handlers=tuple(attached), writer=writer)
 
 
 def log_level() -> str:
@@ -272,7 +278,7 @@ def _number_of(name: str) -> int:
 
 
 def _attach(
-    sink: _Sink, directory: Path, *, console: bool, problems: list[str]
+    sink: _Sink, directory: Path, *, console: bool, problems: list[str], writer: LogWriter | None
 ) -> list[tuple[logging.Logger, logging.Handler]]:
     logger = logging.getLogger(sink.logger)
     handlers: list[logging.Handler] = []
@@ -283,6 +289,8 @@ def _attach(
         problems.append(str(error))
     if console or not handlers:
         handlers.append(Console(sink.formatter()))
+    if writer is not None:
+        handlers = [InBackground(handler, writer) for handler in handlers]
     for handler in handlers:
         logger.addHandler(handler)
     if sink.logger != _ROOT.logger:

@@ -22,6 +22,7 @@ from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_mod
 from modelserver.telemetry.registry import (
     FAMILY_KINDS,
     SECONDS_BOUNDS,
+    AddedFamily,
     Child,
     Counter,
     Distribution,
@@ -112,10 +113,13 @@ class _Families:
         self.queue_instances = self._gauge("queue_instances", "Instances waiting in the queue.")
         self.in_flight = self._gauge("batches_in_flight", "Batches handed to workers and not yet answered.")
         self.workers = self._gauge("workers", "Workers by state.", "state")
+        self.workers_wished = self._gauge("workers_wished", "Workers that autoscaling wishes for.")
 
     def _outcomes(self) -> None:
         self.dispatch = self._counter("dispatch_total", "Batches sent, by what made them go.", "reason")
         self.rejected = self._counter("rejected_total", "Requests refused before queueing.", "reason")
+        changes = "Changes of the number of workers by autoscaling."
+        self.scalings = self._counter("scalings_total", changes, "direction", "reason")
         self.cancelled = self._counter("cancelled_total", "Requests whose client went away.")
         self.expired = self._counter("expired_total", "Requests whose deadline passed.")
         self.split = self._counter("split_requests_total", "Requests spread over several batches.")
@@ -207,6 +211,8 @@ class ModelMetrics:
         self._worker_times: OrderedDict[str, None] = OrderedDict()
         self._rejected: dict[str, Value] = {}
         self._workers: dict[str, Value] = {}
+        self._wished: Value | None = None
+        self._scalings: dict[tuple[str, str], Value] = {}
         self._torchserve_series()
         self._batch_series()
         self._outcome_series()
@@ -307,6 +313,23 @@ class ModelMetrics:
         self._worker_times.pop(worker_name, None)
         self._families.worker_load_time.remove(worker_name, "Host", self._hostname)
 
+    def scaled(self, direction: str, reason: str) -> None:
+        """Autoscaling changed the number of workers, ``up`` or ``down``; ``reason`` is one of few words."""
+        series = self._scalings.get((direction, reason))
+        if series is None:
+            series = self._scalings[direction, reason] = self._own(self._families.scalings, direction, reason)
+        series.add(1.0)
+
+    def wished(self, workers: int | None) -> None:
+        """How many workers autoscaling wishes for; None: it is off, and nothing is shown."""
+        if workers is None:
+            self._families.workers_wished.remove(self.name, self.version)
+            self._wished = None
+            return
+        if self._wished is None:
+            self._wished = self._own(self._families.workers_wished)
+        self._wished.set(workers)
+
     def model_metric(  # noqa: PLR0917 -- the order of a Measurement
         self, name: str, value: float, unit: str, kind: str, dimensions: Dimensions, request_id: str = ""
     ) -> None:
@@ -391,7 +414,8 @@ class ServerMetrics:
 
     ``mode`` is TorchServe's `metrics_mode`: prometheus shows everything, log writes TorchServe's metrics to
     the logs and shows nothing, legacy shows the three `ts_` counters and logs the rest. ``config`` lists the
-    metrics there are (reference 15.4); with ``auto_detect`` handlers may add others.
+    metrics there are (reference 15.4); with ``auto_detect`` handlers may add others. ``known_only``: not even
+    without a ``config``, as TorchServe's own list counts there.
     """
 
     def __init__(
@@ -402,12 +426,15 @@ class ServerMetrics:
         trailing_comma: bool = False,
         config: MetricsConfig | None = None,
         auto_detect: bool = False,
+        known_only: bool = False,
     ) -> None:
         self.hostname = hostname or host_name()
         self._mode = mode
         self._registry = Registry(trailing_comma=trailing_comma)
         self._families = _Families(self._registry, mode, config)
-        self._handler_families = HandlerFamilies(self._registry, config, accepts_all=auto_detect)
+        self._handler_families = HandlerFamilies(
+            self._registry, config, accepts_all=auto_detect, known_only=known_only
+        )
         self._handler_metrics: dict[str, HandlerMetrics] = {}
         self._models: dict[str, dict[str, ModelMetrics]] = {}
         self._callbacks: list[Callable[[], None]] = []
@@ -454,6 +481,10 @@ class ServerMetrics:
             f = self._families
             for family in (f.requests, f.latency, f.queue_latency):
                 family.remove(name, _DEFAULT_VERSION, self.hostname)
+
+    def add(self, family: AddedFamily) -> AddedFamily:
+        """Shows a metric of somebody else's among these. Raises ValueError for a name that is taken."""
+        return self._registry.add(family)
 
     def on_render(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` before each rendering, to set gauges; one that raises is logged and skipped."""

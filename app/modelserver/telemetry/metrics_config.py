@@ -10,6 +10,7 @@ metrics, a file that cannot be read or understood stops the start.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 KINDS = ("counter", "gauge", "histogram")
 HOSTNAME = "Hostname"
+# The parts of a place such as ts_metrics.gauge[0].unit.
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,40 @@ def load_metrics_config(path: Path) -> MetricsConfig:
 
 
 def parse_metrics_config(text: str) -> MetricsConfig:
-    """The metrics of a file's text. Raises ConfigError that says where it is wrong (F60: no YAML tags)."""
+    """The metrics of a file's text. Raises ConfigError with line and place (F60: no YAML tags)."""
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
+    try:
+        return _listed(document)
+    except ConfigError as error:
+        raise ConfigError(f"line {_line_of(text, str(error).partition(': ')[0])}: {error}") from None
+
+
+def _listed(document: object) -> MetricsConfig:
     sections = _mapping(document, "the file")
     server = _section(sections.get("ts_metrics"), "ts_metrics")
     model = _section(sections.get("model_metrics"), "model_metrics")
     return MetricsConfig(server, {name: _with_host(spec) for name, spec in model.items()})
+
+
+def _line_of(text: str, place: str) -> int:
+    """The line of the place, or of the innermost that is there of what it is in."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = 0
+    for name, number in _STEP.findall(place):
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == name), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line, found[1]
+        elif isinstance(node, yaml.SequenceNode) and number and int(number) < len(node.value):
+            node = node.value[int(number)]
+            line = node.start_mark.line
+        else:
+            break
+    return line + 1
 
 
 def _section(value: object, place: str) -> dict[str, MetricSpec]:

@@ -9,10 +9,14 @@ import functools
 import importlib
 import logging
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
+
+from modelserver import cgroups
+from modelserver.settings.cpus import allowed_cpus, cgroup_quota
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
@@ -47,17 +51,35 @@ class SystemReading:
     gpus: tuple[GpuReading, ...] = ()
 
 
-class SystemMonitor:
-    """Reads the host again and again; CPU use is measured between one reading and the next."""
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Bytes, and the used share in percent."""
 
-    def __init__(self, *, disk: str = "/", number_of_gpu: int | None = None) -> None:
+    used: float
+    available: float
+    percent: float
+
+
+class SystemMonitor:
+    """Reads the host again and again; CPU use is measured between one reading and the next.
+
+    ``of_container``: where a control group limits memory or processors, the readings are of what it leaves,
+    as the kernel will act on these; other than TorchServe's, which are always those of the machine.
+    """
+
+    def __init__(
+        self, *, disk: str = "/", number_of_gpu: int | None = None, of_container: bool = False
+    ) -> None:
         self._disk = disk
         self._number_of_gpu = number_of_gpu
-        self._cpu_before = _cpu_seconds()
+        self._of_container = of_container
+        quota = cgroup_quota(cgroups.ROOT, cgroups.OWN) if of_container else None
+        self._quota = None if quota is None else min(quota, allowed_cpus())
+        self._cpu_before = self._seconds()
 
     def read(self) -> SystemReading:
         """A reading of now. Quick, but it may touch the disk: call it beside the event loop."""
-        memory = psutil.virtual_memory()
+        memory = self._memory()
         disk = psutil.disk_usage(self._disk)
         return SystemReading(
             cpu_percent=self._cpu_percent(),
@@ -72,9 +94,23 @@ class SystemMonitor:
 
     def _cpu_percent(self) -> float:
         busy_before, all_before = self._cpu_before
-        busy, everything = self._cpu_before = _cpu_seconds()
+        busy, everything = self._cpu_before = self._seconds()
         passed = everything - all_before
-        return round(100 * max(0.0, busy - busy_before) / passed, 1) if passed > 0 else 0.0
+        share = max(0.0, busy - busy_before) / passed if passed > 0 else 0.0
+        return round(100 * min(1.0, share), 1)
+
+    def _seconds(self) -> tuple[float, float]:
+        """Seconds of processors that were busy, and all there were."""
+        used = None if self._quota is None else cgroups.cpu_seconds()
+        return _cpu_seconds() if used is None else (used, time.monotonic() * (self._quota or 1.0))
+
+    def _memory(self) -> _Memory:
+        machine = psutil.virtual_memory()
+        group = cgroups.memory_group() if self._of_container else None
+        if group is None or not 0 < group.limit < machine.total:
+            return _Memory(machine.used, machine.available, machine.percent)
+        available = min(group.available, machine.available)
+        return _Memory(group.used, available, round(100 * group.used / group.limit, 1))
 
 
 def worker_memory(pid: int) -> int:
@@ -96,6 +132,20 @@ def read_gpus(number_of_gpu: int | None = None) -> tuple[GpuReading, ...]:
     count = gpu_count(number_of_gpu)
     readings = (_read_gpu(gpu_id, handle) for gpu_id, handle in enumerate(_visible_handles()[:count]))
     return tuple(reading for reading in readings if reading is not None)
+
+
+def gpu_memory(gpu_id: int) -> tuple[int, int, dict[int, int]] | None:
+    """Bytes of a GPU that are free, that are used, and by which processes; None where it cannot be read."""
+    nvml, handles = _nvml(), _visible_handles()
+    if nvml is None or not 0 <= gpu_id < len(handles):
+        return None
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handles[gpu_id])
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handles[gpu_id])
+    except nvml.NVMLError as error:
+        _log.debug("The memory of GPU %d cannot be read: %s", gpu_id, error)
+        return None
+    return memory.free, memory.used, {p.pid: p.usedGpuMemory for p in processes if p.usedGpuMemory}
 
 
 def gpu_usage(gpu_id: int | None) -> str:

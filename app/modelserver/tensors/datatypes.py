@@ -181,12 +181,12 @@ def from_json(datatype: str, raw: bytes | msgspec.Raw) -> list[Any]:
     """The elements of a JSON list, flat or nested, in row-major order; strings for BYTES.
 
     Raises:
-        TensorError: no list, or elements of another type.
+        TensorError: no list, or elements of another type, or text that is no UTF-8.
     """
     kind = str if datatype == BYTES else DATATYPES[datatype].json_type
     try:
         values: list[Any] = _flat_decoders[kind](raw)
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _from_nested(datatype, kind, raw)
     return values
 
@@ -194,7 +194,7 @@ def from_json(datatype: str, raw: bytes | msgspec.Raw) -> list[Any]:
 def _from_nested(datatype: str, kind: type, raw: bytes | msgspec.Raw) -> list[Any]:
     try:
         data = _decode_any(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TensorError(f"its data is no JSON: {error}") from error
     if not isinstance(data, list):
         raise TensorError("its data is no list")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.errors import BadRequest, InternalError
+from modelserver.errors import BadRequest
 from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
 from modelserver.tensors.tensor import (
     VARIABLE,
@@ -28,6 +28,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 _BINARY_SIZE = "binary_data_size"
 _BINARY_OUTPUT = "binary_data_output"
 _BINARY = "binary_data"
+_NULL = msgspec.Raw(b"null")
 
 
 class _Input(msgspec.Struct):
@@ -183,8 +184,13 @@ def _inputs(inputs: list[_Input], binary: memoryview) -> list[Tensor]:
     return tensors
 
 
+def _has_data(each: _Input) -> bool:
+    """Whether there is any: KServe's client sends null beside a size of 0."""
+    return bool(each.data) and each.data != _NULL
+
+
 def _from_json(each: _Input) -> memoryview:
-    if not each.data:
+    if not _has_data(each):
         raise BadRequest(f"input '{each.name}': 'data' is missing, and so is {_BINARY_SIZE}")
     try:
         values = from_json(each.datatype, each.data)
@@ -196,7 +202,7 @@ def _from_json(each: _Input) -> memoryview:
 
 
 def _slice(each: _Input, size: object, binary: memoryview) -> memoryview:
-    if each.data:
+    if _has_data(each):
         raise BadRequest(f"input '{each.name}' has both 'data' and {_BINARY_SIZE}")
     if type(size) is not int or size < 0:
         raise BadRequest(f"input '{each.name}': {_BINARY_SIZE} is {size!r}, a number of bytes is needed")
@@ -255,7 +261,7 @@ def encode_response(
     ``parameters`` are those of the response. Keys without a value are left out rather than null.
 
     Raises:
-        InternalError: BYTES that are no text are asked for as JSON.
+        BadRequest: BYTES that are no text are asked for as JSON; names the output.
     """
     tensors: list[dict[str, Any]] = []
     binary: list[bytes | memoryview] = []
@@ -328,7 +334,7 @@ def _to_json(output: Output) -> bytes:
         try:
             values = [value.decode() for value in values]
         except UnicodeDecodeError as error:
-            raise InternalError(
+            raise BadRequest(
                 f"output '{output.name}' has bytes that are no text: ask for it with {_BINARY}: true"
             ) from error
     return _encode(values)

@@ -114,6 +114,19 @@ def cut(request: InferRequest) -> tuple[bytes, bool, list[Buffer]]:
     return _encode(form), whole, rows
 
 
+def is_plain(request: InferRequest) -> bool:
+    """Whether each row is one element of BYTES of which nothing more is said.
+
+    Then it is to a handler what the body of a prediction or an instance of V1 is, and may share their batches
+    (design 5: all protocols feed the same queue).
+    """
+    (first, *others) = request.inputs
+    if others or first.datatype != BYTES or not first.shape or not first.shape[0]:
+        return False
+    said = request.parameters or first.parameters or request.outputs is not None
+    return not said and elements(first.trailing) == 1
+
+
 def _joined(pieces: Sequence[Buffer]) -> Buffer:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

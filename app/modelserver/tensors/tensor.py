@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # More elements than any body can have.
 _MOST_ELEMENTS = 1 << 40
 _MOST_EMPTY = 1 << 20
-_MOST_DIMENSIONS = 64
+# numpy 1 has arrays of 32, and the rows are one more where a request stays whole.
+_MOST_DIMENSIONS = 31
 
 
 VARIABLE = -1

@@ -48,6 +48,23 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
     return context
 
 
+def renew(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """Shows the certificate to connections from now on, and holds their clients to its authorities.
+
+    ``context`` stays the one that servers were given. Nothing is changed in it: of keys of two kinds it would
+    keep both. Whether clients must have a certificate stays as it was.
+
+    Raises:
+        OSError, ValueError: the certificate cannot be used; all is as before.
+    """
+    fresh = server_context(certificate)
+
+    def switch(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = fresh
+
+    context.sni_callback = switch
+
+
 def tls_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:
     """What uvloop's servers are told beside the context; nothing where there is none."""
     if context is None:

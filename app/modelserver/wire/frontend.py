@@ -210,6 +210,12 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=32):
     tokens: tuple[tuple[str, bytes, float | None], ...]
 
 
+class Certified(msgspec.Struct, frozen=True, array_like=True, tag=33):
+    """Server: connections from now on are shown this certificate; as ``tls`` in :class:`Setup`."""
+
+    tls: tuple[bytes, bytes, bytes]
+
+
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag=40):
     """Either: the body of the next message is not in the frame but at ``place`` of the shared memory."""
 
@@ -218,7 +224,21 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=40):
 
 FromFrontend: TypeAlias = Stored | Ready | Ask | Gone | Call | Piece | Refused | Told | Closed | Taken
 ToFrontend: TypeAlias = (
-    Stored | Setup | Open | Reply | Begin | Part | End | More | Head | Content | Done | Close | Hurry | Tokens
+    Stored
+    | Setup
+    | Open
+    | Reply
+    | Begin
+    | Part
+    | End
+    | More
+    | Head
+    | Content
+    | Done
+    | Close
+    | Hurry
+    | Tokens
+    | Certified
 )
 
 Message: TypeAlias = FromFrontend | ToFrontend

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop
 from modelserver.worker.failures import print_failure
-from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.service import check_contract, describe_failure, rejection
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
 from modelserver_handlers.streaming import ClientsGone
@@ -95,7 +94,7 @@ class AsyncCalls:
         self._ids.add(name)
         state.request_ids = {0: name}
         context = service.context._ms_of_request(state)
-        metrics = HandlerMetrics(service.context.model_name)
+        metrics = service.metrics_of_call()
         metrics.request_ids = state.request_ids or {}
         context.metrics = metrics
         work.calls = 1

@@ -25,7 +25,8 @@ def print_failure(error: BaseException) -> None:
 
 def explain_failure(error: BaseException, model_dir: Path) -> str:
     """What went wrong and, where it was in the archive's own code, at which line; a long text is cut."""
-    text = _in_short(type(error).__name__, _said(error))
+    said = _said(error)
+    text = in_short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
     if isinstance(error, SyntaxError):
         return text
     frames = traceback.extract_tb(error.__traceback__)
@@ -43,8 +44,9 @@ def _said(error: BaseException) -> str:
         return ""
 
 
-def _in_short(name: str, said: str) -> str:
-    text = sendable(f"{name}: {said}" if said else name)
+def in_short(said: str) -> str:
+    """What an exception says, in a form that can be sent; of a long text the beginning and its length."""
+    text = sendable(said)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from copy import copy
 from typing import TYPE_CHECKING
 
 from modelserver.wire.messages import Measurement, sendable
 from modelserver_handlers.metrics.cache import MetricsCache, MetricsCacheYamlImpl
+from modelserver_handlers.metrics.emission import long_unit
 from modelserver_handlers.metrics.errors import MetricsCacheKeyError
 from modelserver_handlers.metrics.values import MetricTypes
 
 if TYPE_CHECKING:
+    from modelserver_handlers.metrics.caching import CachingMetric
     from modelserver_handlers.metrics.emission import Emission
 
 METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
@@ -22,12 +25,17 @@ _DECLARED = ("HandlerTime", "PredictionTime")
 
 
 class HandlerMetrics(MetricsCache):
-    """Collects what a handler measures; the runtime sends it along with the batch's answers."""
+    """Collects what a handler measures; the runtime sends it along with the batch's answers.
 
-    def __init__(self, model_name: str) -> None:
+    One of several calls at a time has one of its own, which finds what ``known`` has.
+    """
+
+    def __init__(self, model_name: str, known: HandlerMetrics | None = None) -> None:
         super().__init__(model_name, self.receive)
         self._collected: list[Measurement] = []
-        self.initialize_cache()
+        self._known = known
+        if known is None:
+            self.initialize_cache()
 
     def initialize_cache(self) -> None:
         """Declares the metrics that each model has, and those of the server's ``metrics_config``."""
@@ -35,6 +43,17 @@ class HandlerMetrics(MetricsCache):
             self.add_metric_to_cache(name, "ms", ["ModelName", "Level"], MetricTypes.GAUGE)
         if path := os.environ.get(METRICS_CONFIG):
             self._declare_listed(path)
+
+    def get_metric(self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER) -> CachingMetric:
+        """A metric that was declared or added before; MetricsCacheKeyError if there is none."""
+        try:
+            return super().get_metric(metric_name, metric_type)
+        except MetricsCacheKeyError:
+            if self._known is None:
+                raise
+        found = copy(self._known.get_metric(metric_name, metric_type)).sent_to(self.receive)
+        self.cache.setdefault(metric_type, {})[metric_name] = found
+        return found
 
     def _declare_listed(self, path: str) -> None:
         listed = MetricsCacheYamlImpl(path)
@@ -45,13 +64,13 @@ class HandlerMetrics(MetricsCache):
                 self.add_metric_to_cache(name, metric.unit, list(metric.dimension_names), kind)
 
     def receive(self, emission: Emission) -> None:
-        """Takes a value along; ValueError if it is no number."""
+        """Takes a value along, its unit by its long name as in TorchServe; ValueError if it is no number."""
         named = [(sendable(name), sendable(value)) for name, value in emission.dimensions]
         self._collected.append(
             Measurement(
                 sendable(emission.name),
                 float(emission.value),
-                sendable(emission.unit or ""),
+                sendable(emission.unit if emission.name in _DECLARED else long_unit(emission.unit)),
                 sendable(emission.kind),
                 named,
                 sendable(emission.request_id),

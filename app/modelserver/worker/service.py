@@ -28,7 +28,8 @@ from modelserver.wire.messages import (
     sendable,
 )
 from modelserver.worker.answers import Unserializable, encode_body, encode_instance
-from modelserver.worker.failures import print_failure
+from modelserver.worker.failures import in_short, print_failure
+from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.worker.streaming import CLIENT_GONE, CallStream, Outlet, exhaust, holds_generators
 from modelserver.worker.tensor_rows import UnknownOutput, decode_rows, encode_output
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from modelserver.wire.messages import ToWorker
     from modelserver.worker.loader import Entry
-    from modelserver.worker.metrics import HandlerMetrics
 
 Encoded = tuple[Answer, bytes]
 
@@ -93,11 +93,11 @@ class Work:
 
 
 class ContractBroken(Exception):
-    """The handler returned something else than one answer per instance."""
+    """The handler returned something else than one answer per instance; ``short`` are TorchServe's words."""
 
-    def __init__(self, message: str, kserve_message: str) -> None:
+    def __init__(self, short: str, message: str) -> None:
         super().__init__(message)
-        self.kserve_message = kserve_message
+        self.short = short
 
 
 class Service:
@@ -255,8 +255,7 @@ class Service:
                 again = self.state(work, part)
                 self.settle(work, part, again, partial(self.call, work.select(part), again))
             return
-        if not isinstance(error, ContractBroken) or len(indices) == 1:
-            print_failure(error)
+        print_failure(error)
         for position, index in enumerate(indices):
             work.answers[index] = rejection(state, position) or describe_failure(error, work.rows[index])
 
@@ -278,7 +277,7 @@ class Service:
             return failure(message, 400, "BadRequestException")
         except Unserializable as error:
             if row.kind == TENSORS:
-                return failure(f"Unsupported model output data type: {error}", 500)
+                return failure(in_short(f"Unsupported model output data type: {error}"), 500)
             return failure("Unsupported model output data type.", _kserve(row, 503))
         except Exception as error:  # noqa: BLE001 - encoding runs methods of user objects
             print_failure(error)
@@ -287,6 +286,10 @@ class Service:
     def collect(self) -> list[Measurement]:
         """What the handler has measured since it was asked last."""
         return self._metrics.collect() or []
+
+    def metrics_of_call(self) -> HandlerMetrics:
+        """What one of several calls at a time reports to."""
+        return HandlerMetrics(self.context.model_name, self._metrics)
 
     def encode_part(self, work: Work, index: int, part: Any, position: int, state: BatchState) -> Encoded:
         """A part of a row's answer; the first one says what the head of the answer is."""
@@ -358,9 +361,9 @@ def describe_failure(error: Exception, row: Row) -> Encoded:
     if is_out_of_memory(error):
         return failure("Out of resources", 507)
     if isinstance(error, ContractBroken):
-        return failure(error.kserve_message if row.kind in _KSERVE_KINDS else str(error), _kserve(row, 503))
+        return failure(str(error) if row.kind in _KSERVE_KINDS else error.short, _kserve(row, 503))
     if row.kind in _KSERVE_KINDS:
-        return failure(f"{type(error).__name__} : {_message(error)}", 500)
+        return failure(in_short(f"{type(error).__name__} : {_message(error)}"), 500)
     return failure("Prediction failed", 503)
 
 

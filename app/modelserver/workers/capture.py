@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from modelserver.workers.output import LineReader, OutputTail
+
+if TYPE_CHECKING:
+    from modelserver.workers.printed_metrics import Measured
 
 
 class Capture:
@@ -29,11 +33,11 @@ class Capture:
         for descriptor in self._inputs:
             os.close(descriptor)
 
-    def read(self, label: str) -> None:
-        """Begins to read what the process writes; the log names it ``label``."""
+    def read(self, label: str, measured: Measured | None = None) -> None:
+        """Begins to read what the process writes; the log names it ``label``, ``measured`` gets metrics."""
         levels = ((logging.INFO, "stdout"), (logging.WARNING, "stderr"))
         for descriptor, (level, name) in zip(self._inputs, levels, strict=True):
-            reader = LineReader(f"{label}-{name}", level, self.tail)
+            reader = LineReader(f"{label}-{name}", level, self.tail, measured)
             reader.attach(descriptor)
             self._readers.append(reader)
 

@@ -15,11 +15,13 @@ class DeviceRing:
         self.count = count
         self._next = 1
 
+    def peek(self) -> int | None:
+        """What :meth:`assign` would return."""
+        return None if self.count == 0 else self._next % self.count
+
     def assign(self) -> int | None:
         """The index for the next worker; None without devices."""
-        if self.count == 0:
-            return None
-        device = self._next % self.count
+        device = self.peek()
         self._next += 1
         return device
 
@@ -31,11 +33,13 @@ class DeviceList:
         self._devices = list(devices)
         self._next = 0
 
+    def peek(self) -> int | None:
+        """What :meth:`assign` would return."""
+        return self._devices[self._next % len(self._devices)] if self._devices else None
+
     def assign(self) -> int | None:
         """The index for the next worker; None without devices."""
-        if not self._devices:
-            return None
-        device = self._devices[self._next % len(self._devices)]
+        device = self.peek()
         self._next += 1
         return device
 

@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from modelserver.cgroups import available_memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+__all__ = ["StartGate", "available_memory", "need_of"]
 
 # Workers that load at the same time, of all models together (F57).
 MAX_LOADING = 8
@@ -28,32 +32,6 @@ def need_of(model_dir: Path) -> int:
             if path.is_file():
                 size += path.stat().st_size
     return BASE_NEED + COPIES * size
-
-
-def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes that can still be had: of the machine, or of the container if that is less."""
-    machine = _field(meminfo, "MemAvailable:") * 1024
-    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
-    if machine == 0:
-        machine = float("inf")
-    if limit is None or used is None:
-        return machine
-    # Pages of files count as used but are given back when they are needed.
-    return min(machine, limit - used + _field(cgroup / "memory.stat", "inactive_file"))
-
-
-def _field(path: Path, name: str) -> float:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in path.read_text().splitlines():
-            if line.startswith(name):
-                return float(line.split()[1])
-    return 0.0
-
-
-def _number(path: Path) -> float | None:
-    with contextlib.suppress(OSError, ValueError):
-        return float(path.read_text())
-    return None
 
 
 @dataclass(slots=True)
@@ -75,6 +53,10 @@ class StartGate:
         self._loading = 0
         self._promised = 0
         self._waiting: deque[_Waiting] = deque()
+
+    def free(self) -> float:
+        """Bytes that can be had beside those that are promised to workers which load or are to load."""
+        return self._available() - self._promised - sum(waiting.need for waiting in self._waiting)
 
     @contextlib.asynccontextmanager
     async def place(self, need: int) -> AsyncIterator[None]:

@@ -6,6 +6,12 @@ import asyncio
 import logging
 import os
 from collections import deque
+from typing import TYPE_CHECKING
+
+from modelserver.workers.printed_metrics import parse_metric
+
+if TYPE_CHECKING:
+    from modelserver.workers.printed_metrics import Measured
 
 LINE_LIMIT = 8192
 LINES_KEPT = 200
@@ -35,11 +41,13 @@ class LineReader:
 
     A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in
     a second the rest is counted instead of logged, so that user code that prints without end cannot keep the
-    server busy (F44).
+    server busy (F44). Lines that report a metric go to ``measured`` instead of the log, within the same
+    bound.
     """
 
-    def __init__(self, source: str, level: int, tail: OutputTail) -> None:
+    def __init__(self, source: str, level: int, tail: OutputTail, measured: Measured | None = None) -> None:
         self._source = source
+        self._measured = measured
         self._level = level
         self._tail = tail
         self._partial = b""
@@ -85,15 +93,15 @@ class LineReader:
         self._partial = lines.pop()[:LINE_LIMIT]
         allowed = self._allowance()
         for line in lines[:allowed]:
-            self._log(self._keep(line))
+            self._take(line)
         for line in lines[allowed:][-LINES_KEPT:]:
-            self._keep(line)
+            self._tail.add(_text(line))
         self._logged += min(len(lines), allowed)
         self._left_out += max(0, len(lines) - allowed)
 
     def _ended(self) -> None:
         if self._partial:
-            self._log(self._keep(self._partial))
+            self._take(self._partial)
         self._tell_left_out()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -111,10 +119,18 @@ class LineReader:
             self._log(f"[{self._left_out} lines were left out: more than {LINES_A_SECOND} came in a second]")
             self._left_out = 0
 
-    def _keep(self, line: bytes) -> str:
-        text = line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
-        self._tail.add(text)
-        return text
+    def _take(self, line: bytes) -> None:
+        text = _text(line)
+        metric = None if self._measured is None else parse_metric(text)
+        if metric is not None and self._measured is not None:
+            metric.tell(self._measured)
+        else:
+            self._tail.add(text)
+            self._log(text)
 
     def _log(self, text: str) -> None:
         _log.log(self._level, "%s", text, extra={"source": self._source})
+
+
+def _text(line: bytes) -> str:
+    return line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")

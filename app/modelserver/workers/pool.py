@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from modelserver.batching.request import Batch, Request
     from modelserver.batching.sequences import SequenceStatistics
     from modelserver.wire.messages import Answer, Parts, Result
+    from modelserver.workers.autoscaler import PoolScaling
     from modelserver.workers.devices import DeviceList, DeviceRing
     from modelserver.workers.process import WorkerSpec
 
@@ -74,6 +75,8 @@ class PoolMetrics(Protocol):
         request_id: str,
     ) -> None: ...
     def worker_gone(self, worker_name: str) -> None: ...
+    def scaled(self, direction: str, reason: str) -> None: ...
+    def wished(self, workers: int | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,12 @@ class Pool:
         self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._leaving: dict[Worker, asyncio.Task[None]] = {}
+        # Devices of workers that left: those that come next get them, so that devices stay evenly taken.
+        self._vacated: list[int | None] = []
+        self.autoscaling: PoolScaling | None = None
+        # The pool that has taken this one's place, and what it got from here.
+        self._successor: Pool | None = None
+        self._passed_on: set[Request] = set()
 
     def _make_queue(self, limits: PoolLimits, policy: Policy) -> BatchQueue:
         bounds = limits.batch_size, policy, limits.max_requests, limits.max_bytes
@@ -197,6 +206,11 @@ class Pool:
             ServiceUnavailable: no worker could ever take it, or the queue is full.
         """
         if self._closing or not self._has_hope():
+            if self._successor is not None:
+                # Its sender looked this pool up before the successor had its place.
+                self._successor.submit(request, asked_version)
+                self._passed_on.add(request)
+                return
             self._metrics.rejected("no_worker")
             raise ServiceUnavailable(no_worker_text(self.name, asked_version))
         queue = self.queue
@@ -220,6 +234,9 @@ class Pool:
     def cancel(self, request: Request) -> None:
         """The client is gone: what waits is taken out, what runs is told the worker; answers are dropped."""
         if request.done:
+            return
+        if self._successor is not None and request in self._passed_on:
+            self._successor.cancel(request)
             return
         self.queue.remove(request)
         request.on_done = None
@@ -428,8 +445,22 @@ class Pool:
         """Without any worker that may come back, nothing that waits will ever be served."""
         if self._has_hope():
             return
+        self._clear_queue()
+
+    def _clear_queue(self) -> None:
+        """What waits goes to the successor if there is one; what was begun, and the rest, is refused."""
         for request in self.queue.drain():
-            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+            error = ServiceUnavailable(no_worker_text(self.name))
+            if self._successor is not None and request.dispatched is None:
+                self._forget_deadline(request)
+                try:
+                    self._successor.submit(request)
+                except ServiceUnavailable as refusal:
+                    error = refusal
+                else:
+                    self._passed_on.add(request)
+                    continue
+            self._end(request, error)
 
     # -- workers
 
@@ -440,30 +471,52 @@ class Pool:
         """
         self.min_workers, self.max_workers = min_workers, max_workers if min_workers else 0
         self._drop_failed()
-        started = [self._start() for _ in range(min_workers - len(self.workers))]
-        surplus = self.workers[self.max_workers :]
-        del self.workers[self.max_workers :]
+        return self.resize(min(max(len(self.workers), min_workers), self.max_workers))
+
+    def resize(self, count: int) -> list[Worker]:
+        """As :meth:`scale`, to exactly so many; the bounds stay as they are."""
+        started = [self._start() for _ in range(count - len(self.workers))]
+        surplus = self.workers[count:]
+        del self.workers[count:]
         for worker in reversed(surplus):
             self._retire(worker)
         if not self.workers:
             self._refuse_if_hopeless()
         return started
 
+    def dismiss(self, worker: Worker) -> None:
+        """Retires this one."""
+        self.workers.remove(worker)
+        self._retire(worker)
+        self._refuse_if_hopeless()
+
     def _drop_failed(self) -> None:
         """Workers that were given up make place for new tries."""
+        self._vacated += [worker.gpu_id for worker in self.workers if worker.state is WorkerState.FAILED]
         self.workers = [worker for worker in self.workers if worker.state is not WorkerState.FAILED]
 
     def _start(self) -> Worker:
         worker_id = self._next_id()
-        load = msgspec.structs.replace(self._spec.load, gpu_id=self._devices.assign())
-        threads = max(1, self._spec.threads // max(1, self.min_workers))
+        device = self._vacated.pop() if self._vacated else self._devices.assign()
+        load = msgspec.structs.replace(self._spec.load, gpu_id=device)
+        threads = max(1, self._spec.threads // max(1, self._sharers))
         spec = replace(self._spec, load=load, threads=threads)
         worker = Worker(worker_id, f"W-{worker_id}-{self._label}", spec, self._times, self)
         self.workers.append(worker)
         worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
         return worker
 
+    def next_device(self) -> int | None:
+        """The device that the next worker will get; None without devices."""
+        return self._vacated[-1] if self._vacated else self._devices.peek()
+
+    @property
+    def _sharers(self) -> int:
+        """The workers that the cores are shared out to: all that there may be, where they come and go."""
+        return self.min_workers if self.autoscaling is None else self.max_workers
+
     def _retire(self, worker: Worker) -> None:
+        self._vacated.append(worker.gpu_id)
         task = self._loop.create_task(self._leave(worker))
         self._leaving[worker] = task
         task.add_done_callback(lambda _: self._gone(worker))
@@ -495,11 +548,27 @@ class Pool:
         done, _ = await asyncio.wait({self._quiet}, timeout=grace)
         return bool(done)
 
+    async def retire(self, successor: Pool, grace: float) -> None:
+        """Ends this pool, whose place ``successor`` has taken, without losing a request.
+
+        What waits is served here for ``grace`` seconds, what then still waits by the successor, which also
+        gets what comes late.
+        """
+        self._successor = successor
+        try:
+            await self.drain(grace)
+        except BaseException:
+            await self.close(0.0)
+            raise
+        workers = [*self.workers, *self._leaving]
+        await self.close(self._times.response)
+        for worker in workers:
+            self._metrics.worker_gone(worker.label)
+
     async def close(self, grace: float) -> None:
         """Refuses what still waits, lets what runs finish within ``grace`` seconds, ends all workers."""
         self._closing = True
-        for request in self.queue.drain():
-            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+        self._clear_queue()
         workers, self.workers = [*self.workers, *self._leaving], []
         await asyncio.gather(*(worker.stop(grace) for worker in workers))
         for handle in (self._timer, self._soon):
@@ -516,6 +585,31 @@ class Pool:
             self._quiet.set_result(None)
 
     # -- reports
+
+    @property
+    def label(self) -> str:
+        """``<model>_<version>``."""
+        return self._label
+
+    @property
+    def spec(self) -> WorkerSpec:
+        """What workers are started with."""
+        return self._spec
+
+    @property
+    def metrics(self) -> PoolMetrics:
+        """Where it is counted."""
+        return self._metrics
+
+    @property
+    def closing(self) -> bool:
+        """Whether it takes no more requests in."""
+        return self._closing
+
+    @property
+    def need(self) -> int:
+        """Bytes that loading one worker may take."""
+        return self._spec.need
 
     @property
     def healthy(self) -> bool:

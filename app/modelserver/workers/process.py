@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from modelserver.wire.messages import Load, ToServer, ToWorker
+    from modelserver.workers.printed_metrics import Measured
     from modelserver.workers.ranks import Ranks
 
 
@@ -37,7 +38,8 @@ class WorkerSpec:
     ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes. ``spawner`` forks the
     processes where it can; without one each is a new Python. ``gate`` bounds how many load at once, and
     ``need`` are the bytes that loading may take. ``concurrency``: a worker runs so many batches at the same
-    time and answers them in any order; 0: one after the other.
+    time and answers them in any order; 0: one after the other. ``measured`` takes the metrics that
+    they print. ``ipex``: whether handlers are to use Intel's extension, and on GPUs.
     """
 
     load: Load
@@ -51,6 +53,8 @@ class WorkerSpec:
     need: int = BASE_NEED
     concurrency: int = 0
     ranks: Ranks | None = None
+    measured: Measured | None = None
+    ipex: tuple[bool, bool] = (False, False)
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
         """The server's environment without what is hidden (``blacklist_env_vars``), with thread counts set.
@@ -63,6 +67,7 @@ class WorkerSpec:
             environment.setdefault(name, str(self.threads))
         environment["PYTHONUNBUFFERED"] = "1"
         environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
+        environment["TS_IPEX_ENABLE"], environment["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
         return {**environment, **self.extra_environment}
 
 
@@ -169,7 +174,7 @@ async def launch(
     finally:
         theirs.close()
         capture.close_outputs()
-    capture.read(label)
+    capture.read(label, spec.measured)
     _, channel = await asyncio.get_running_loop().create_unix_connection(
         lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=ours
     )

@@ -24,6 +24,7 @@ ABSENT_STATE = "not offered"
 
 _BATCH = "the whole batch is answered and explained, a bad row is rejected alone"
 _WIRE = "the protocol between server and worker differs"
+_INSIDE_MICRO_BATCHING = "a part of how MicroBatching works"
 _METRICS = "values go to `/metrics` with the batch's answers, not through standard output"
 
 REMARKS: dict[str, tuple[str, str]] = {
@@ -71,7 +72,7 @@ REMARKS: dict[str, tuple[str, str]] = {
     "ts.torch_handler.text_classifier.TextClassifier": (BETTER, _BATCH),
     "ts.torch_handler.text_handler.TextHandler": (
         OTHER,
-        "no torchtext; explanations are one number per word",
+        "no torchtext, a vocabulary is a mapping of words to numbers; explanations are one number per word",
     ),
     "ts.torch_handler.vision_handler.VisionHandler": (BETTER, _BATCH + "; Captum is not needed"),
     "ts.utils.util.load_label_mapping": (OTHER, "wrong files raise ValueError instead of Exception"),
@@ -81,11 +82,19 @@ REMARKS: dict[str, tuple[str, str]] = {
 """Offered names about which there is something to say."""
 
 LEFT_OUT: dict[str, str] = {
+    "ts.handler_utils.micro_batching.WorkerThread": _INSIDE_MICRO_BATCHING,
+    "ts.handler_utils.micro_batching.execute_call": _INSIDE_MICRO_BATCHING,
+    "ts.handler_utils.utils.create_predict_response": _WIRE,
+    "ts.launcher.PrintTillTheEnd": "a part of how the launcher works",
+    "ts.launcher.Tee": "a part of how the launcher works",
+    "ts.model_server.ArgParser": "the command is `modelserver`",
+    "ts.model_server.load_properties": "`modelserver --print-settings` shows every setting and its source",
     "ts.protocol.otf_message_handler.create_load_model_response": _WIRE,
     "ts.protocol.otf_message_handler.create_predict_response": _WIRE,
     "ts.protocol.otf_message_handler.encode_response_headers": _WIRE,
     "ts.protocol.otf_message_handler.retrieve_msg": _WIRE,
     "ts.service.Service": "a part of TorchServe's own process",
+    "ts.service.create_predict_response": _WIRE,
 }
 """Names that offered modules lack, and why."""
 
@@ -135,7 +144,9 @@ In tests of a handler, which no server runs, they are there after
 
 *same*: as in TorchServe. *better*: as in TorchServe, and the remark says what more. *differs*: the remark
 says how. *not offered*: the remark says why, or what to use instead; importing such a module raises
-ImportError with it.
+ImportError with it. Names that a module of TorchServe has from another one (`ts.service.Context`) are there
+too, without a line of their own. All of it was compared with the public names of the real package, and the
+public methods of its classes; a test holds both to each other.
 
 This table is made by `python -m modelserver_handlers.compat.names`.
 

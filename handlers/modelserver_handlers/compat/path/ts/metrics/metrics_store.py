@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from modelserver_handlers.metrics.metric import MetricsStore
+from modelserver_handlers.metrics.metric import (
+    Metric,  # noqa: F401 - as in TorchServe
+    MetricsStore,
+)
+from modelserver_handlers.metrics.values import Dimension  # noqa: F401 - as in TorchServe
 
 __all__ = ["MetricsStore"]

@@ -1,0 +1,116 @@
+"""The payload log of the hot routes. Without a sink none of this is in the way of a request."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from modelserver.api.answers import JSON
+from modelserver.api.exchange import Exchange
+from modelserver.payloads.call import LoggedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.api.exchange import Target
+    from modelserver.api.http_protocol import HotRoutes
+    from modelserver.payloads.log import PayloadLog
+
+_BATCH_ID = re.compile(rb"(?:\A|\n)x-batch-id: ([!-~]*)\r")
+_LENGTH_OF_JSON = b"inference-header-content-length"
+_BINARY = "application/octet-stream"
+
+
+class LoggedRoutes:
+    """Hot routes whose requests and successful answers are logged.
+
+    Requests that are refused before they reach a route (tokens, limits) are not, answers that are errors
+    neither (kserve reference 10.3).
+    """
+
+    def __init__(self, hot: HotRoutes, log: PayloadLog) -> None:
+        self._hot = hot
+        self._log = log
+
+    def find(self, url: bytes) -> Target | None:
+        """As the routes have it."""
+        return self._hot.find(url)
+
+    def serve(self, exchange: Exchange) -> None:
+        """Has the exchange answered."""
+        logged = LoggedExchange(exchange, self._log)
+        try:
+            self._hot.serve(logged)
+        finally:
+            logged.asked()
+
+
+class LoggedExchange(Exchange):
+    """An exchange whose answer is logged when it is given; all that is not set here is the exchange's own."""
+
+    __slots__ = ("_call", "_exchange", "_status", "_type")
+
+    def __init__(self, exchange: Exchange, log: PayloadLog) -> None:
+        self._exchange = exchange
+        # What the routes may replace, by what they inflated.
+        self.body = exchange.body
+        route = exchange.target.route
+        about = (
+            ("modelname", route.model),
+            ("modelversion", route.version or ""),
+            # A query may hold what is nobody's business.
+            ("path", exchange.target.text.partition("?")[0]),
+        )
+        self._call = LoggedCall(log, exchange.headers, about)
+        self._status = 0
+        self._type = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exchange, name)
+
+    @property
+    def on_disconnect(self) -> Callable[[], None] | None:
+        return self._exchange.on_disconnect
+
+    @on_disconnect.setter
+    def on_disconnect(self, act: Callable[[], None] | None) -> None:
+        self._exchange.on_disconnect = act
+
+    def packed_headers(self) -> bytes:
+        return self._exchange.packed_headers()
+
+    def unsent(self) -> int:
+        return self._exchange.unsent()
+
+    def asked(self) -> None:
+        """Logs the request: its body as the handler gets it, inflated."""
+        content_type: str = self.content_type
+        if not content_type:
+            binary = any(name.lower() == _LENGTH_OF_JSON for name, _ in self.headers)
+            content_type = JSON if self.target.route.kserve and not binary else _BINARY
+        self._call.asked(self.body, content_type)
+
+    def reply(
+        self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
+    ) -> None:
+        if not self.answered and 200 <= status < 300:
+            found = _BATCH_ID.search(extra)
+            self._call.answered(content_type, body, found[1].decode() if found else "")
+        self._exchange.reply(status, body, content_type, extra, phrase)
+
+    def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
+        if not self.answered:
+            self._status, self._type = status, content_type
+        self._exchange.begin(status, content_type, extra, phrase)
+
+    def send(self, part: bytes) -> None:
+        if self.begun:
+            self._call.part(part)
+        self._exchange.send(part)
+
+    def end(self, complete: bool = True) -> None:
+        if self.begun and complete and 200 <= self._status < 300:
+            body = self._call.whole()
+            if body is not None:
+                self._call.answered(self._type, body)
+        self._exchange.end(complete)

@@ -1,0 +1,50 @@
+"""``ModelArchiverConfig``: what goes into an archive, and where the archive goes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+from modelserver.archiver import ArchiveConfig, StrPath
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+__all__ = ["ModelArchiverConfig"]
+
+
+@dataclass
+class ModelArchiverConfig:
+    """The flags of the command by their names; ``ArchiveConfig`` of ``modelserver.archiver`` explains them.
+
+    It can be changed, as scripts do that pack several models from one.
+    """
+
+    model_name: str
+    handler: str
+    version: str
+    serialized_file: StrPath | None = None
+    model_file: StrPath | None = None
+    extra_files: str | None = None
+    runtime: str = "python"
+    export_path: StrPath = field(default_factory=os.getcwd)
+    archive_format: str = "default"
+    force: bool = False
+    requirements_file: StrPath | None = None
+    config_file: StrPath | None = None
+
+    @classmethod
+    def from_args(cls, args: Namespace) -> ModelArchiverConfig:
+        """From parsed flags; what is missing has its default, what is more does not count."""
+        given = vars(args)
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
+
+
+def as_archive_config(config: ModelArchiverConfig | Namespace) -> ArchiveConfig:
+    """The same for our archiver; names of handlers and versions may be any object that is one as text."""
+    if not isinstance(config, ModelArchiverConfig):
+        config = ModelArchiverConfig.from_args(config)
+    values = {each.name: getattr(config, each.name) for each in fields(ModelArchiverConfig)}
+    texts = {name: str(values[name]) for name in ("model_name", "handler", "version")}
+    return ArchiveConfig(**{**values, **texts})

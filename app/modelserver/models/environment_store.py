@@ -1,0 +1,201 @@
+"""The folder of installed environments: which are complete, which are in use, and which give way.
+
+Beside an environment lies its lock, held by who makes or removes it; in it lies its mark, which is there once
+it is complete, and which each of its users holds a share of. Both are locks of the system: those of a server
+that dies are free. What no server uses is removed, the longest unused first, while all of them together are
+larger than the limit, and so is what an installation left that did not come to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+LIMIT = 16 << 30  # bytes of all environments that are kept
+KINDS = ("packages", "venv")
+
+_MARK = "complete"
+_LOCK = ".lock"
+_POLL = 0.1  # seconds
+
+
+class Use:
+    """A server's share of an environment, until ``end``, or until nobody knows of it any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def end(self) -> None:
+        """From now on it may be removed. May be called again."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.end()
+
+
+def use(place: Path) -> Use | None:
+    """A share of the complete environment, which counts as used now; None if it is not there."""
+    mark = place / _MARK
+    descriptor = _taken(mark, os.O_RDONLY, fcntl.LOCK_SH)
+    if descriptor is None:
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(mark)
+    return Use(descriptor)
+
+
+def begin(place: Path) -> None:
+    """An empty folder for an installation, whose lock is held; a leftover of an earlier one goes. OSError."""
+    clear(place)
+    place.mkdir(mode=0o700)
+
+
+def complete(place: Path, owner: str, size: int) -> None:
+    """Marks an environment, whose lock is held, as one to be used; ``owner`` is for those who look there."""
+    part = place / f"{_MARK}.part"
+    part.write_text(f"made for {owner}\nbytes: {size}\n", "utf-8")
+    part.replace(place / _MARK)
+
+
+def size_of(place: Path) -> int:
+    """Bytes on the disk; links are not followed."""
+    total = 0
+    for folder, _, files in os.walk(place):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total
+
+
+def clear(place: Path) -> None:
+    """Removes an environment, whose lock is held, the mark first. Raises OSError."""
+    (place / _MARK).unlink(missing_ok=True)
+    if place.exists():
+        shutil.rmtree(place)
+
+
+@contextlib.asynccontextmanager
+async def locked(place: Path, waits: Callable[[], None]) -> AsyncIterator[int]:
+    """The lock of an environment, once nobody else has it; ``waits`` is called if that takes a while.
+
+    Yields its descriptor: a child that is given it holds the lock too, as long as it lives.
+    """
+    path = _lock_of(place)
+    told = False
+    while (descriptor := _taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) is None:
+        if not told:
+            told = True
+            waits()
+        await asyncio.sleep(_POLL)
+    try:
+        yield descriptor
+    finally:
+        _free(place, descriptor)
+
+
+def prune(folder: Path, limit: int = LIMIT) -> list[Path]:
+    """Removes leftovers, and the longest unused environments until those left have ``limit`` bytes at most.
+
+    What is in use, being made or being removed stays, by whichever server. Returns what was removed; what
+    cannot be stays for the next time.
+    """
+    removed = []
+    found = []
+    for place in _places(folder):
+        with contextlib.suppress(OSError):
+            if not (place / _MARK).exists():
+                removed += [place] if _removed(place) else []
+            else:
+                found.append(((place / _MARK).stat().st_mtime_ns, _known_bytes(place), place))
+    total = sum(size for _, size, _ in found)
+    for _, size, place in sorted(found):
+        if total <= limit:
+            break
+        with contextlib.suppress(OSError):
+            if _removed(place):
+                removed.append(place)
+                total -= size
+    return removed
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Environments and what is left of them, be it the lock alone."""
+    names = {path.name.removesuffix(_LOCK) for path in folder.iterdir()}
+    return (folder / name for name in sorted(names) if name.startswith(tuple(f"{kind}-" for kind in KINDS)))
+
+
+def _removed(place: Path) -> bool:
+    """Whether it could be removed: nobody makes it, nobody uses it. Raises OSError."""
+    lock = _taken(_lock_of(place), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+    if lock is None:
+        return False
+    try:
+        mark = place / _MARK
+        alone = _taken(mark, os.O_RDWR, fcntl.LOCK_EX) if mark.exists() else None
+        if alone is None and mark.exists():
+            return False
+        try:
+            clear(place)
+        finally:
+            if alone is not None:
+                os.close(alone)
+    finally:
+        _free(place, lock)
+    return True
+
+
+def _lock_of(place: Path) -> Path:
+    return place.with_name(place.name + _LOCK)
+
+
+def _free(place: Path, descriptor: int) -> None:
+    """Gives a lock back; one without an environment is not kept."""
+    with contextlib.suppress(OSError):
+        if not place.exists():
+            _lock_of(place).unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _taken(path: Path, flags: int, lock: int) -> int | None:
+    """The locked file's descriptor; None if it is held, or not there. Raises OSError.
+
+    A file that was removed or replaced before it was locked is none.
+    """
+    while True:
+        try:
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                kept, descriptor = descriptor, -1
+                return kept
+        except BlockingIOError:
+            return None
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _known_bytes(place: Path) -> int:
+    """What the mark says, or as counted."""
+    said = (place / _MARK).read_text("utf-8", "replace").rpartition("bytes: ")[2].strip()
+    return int(said) if said.isascii() and said.isdecimal() else size_of(place)

@@ -1,0 +1,1 @@
+"""The payload log: requests and answers as CloudEvents for a sink of the operator's."""

@@ -1,0 +1,224 @@
+"""The queue between requests and the sink, and the threads that empty it.
+
+Whoever answers requests only puts events in, which never waits: a queue that is full drops them. Threads
+build the events and send them, so nothing that the sink does reaches a request (KServe's agent makes requests
+wait, kserve reference 10.3). Nothing is sent twice but what a closed connection may have swallowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.payloads.event import Event, Origin
+from modelserver.payloads.sink import Connection, Sink, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.settings.settings import Settings
+
+_log = logging.getLogger("modelserver.payloads")
+
+QUIET_SECONDS = 60.0
+OUTCOMES = ("sent", "failed", "queue_full", "too_large", "shutdown")
+_WORDS = {
+    "failed": "were not taken by the sink",
+    "queue_full": "found the queue full",
+    "too_large": "were larger than payload_log_max_body",
+    "shutdown": "were left when the server ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of what waits or is on its way: events and bytes; of one body, bytes; of threads."""
+
+    events: int = 100
+    nbytes: int = 1 << 26
+    body: int = 6553500
+    connections: int = 5
+
+
+class PayloadLog:
+    """Takes events in, and sends them.
+
+    ``requests`` and ``responses`` say which are wanted. All methods but those of the threads are for the
+    thread of the event loop.
+
+    Args:
+        sink: where they go.
+        origin: what they have in common.
+        mode: ``all``, ``request`` or ``response``.
+        bounds: what may wait.
+        clock: seconds; for how often the log complains.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        origin: Origin,
+        mode: str = "all",
+        bounds: Bounds | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.requests = mode in ("all", "request")
+        self.responses = mode in ("all", "response")
+        self.bounds = bounds or Bounds()
+        self._sink = sink
+        self._clock = clock
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        # Counted by one thread each, so nobody waits for a lock: what is on its way are the differences.
+        self._taken_in = self._bytes_in = 0
+        self._dropped = dict.fromkeys(("queue_full", "too_large", "shutdown"), 0)
+        self._senders = [_Sender(self._events, sink, origin, self.complain) for _ in self._places()]
+        self._said = dict.fromkeys(OUTCOMES, 0)
+        self._quiet_until = 0.0
+        self._saying = threading.Lock()
+
+    @classmethod
+    def of(cls, settings: Settings) -> PayloadLog | None:
+        """The log of the settings; None where they name no sink.
+
+        Raises:
+            ConfigError: ``payload_log_ca_file`` holds no certificate.
+        """
+        if settings.payload_log_url is None:
+            return None
+        bounds = Bounds(
+            settings.payload_log_queue_size,
+            settings.payload_log_queue_bytes,
+            settings.payload_log_max_body,
+            settings.payload_log_connections,
+        )
+        return cls(Sink.of(settings), Origin.of(settings), settings.payload_log_mode, bounds)
+
+    def _places(self) -> range:
+        return range(self.bounds.connections)
+
+    def start(self) -> None:
+        """Starts the threads."""
+        _log.info("Payload log: events go to %s", self._sink)
+        for sender in self._senders:
+            sender.start()
+
+    def put(self, event: Event) -> None:
+        """Takes an event in, or drops it; never waits."""
+        size = len(event.body)
+        if size > self.bounds.body:
+            self.too_large()
+        elif self.waiting >= self.bounds.events or self._bytes_waiting + size > self.bounds.nbytes:
+            self._drop("queue_full")
+        else:
+            self._taken_in += 1
+            self._bytes_in += size
+            self._events.put(event)
+
+    def too_large(self) -> None:
+        """Counts an event whose body is larger than is sent."""
+        self._drop("too_large")
+
+    @property
+    def waiting(self) -> int:
+        """Events that wait or are on their way."""
+        return self._taken_in - sum(sender.done for sender in self._senders)
+
+    @property
+    def _bytes_waiting(self) -> int:
+        return self._bytes_in - sum(sender.bytes_done for sender in self._senders)
+
+    def counts(self) -> dict[str, int]:
+        """Events by what became of them, see :data:`OUTCOMES`."""
+        return {
+            "sent": sum(sender.sent for sender in self._senders),
+            "failed": sum(sender.failed for sender in self._senders),
+            **self._dropped,
+        }
+
+    def _drop(self, why: str) -> None:
+        self._dropped[why] += 1
+        self.complain()
+
+    def complain(self, *, at_last: bool = False) -> None:
+        """Says what was lost since it was last said, once a minute or ``at_last``; for any thread."""
+        now = self._clock()
+        if (now < self._quiet_until and not at_last) or not self._saying.acquire(blocking=False):
+            return
+        try:
+            counts = self.counts()
+            lost = {name: counts[name] - self._said[name] for name in _WORDS}
+            if not any(lost.values()):
+                return
+            self._quiet_until = now + QUIET_SECONDS
+            self._said = counts
+            text = ", ".join(f"{count} {_WORDS[name]}" for name, count in lost.items() if count)
+            fault = next((sender.fault for sender in self._senders if sender.fault), "")
+            reason = f" ({fault})" if lost["failed"] and fault else ""
+            _log.warning("Payload log: events for %s are lost: %s%s", self._sink, text, reason)
+        finally:
+            self._saying.release()
+
+    async def close(self, grace: float) -> None:
+        """Sends what waits, for at most ``grace`` seconds; what is left then is dropped."""
+        for _ in self._senders:
+            self._events.put(None)
+        await asyncio.to_thread(self._join, time.monotonic() + grace)
+        for sender in self._senders:
+            sender.stop()
+        self._dropped["shutdown"] += self.waiting
+        self.complain(at_last=True)
+
+    def _join(self, deadline: float) -> None:
+        for sender in self._senders:
+            if sender.is_alive():
+                sender.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Sender(threading.Thread):
+    """Sends events until it gets none.
+
+    ``done``, ``sent``, ``failed`` are events, ``bytes_done`` bytes of their bodies; ``fault`` is the last.
+    """
+
+    def __init__(
+        self,
+        events: queue.SimpleQueue[Event | None],
+        sink: Sink,
+        origin: Origin,
+        on_failure: Callable[[], None],
+    ) -> None:
+        super().__init__(name="payload-log", daemon=True)
+        self.done = self.sent = self.failed = self.bytes_done = 0
+        self.fault = ""
+        self._events = events
+        self._origin = origin
+        self._connection = Connection(sink)
+        self._on_failure = on_failure
+        self._is_stopped = False
+
+    def run(self) -> None:
+        while (event := self._events.get()) is not None and not self._is_stopped:
+            try:
+                self._connection.post(self._origin.heads(event, time.time()), event.body)
+                self.sent += 1
+            except SinkError as error:
+                self._failed(str(error))
+            except Exception as error:  # noqa: BLE001 - the next event may be a better one
+                self._failed(repr(error))
+            self.done += 1
+            self.bytes_done += len(event.body)
+        self._connection.close()
+
+    def _failed(self, why: str) -> None:
+        self.failed += 1
+        self.fault = why
+        self._on_failure()
+
+    def stop(self) -> None:
+        """Takes no further event."""
+        self._is_stopped = True

@@ -1,0 +1,224 @@
+"""How many workers a pool should have, by what it looked like at one moment after another.
+
+The rule is pure: it sees samples with their times, keeps what it learned, owns no clock, no task and no
+worker. What it does, and why:
+
+* *Up* when requests wait longer than ``target_wait`` for more than a quarter of the time: a moment above the
+  target counts three times as much as one below it, and the balance must reach ``up_pause`` seconds. By half
+  of the workers at a time, or to twice as many where a request has been waiting for as long as ``up_pause``,
+  and not before those that were started last are loaded: what they will change is not known before.
+* *Down* when so many fewer would be busy for at most ``SPARE`` of their time, by the same balance over
+  ``down_pause`` seconds. By a third at a time, one at least.
+* *No flapping.* A step down that has to be taken back soon doubles the pause before the next one, up to
+  ``MOST_PATIENCE`` times; one that proves right halves it again.
+* *Memory.* Never more workers than there is memory for; if there is none left for ``up_pause`` seconds, one
+  worker goes, and none comes for ``down_pause`` seconds.
+* *Starts that fail* are tried again after ``FIRST_HOLD`` seconds, then after twice as long, up to
+  ``LONGEST_HOLD``. Where a worker was given up, or loads, nothing is added.
+
+What waits while a worker is free waits for its batch and not for a worker: that is no reason for more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# Of the time of the workers that would be left, this share may be busy when others go.
+SPARE = 0.6
+# A moment of waiting outweighs so much of not waiting, and the other way round for a step down.
+WEIGHT = 3.0
+# A step down is taken back soon if that is within so many pauses.
+SOON = 4.0
+MOST_PATIENCE = 16.0
+# Seconds until a failed start is tried again: the first and the longest.
+FIRST_HOLD = 30.0
+LONGEST_HOLD = 1800.0
+# Seconds from one sample to the next, at most and at least.
+SELDOM = 0.5
+OFTEN = 0.05
+
+# Why the number changes ...
+QUEUE_WAIT = "queue_wait"
+ALL_BUSY = "all_busy"
+IDLE = "idle"
+MEMORY = "memory"
+START_FAILED = "start_failed"
+# ... and why it does not.
+STEADY = "steady"
+LOADING = "loading"
+MAX_WORKERS = "max_workers"
+WORKER_FAILED = "worker_failed"
+EQUAL_BOUNDS = "equal_bounds"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRule:
+    """What is aimed at, in seconds: how long a request may wait for a worker, and when something is done."""
+
+    target_wait: float = 0.1
+    up_pause: float = 2.0
+    down_pause: float = 60.0
+
+    @property
+    def every(self) -> float:
+        """Seconds from one sample to the next."""
+        return min(SELDOM, max(OFTEN, self.up_pause / 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A pool at the moment ``now`` (seconds of a clock that only goes forward).
+
+    ``wait``: seconds that the oldest request has been waiting for a worker; infinite where requests are
+    refused instead of waiting. ``busy``: workers that compute, a fraction for those that take several
+    requests at a time. ``room``: for how many further workers there is memory; below 0 where it runs short.
+    """
+
+    now: float
+    wait: float
+    busy: float
+    ready: int
+    loading: int = 0
+    failed: int = 0
+    room: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many workers there should be from now on (``workers``), how many there would be if all could be had
+    (``wish``), and why, in one of the words above.
+    """
+
+    workers: int
+    wish: int
+    reason: str
+
+
+class Scaler:
+    """Decides for one pool; see above."""
+
+    def __init__(self, rule: ScalingRule) -> None:
+        self.rule = rule
+        self._seen: float | None = None
+        self._bounds = (0, 0)
+        self._busy = 0.0
+        self._pressure = self._calm = self._short = 0.0
+        self._patience = 1.0
+        self._shrunk: float | None = None
+        self._held_until = -math.inf
+        self._held_because = STEADY
+        self._hold = FIRST_HOLD
+        self._trying = False
+
+    def decide(self, sample: Sample, fewest: int, most: int) -> Decision:
+        """What to do now, within these bounds. Where they changed, all pauses begin anew."""
+        self._observe(sample, fewest, most)
+        count = sample.ready + sample.loading
+        if fewest >= most:
+            return Decision(count, count, EQUAL_BOUNDS)
+        if self._short >= self.rule.up_pause and count > fewest:
+            return self._relieve(sample.now, count)
+        if sample.failed:
+            return Decision(count, count, WORKER_FAILED)
+        if sample.loading:
+            return Decision(count, count, LOADING)
+        if self._pressure >= self.rule.up_pause:
+            return self._grow(sample, count, most)
+        fewer = self._enough(count, fewest)
+        if fewer < count and self._calm >= self.rule.down_pause * self._patience:
+            return self._shrink(sample.now, fewer)
+        return Decision(count, count, STEADY)
+
+    def start_failed(self, now: float) -> None:
+        """A worker that was asked for could not load its model."""
+        self._keep(now, self._hold, START_FAILED)
+        self._hold = min(2 * self._hold, LONGEST_HOLD)
+        self._trying = False
+
+    # -- what is seen
+
+    def _observe(self, sample: Sample, fewest: int, most: int) -> None:
+        if self._bounds != (fewest, most):
+            self._bounds = fewest, most
+            self._pressure = self._calm = self._short = 0.0
+            self._patience, self._shrunk = 1.0, None
+        # A loop that was held up has not seen what happened meanwhile.
+        passed = 0.0 if self._seen is None else min(sample.now - self._seen, 2 * self.rule.every)
+        self._follow(sample.busy, passed)
+        self._seen = sample.now
+        self._short = self._short + passed if sample.room < 0 else 0.0
+        if sample.loading or sample.failed:
+            self._pressure = self._calm = 0.0
+            return
+        if self._trying:
+            self._trying, self._hold = False, FIRST_HOLD
+        waits = sample.wait > self.rule.target_wait
+        self._pressure = _balance(self._pressure, waits, passed, WEIGHT, self.rule.up_pause)
+        spared = self._enough(sample.ready, fewest) < sample.ready and not waits
+        limit = self.rule.down_pause * self._patience
+        self._calm = _balance(self._calm, spared, passed, 1 / WEIGHT, limit)
+
+    def _follow(self, busy: float, passed: float) -> None:
+        """The number of busy workers, evened out over a quarter of the pause before a step down."""
+        if self._seen is None:
+            self._busy = busy
+        else:
+            self._busy += (busy - self._busy) * (1 - math.exp(-passed / max(self.rule.down_pause / 4, 1e-9)))
+
+    def _enough(self, count: int, fewest: int) -> int:
+        """So many would do, as far as one step goes."""
+        needed = math.ceil(self._busy / SPARE - 1e-9)
+        return min(count, max(fewest, needed, count - max(1, count // 3)))
+
+    # -- what is done
+
+    @property
+    def _soon(self) -> float:
+        """For so long after a step down it may prove wrong."""
+        return self.rule.down_pause * max(SOON, self._patience)
+
+    def _grow(self, sample: Sample, count: int, most: int) -> Decision:
+        behind = sample.wait >= max(self.rule.up_pause, self.rule.target_wait)
+        wish = min(most, count + (count if behind else max(1, count // 2)))
+        if wish <= count:
+            return Decision(count, count, MAX_WORKERS)
+        if sample.now < self._held_until:
+            return Decision(count, wish, self._held_because)
+        workers = int(min(wish, count + max(0.0, sample.room)))
+        if workers <= count:
+            return Decision(count, wish, MEMORY)
+        if self._shrunk is not None and sample.now - self._shrunk < self._soon:
+            self._patience = min(2 * self._patience, MOST_PATIENCE)
+        else:
+            self._patience = max(self._patience / 2, 1.0)
+        self._shrunk = None
+        self._trying = True
+        self._pressure = self._calm = 0.0
+        return Decision(workers, wish, ALL_BUSY if math.isinf(sample.wait) else QUEUE_WAIT)
+
+    def _shrink(self, now: float, workers: int) -> Decision:
+        if self._shrunk is not None and now - self._shrunk >= self._soon:
+            # The one before was right.
+            self._patience = max(self._patience / 2, 1.0)
+        self._shrunk = now
+        self._calm = 0.0
+        return Decision(workers, workers, IDLE)
+
+    def _relieve(self, now: float, count: int) -> Decision:
+        self._keep(now, self.rule.down_pause, MEMORY)
+        self._short = self._calm = 0.0
+        return Decision(count - 1, count - 1, MEMORY)
+
+    def _keep(self, now: float, seconds: float, reason: str) -> None:
+        """No more workers for so long."""
+        if now + seconds > self._held_until:
+            self._held_until, self._held_because = now + seconds, reason
+
+
+def _balance(value: float, grows: bool, passed: float, weight: float, limit: float) -> float:
+    """How much more time spoke for something than against it, from 0 to ``limit``.
+
+    ``weight`` says how much more what speaks for it counts.
+    """
+    return min(limit, value + passed) if grows else max(0.0, value - passed / weight)

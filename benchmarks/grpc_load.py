@@ -1,0 +1,129 @@
+"""A closed loop of gRPC calls on kept connections, by grpc.aio in this process; and the echo to compare with.
+
+As in ``benchmarks.load``: each connection sends its next call when its answer is there, and whatever does not
+end well is a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from benchmarks.load import ANSWER_TIMEOUT, Outcome, cpu_of, percentile
+from benchmarks.servers import HOST, ROOT, START_TIMEOUT, BenchmarkError, Running, free_ports, process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Channels to one address share a connection otherwise.
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Call ``method``, ``/package.Service/Method``, over so many connections for ``seconds``."""
+
+    port: int
+    method: str
+    message: bytes
+    connections: int
+    seconds: float
+
+
+def run_grpc(calls: Calls) -> Outcome:
+    """Run it; returns when the last answer is there."""
+    before = cpu_of(resource.RUSAGE_SELF)
+    answers, failures = asyncio.run(_run(calls))
+    if not answers:
+        failures["nothing answered"] += 1
+    latencies = [latency * 1e3 for _, latency in answers]
+    return Outcome(
+        requests=len(answers),
+        rate=len(answers) / max(end for end, _ in answers) if answers else 0.0,
+        p50_ms=percentile(latencies, 50),
+        p99_ms=percentile(latencies, 99),
+        failures=dict(failures),
+        client="grpc.aio",
+        client_cpu=cpu_of(resource.RUSAGE_SELF) - before,
+    )
+
+
+async def _run(calls: Calls) -> tuple[list[tuple[float, float]], Counter[str]]:
+    """Time since the start and latency of each answer, and the failures by reason."""
+    answers: list[tuple[float, float]] = []
+    failures: Counter[str] = Counter()
+    async with contextlib.AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(f"{HOST}:{calls.port}", _OPTIONS))
+            for _ in range(calls.connections)
+        ]
+        for channel in channels:
+            await asyncio.wait_for(channel.channel_ready(), START_TIMEOUT)
+        began = time.perf_counter()
+        await asyncio.gather(*(_one(calls, channel, began, answers, failures) for channel in channels))
+    return answers, failures
+
+
+async def _one(
+    calls: Calls,
+    channel: grpc.aio.Channel,
+    began: float,
+    answers: list[tuple[float, float]],
+    failures: Counter[str],
+) -> None:
+    call = channel.unary_unary(calls.method)
+    while (asked := time.perf_counter()) - began < calls.seconds:
+        try:
+            await call(calls.message, timeout=ANSWER_TIMEOUT)
+        except grpc.aio.AioRpcError as error:  # noqa: PERF203 - one call may fail and the next not
+            failures[f"status {error.code().name}"] += 1
+        else:
+            now = time.perf_counter()
+            answers.append((now - began, now - asked))
+
+
+def call_once(port: int, method: str, message: bytes) -> bytes:
+    """One call on a connection of its own. Raises BenchmarkError with what it ended with."""
+    with grpc.insecure_channel(f"{HOST}:{port}", _OPTIONS) as channel:
+        try:
+            answer: bytes = channel.unary_unary(method)(message, timeout=60, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise BenchmarkError(f"{method} ended with {error.code().name}: {error.details()}") from error
+        return answer
+
+
+@contextlib.contextmanager
+def grpc_echo_server(folder: Path) -> Iterator[Running]:
+    """The bare gRPC server of ``benchmarks.grpc_echo``; ``folder`` is its own. Raises BenchmarkError."""
+    (port,) = free_ports(1)
+    command = [sys.executable, str(ROOT / "benchmarks" / "grpc_echo.py"), str(port)]
+    with process(command, folder, {}) as child:
+        deadline = time.monotonic() + START_TIMEOUT
+        while not _listens(port):
+            if child.poll() is not None or time.monotonic() > deadline:
+                said = (folder / "output").read_text("utf-8", "replace")[-3000:]
+                raise BenchmarkError(f"The gRPC echo does not listen:\n{said}")
+            time.sleep(0.02)
+        yield Running(child.pid, port, folder)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), 1).close()
+    except OSError:
+        return False
+    return True

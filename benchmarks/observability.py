@@ -1,0 +1,266 @@
+"""What access log and metrics cost: the server as shipped beside the same server without either.
+
+A handler that does nothing, one by one and in batches, so that what the server itself does is all there is.
+The servers are measured in turns. No setting turns the counters off: in the server without, the calls that
+count a request, and those that note its line, are replaced by ones that do nothing. Marks: at most 5 % fewer
+requests per second, and at most 5 % more processor time per request, than without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__" and not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from typing import TYPE_CHECKING
+
+from benchmarks.archives import build_noop
+from benchmarks.load import Load, chosen, run_load
+from benchmarks.measure import Sample, figures, interleaved, ratio, sample
+from benchmarks.options import common_parser, numbers, run, tell
+from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
+from benchmarks.servers import BenchmarkError, ModelServer, model_server, sample_answer
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from benchmarks.load import Client
+
+BATCHES = (1, 32)
+COST = 0.05  # of the server without, at most
+# What each server has, beside what is shipped.
+WAYS: dict[str, dict[str, str | int]] = {
+    "off": {"disable_system_metrics": "true"},
+    "on": {},
+    "background": {"async_logging": "true"},
+    "log mode": {"metrics_mode": "log"},
+}
+MEANING = {
+    "off": "neither access log nor metrics",
+    "on": "as shipped",
+    "background": "as shipped, async_logging=true",
+    "log mode": "metrics_mode=log",
+}
+# What Python runs before the server that is to have neither.
+SILENCE = """
+import sys
+
+if "--start" in sys.orig_argv:
+    from modelserver.telemetry.access import AccessLog
+    from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics
+
+    def nothing(*_):
+        pass
+
+    AccessLog.log = ServerMetrics.response = nothing
+    for name in ("request", "answered", "queue_wait", "batch"):
+        assert hasattr(ModelMetrics, name)
+        setattr(ModelMetrics, name, nothing)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Batches of one size at the server of one way."""
+
+    batch_size: int
+    way: str
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_size}, {self.way}"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = common_parser("benchmarks observability", __doc__, duration=4.0)
+    add = parser.add_argument
+    add("--batches", type=numbers, default=BATCHES, help="default: 1,32")
+    add("--connections", type=int, default=64, help="default: 64")
+    add("--all", action="store_true", help="async_logging and metrics_mode=log too, which have no marks")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if requests failed or a server does not start. A missed mark is told."""
+    options = parse(arguments)
+    ways = tuple(WAYS) if options.all else ("off", "on")
+    points = [Point(size, way) for size in options.batches for way in ways]
+    facts = machine() | {
+        "client": chosen(options.client),
+        "handler": "no-op, one worker",
+        "connections": str(options.connections),
+        "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
+    }
+    print(heading("Access log and metrics", facts))
+    if options.dry_run:
+        print("\n".join(f"{point} ({MEANING[point.way]})" for point in points))
+        return 0
+    try:
+        samples = measure(points, options)
+    except (BenchmarkError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(report(points, samples))
+    if options.out is not None:
+        write_json(
+            options.out, {"machine": facts, "figures": figures(samples), "marks": marks(points, samples),
+                          "samples": samples}
+        )  # fmt: skip
+    return 1 if any(figure.void for figure in figures(samples)) else 0
+
+
+def measure(points: Sequence[Point], options: argparse.Namespace) -> list[Sample]:
+    """All points in turns. Raises BenchmarkError."""
+    sizes = tuple(dict.fromkeys(point.batch_size for point in points))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
+        servers = {
+            way: stack.enter_context(started(folder / way.replace(" ", "-"), way, sizes))
+            for way in dict.fromkeys(point.way for point in points)
+        }
+        for point in points:
+            run_load(load_of(servers, point, options.connections, options.warmup), options.client)
+        takers = [
+            partial(
+                take, servers, point, load_of(servers, point, options.connections, options.duration),
+                options.client,
+            )
+            for point in points
+        ]  # fmt: skip
+        return interleaved(options.reps, takers, tell)
+
+
+@contextlib.contextmanager
+def started(folder: Path, way: str, sizes: Sequence[int]) -> Iterator[ModelServer]:
+    """A server with the no-op model at each batch size. Raises BenchmarkError."""
+    store = folder / "store"
+    store.mkdir(parents=True)
+    archive = build_noop(store)
+    with contextlib.ExitStack() as stack:
+        with silenced(folder) if way == "off" else contextlib.nullcontext():
+            server = stack.enter_context(model_server(store, folder / "server", WAYS[way]))
+        for size in sizes:
+            server.register(archive, f"batch{size}", batch_size=size)
+            sample_answer(server, f"/predictions/batch{size}", b"x")
+        check(server, way)
+        yield server
+
+
+def check(server: ModelServer, way: str) -> None:
+    """Raises BenchmarkError if requests are noted where they should not be, or not where they should."""
+    file = server.folder / "logs" / "access_log.log"
+    for _ in range(20):
+        # Lines are written a few times a second.
+        time.sleep(0.05 if way == "off" else 0.1)
+        noted = file.read_text("utf-8").count("POST /predictions/")
+        if noted and way != "off":
+            return
+    if (way == "off") != (noted == 0):
+        raise BenchmarkError(f"the server {way!r} noted {noted} requests")
+
+
+@contextlib.contextmanager
+def silenced(folder: Path) -> Iterator[None]:
+    """Servers that are started now count and note no requests."""
+    site = folder / "site"
+    site.mkdir(parents=True)
+    (site / "sitecustomize.py").write_text(SILENCE, "utf-8")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), before]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def load_of(servers: Mapping[str, ModelServer], point: Point, connections: int, seconds: float) -> Load:
+    """The load of a point."""
+    url = servers[point.way].url(f"/predictions/batch{point.batch_size}")
+    return Load(url, b"x" * 64, "application/octet-stream", connections, seconds)
+
+
+def take(
+    servers: Mapping[str, ModelServer], point: Point, load: Load, client: Client, repetition: int
+) -> Sample:
+    """One measurement of one point."""
+    return sample(servers[point.way], load, str(point), repetition, client)
+
+
+def of(point: Point) -> Callable[[Sample], bool]:
+    """Picks the samples of a point."""
+    return lambda each: each.subject == str(point)
+
+
+def work(samples: Sequence[Sample], ours: Point, theirs: Point) -> float | None:
+    """Processor time per request to that of another point: median over repetitions; None if void."""
+    others = {each.repetition: each for each in filter(of(theirs), samples)}
+    pairs = [(each, others[each.repetition]) for each in filter(of(ours), samples)]
+    if not pairs or any(a.failures or b.failures or not a.cpu_us or not b.cpu_us for a, b in pairs):
+        return None
+    return statistics.median((a.cpu_us or 0.0) / (b.cpu_us or 1.0) for a, b in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What was promised of the server as shipped, and what became of it; ``value`` None: void."""
+
+    batch_size: int
+    what: str
+    value: float | None
+    reached: bool
+
+    def __str__(self) -> str:
+        verdict = "reached" if self.reached else "MISSED"
+        return f"- batch {self.batch_size}: {self.what}: {number(self.value)}: {verdict}"
+
+
+def marks(points: Sequence[Point], samples: Sequence[Sample]) -> list[Mark]:
+    """Both marks of each batch size."""
+    found = []
+    for point in points:
+        if point.way == "on":
+            size, without = point.batch_size, Point(point.batch_size, "off")
+            rate, cpu = ratio(samples, of(point), of(without)), work(samples, point, without)
+            enough, cheap = rate is not None and rate >= 1 - COST, cpu is not None and cpu <= 1 + COST
+            found.append(Mark(size, "requests/s to off, at least 0.95", rate, enough))
+            found.append(Mark(size, "CPU/request to off, at most 1.05", cpu, cheap))
+    return found
+
+
+def report(points: Sequence[Point], samples: Sequence[Sample]) -> str:
+    """A Markdown table, the marks, and what is wrong with the figures."""
+    summary = {each.subject: each for each in figures(samples)}
+    rows = []
+    for point in points:
+        figure, without = summary[str(point)], Point(point.batch_size, "off")
+        rows.append(
+            [
+                str(point.batch_size),
+                MEANING[point.way],
+                number(figure.rate),
+                number(ratio(samples, of(point), of(without))),
+                number(figure.cpu_us),
+                number(work(samples, point, without)),
+            ]
+        )
+    heads = ["batch", "server", "requests/s", "to off", "CPU-µs/request", "to off"]
+    lines = map(str, marks(points, samples))
+    remarks = [*failure_lines([*summary.values()]), *noise_lines([*summary.values()])]
+    return "\n".join([table(heads, rows), "", *lines, "", *remarks])
+
+
+if __name__ == "__main__":
+    run(main)

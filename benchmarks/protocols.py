@@ -1,0 +1,349 @@
+"""What each protocol costs: requests per second and processor time, beside a bare echo of the same body.
+
+A model that does nothing is asked for the same numbers over /predictions, V1, V2 in JSON and in binary, V2
+over gRPC with typed and raw contents, and TorchServe's gRPC. HTTP is compared with bare uvicorn, gRPC with a
+bare server of grpc.aio: both read the body and answer a few bytes. Everything is measured in turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import statistics
+import struct
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__" and not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from typing import TYPE_CHECKING
+
+from benchmarks.grpc_load import Calls, call_once, grpc_echo_server, run_grpc
+from benchmarks.load import Client, Load, Outcome, chosen, run_load
+from benchmarks.measure import Sample, figures, interleaved, measured, ratio
+from benchmarks.options import common_parser, run, tell
+from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
+from benchmarks.servers import (
+    HOST,
+    QUEUE_SIZE,
+    BenchmarkError,
+    ModelServer,
+    Running,
+    echo_server,
+    free_ports,
+    model_server,
+)
+from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.grpc.messages import message
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+HANDLER = '''"""Answers at once; rows of numbers are arrays, as numpy is there."""
+
+import numpy
+
+
+def handle(data, context):
+    return None if data is None else [{"ok": 1} for _ in data]
+'''
+MODEL = "noop"
+CONTENTS = {"noop": (1, 16), "tensor": (1, 3, 224, 224)}
+TITLES = {"noop": "No-op: 16 numbers", "tensor": "Tensor: 1x3x224x224 of FP32"}
+PREDICTIONS = "/predictions"
+_PREDICT = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
+_INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a protocol asks: a POST of ``body`` to the path ``to``, or a call of that method of gRPC."""
+
+    protocol: str
+    to: str
+    body: bytes
+    grpc: bool = False
+    content_type: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A protocol with a content, asked of our server or of the echo."""
+
+    content: str
+    asking: Asking
+    echo: bool
+
+    def __str__(self) -> str:
+        whom = "echo of " if self.echo else ""
+        return f"{self.content}, {whom}{self.asking.protocol}, {len(self.asking.body):,} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What runs; ``grpc_port`` is our server's."""
+
+    ours: ModelServer
+    grpc_port: int
+    echo: Running
+    grpc_echo: Running
+
+
+def numbers(shape: Sequence[int]) -> list[float]:
+    """So many numbers as a tensor of this shape has, the same each time."""
+    chance = random.Random(0)
+    count = 1
+    for size in shape:
+        count *= size
+    return [round(chance.uniform(-2, 2), 4) for _ in range(count)]
+
+
+def askings(shape: tuple[int, ...]) -> list[Asking]:
+    """All protocols, for a tensor of this shape with one row."""
+    values = numbers(shape)
+    raw = struct.pack(f"<{len(values)}f", *values)
+    return [
+        Asking(PREDICTIONS, f"/predictions/{MODEL}", raw, content_type="application/octet-stream"),
+        _json("V1", f"/v1/models/{MODEL}:predict", {"instances": [nested(values, shape[1:])]}),
+        _json("V2, JSON", f"/v2/models/{MODEL}/infer", {"inputs": [{**_input(shape), "data": values}]}),
+        _binary(shape, raw),
+        _typed(shape, values),
+        _raw(shape, raw),
+        _torchserve(raw),
+    ]
+
+
+def nested(values: list[float], shape: Sequence[int]) -> list[object]:
+    """Flat values as lists of this shape."""
+    if len(shape) < 2:
+        return list(values)
+    width = len(values) // shape[0]
+    return [nested(values[n * width : (n + 1) * width], shape[1:]) for n in range(shape[0])]
+
+
+def _input(shape: Sequence[int]) -> dict[str, object]:
+    return {"name": "x", "datatype": "FP32", "shape": list(shape)}
+
+
+def _json(protocol: str, to: str, document: object) -> Asking:
+    body = json.dumps(document, separators=(",", ":")).encode()
+    return Asking(protocol, to, body, content_type="application/json")
+
+
+def _binary(shape: Sequence[int], raw: bytes) -> Asking:
+    field = {**_input(shape), "parameters": {"binary_data_size": len(raw)}}
+    head = json.dumps({"inputs": [field], "parameters": {"binary_data_output": True}}).encode()
+    return Asking(
+        "V2, binary",
+        f"/v2/models/{MODEL}/infer",
+        head + raw,
+        content_type="application/octet-stream",
+        headers=(("Inference-Header-Content-Length", str(len(head))),),
+    )
+
+
+def _typed(shape: Sequence[int], values: list[float]) -> Asking:
+    field = {**_input(shape), "contents": {"fp32_contents": values}}
+    asked = message("inference.ModelInferRequest")(model_name=MODEL, inputs=[field])
+    return Asking("V2, gRPC, typed", _INFER, asked.SerializeToString(), grpc=True)
+
+
+def _raw(shape: Sequence[int], raw: bytes) -> Asking:
+    asked = message("inference.ModelInferRequest")(
+        model_name=MODEL, inputs=[_input(shape)], raw_input_contents=[raw]
+    )
+    return Asking("V2, gRPC, raw", _INFER, asked.SerializeToString(), grpc=True)
+
+
+def _torchserve(raw: bytes) -> Asking:
+    kind = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+    asked = kind(model_name=MODEL, input={"data": raw})
+    return Asking("TorchServe's gRPC", _PREDICT, asked.SerializeToString(), grpc=True)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = common_parser("benchmarks protocols", __doc__, duration=2.0)
+    add = parser.add_argument
+    add("--contents", nargs="+", choices=tuple(CONTENTS), default=tuple(CONTENTS), help="default: both")
+    add("--connections", type=int, default=8, help="default: 8")
+    add("--batch", type=int, default=8, help="batch_size of the model, adaptive; default: 8")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if a figure is void or a server does not start."""
+    options = parse(arguments)
+    points = [
+        Point(content, asking, echo)
+        for content in options.contents
+        for asking in askings(CONTENTS[content])
+        for echo in (True, False)
+    ]
+    facts = machine() | {
+        "client": f"{chosen(options.client)}; for gRPC grpc.aio, which computes more than the servers do",
+        "model": f"no-op, one worker, batches of {options.batch}, adaptive",
+        "connections": str(options.connections),
+        "job_queue_size": str(QUEUE_SIZE),
+        "access log and metrics": "on, as shipped (the echoes have neither)",
+        "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
+    }
+    print(heading("Protocols", facts))
+    if options.dry_run:
+        print("\n".join(map(str, points)))
+        return 0
+    try:
+        samples = measure(points, options)
+    except (BenchmarkError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    for content in options.contents:
+        print(report(content, [point for point in points if point.content == content], samples))
+    summary = figures(samples)
+    write_json(options.out, {"machine": facts, "figures": summary, "samples": samples})
+    return 1 if any(figure.void for figure in summary) else 0
+
+
+def measure(points: Sequence[Point], options: argparse.Namespace) -> list[Sample]:
+    """All points in turns. Raises BenchmarkError if one of them is not answered as it should be."""
+    with started(options.batch) as servers:
+        for point in points:
+            check(servers, point)
+            load(servers, point, options.connections, options.warmup / 4, options.client)
+        takers: list[Callable[[int], Sample]] = [partial(take, servers, point, options) for point in points]
+        return interleaved(options.reps, takers, tell)
+
+
+@contextlib.contextmanager
+def started(batch: int) -> Iterator[Servers]:
+    """Our server with the model, and both echoes. Raises BenchmarkError."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
+        store = folder / "store"
+        store.mkdir()
+        (folder / "noop.py").write_text(HANDLER, "utf-8")
+        build_archive(ArchiveConfig(MODEL, str(folder / "noop.py"), "1.0", export_path=store))
+        inference, management = free_ports(2)
+        settings: dict[str, str | int] = {
+            "enable_grpc_api": "true",
+            "grpc_inference_port": inference,
+            "grpc_management_port": management,
+        }
+        ours = stack.enter_context(model_server(store, folder / "server", settings))
+        ours.register(f"{MODEL}.mar", MODEL, batch_size=batch, batch_policy="adaptive")
+        yield Servers(
+            ours,
+            inference,
+            stack.enter_context(echo_server(folder / "echo")),
+            stack.enter_context(grpc_echo_server(folder / "grpc-echo")),
+        )
+
+
+def server_of(servers: Servers, point: Point) -> tuple[Running, int]:
+    """Whose processor time counts, and the port to ask at."""
+    if point.echo:
+        echo = servers.grpc_echo if point.asking.grpc else servers.echo
+        return echo, echo.port
+    return servers.ours, servers.grpc_port if point.asking.grpc else servers.ours.port
+
+
+def check(servers: Servers, point: Point) -> None:
+    """Raises BenchmarkError unless the point is answered, and with what the model says."""
+    _, port = server_of(servers, point)
+    asking = point.asking
+    answer = call_once(port, asking.to, asking.body) if asking.grpc else _post_once(port, asking)
+    if b"ok" not in answer:
+        raise BenchmarkError(f"{point} was answered {answer[:200]!r}")
+
+
+def _post_once(port: int, asking: Asking) -> bytes:
+    headers = {"Content-Type": asking.content_type, **dict(asking.headers)}
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
+        connection.request("POST", asking.to, asking.body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+    if answer.status != 200:
+        raise BenchmarkError(f"{asking.to} was answered {answer.status}: {content[:500]!r}")
+    return content
+
+
+def load(servers: Servers, point: Point, connections: int, seconds: float, client: Client) -> Outcome:
+    """Load the point's server with the point's requests."""
+    _, port = server_of(servers, point)
+    asking = point.asking
+    if asking.grpc:
+        return run_grpc(Calls(port, asking.to, asking.body, connections, seconds))
+    url = f"http://{HOST}:{port}{asking.to}"
+    return run_load(
+        Load(url, asking.body, asking.content_type, connections, seconds, headers=asking.headers), client
+    )
+
+
+def take(servers: Servers, point: Point, options: argparse.Namespace, repetition: int) -> Sample:
+    """One measurement of one point."""
+    server, _ = server_of(servers, point)
+    running = partial(load, servers, point, options.connections, options.duration, options.client)
+    return measured(server, running, str(point), options.connections, repetition)
+
+
+def of(point: Point) -> Callable[[Sample], bool]:
+    """Picks the samples of a point."""
+    return lambda each: each.subject == str(point)
+
+
+def cpu_ratio(samples: Sequence[Sample], point: Point, base: Point) -> float | None:
+    """Processor time of a request to that of another: median over repetitions; None if void."""
+    bases = {each.repetition: each for each in filter(of(base), samples)}
+    pairs = [
+        (each, bases[each.repetition]) for each in filter(of(point), samples) if each.repetition in bases
+    ]
+    if not pairs or any(a.failures or b.failures or not a.cpu_us or not b.cpu_us for a, b in pairs):
+        return None
+    return statistics.median((a.cpu_us or 0.0) / (b.cpu_us or 1.0) for a, b in pairs)
+
+
+def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> str:
+    """A Markdown table of one content, and what is wrong with it."""
+    summary = {each.subject: each for each in figures(samples)}
+    echoes = {point.asking.protocol: point for point in points if point.echo}
+    ours = [point for point in points if not point.echo]
+    rows = []
+    for point in ours:
+        echo = echoes[point.asking.protocol]
+        found, base = summary[str(point)], summary[str(echo)]
+        cells = (
+            found.rate,
+            base.rate,
+            ratio(samples, of(point), of(echo)),
+            found.cpu_us,
+            base.cpu_us,
+            cpu_ratio(samples, point, echo),
+            cpu_ratio(samples, point, ours[0]),
+        )
+        rows.append([point.asking.protocol, f"{len(point.asking.body):,}", *map(number, cells)])
+    headers = [
+        "protocol",
+        "bytes",
+        "requests/s",
+        "echo",
+        "to echo",
+        "server CPU-µs/request",
+        "echo",
+        "to echo",
+    ]
+    headers.append(f"to {ours[0].asking.protocol}")
+    used = [summary[str(point)] for point in points]
+    remarks = [*failure_lines(used), *noise_lines(used)]
+    return "\n".join([f"## {TITLES[content]}", "", table(headers, rows), "", *remarks, ""])
+
+
+if __name__ == "__main__":
+    run(main)

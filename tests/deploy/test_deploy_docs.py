@@ -1,0 +1,57 @@
+"""``docs/docker.md`` and ``docs/kserve.md``: what they apply is there, and each manifest is told about."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+
+import pytest
+from tests.deploy.manifests import KSERVE, KUBERNETES, ROOT
+
+_DOCKER = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+_RECIPE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+_KSERVE = (ROOT / "docs" / "kserve.md").read_text(encoding="utf-8")
+
+
+def lines(text: str, command: str) -> list[list[str]]:
+    """The words of the indented lines that begin with a command."""
+    joined = text.replace("\\\n", " ")
+    return [shlex.split(line) for line in re.findall(rf"(?m)^ {{4,}}({command} .*)$", joined)]
+
+
+@pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE, "kubectl"), ids=" ".join)
+def test_what_kubectl_applies_is_there(words: list[str]) -> None:
+    """Files and folders of the clone."""
+    named = [after for flag, after in itertools.pairwise(words) if flag in {"-f", "-k"}]
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert named != [] or "apply" not in words
+
+
+def test_arguments_of_the_build_exist() -> None:
+    """Those in the commands, and those in the table with their defaults."""
+    used = [
+        word.partition("=")[0] for words in lines(_DOCKER, "docker build") for word in words if "=" in word
+    ]
+
+    assert set(used) == {"TORCH_INDEX"}
+    assert dict(re.findall(r"(?m)^\| `([A-Z_]+)` \| `([^`]+)` \|", _DOCKER)) == dict(
+        re.findall(r"(?m)^ARG (\w+)=(.+)$", _RECIPE)
+    )
+
+
+def test_every_manifest_is_told_about() -> None:
+    """By its name, or as the folder that is applied whole."""
+    kustomization = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
+    told = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
+    files = [path.name for folder in (KUBERNETES, KSERVE) for path in folder.glob("*.yaml")]
+    texts = _DOCKER + _KSERVE
+
+    assert [name for name in files if name not in told and name not in texts] == ["secret.yaml"]
+
+
+@pytest.mark.parametrize("text", [_DOCKER, _KSERVE], ids=["docker", "kserve"])
+def test_what_was_not_tried_is_said(text: str) -> None:
+    """Under a heading of its own."""
+    assert "\n## What was not run\n" in text

@@ -1,0 +1,322 @@
+"""``deploy/kserve``: KServe would take it, and what it says to the server is understood there."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from tests.deploy.manifests import (
+    KSERVE,
+    KUBERNETES,
+    container,
+    gauges,
+    in_folder,
+    resources,
+    variables,
+    walk,
+)
+from tests.deploy.schemas import problems
+
+from modelserver.api.openapi import describe_listener
+from modelserver.auth.scopes import needed_scope
+from modelserver.cli import build_parser, setting_flags
+from modelserver.container import MOUNTED, prepare
+from modelserver.kserve import HTTP_PORT, METRICS_PORT
+from modelserver.models.config import Batcher, parse_model_config
+from modelserver.settings.keys import KEYS
+from modelserver.settings.settings import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.settings.settings import LoadedSettings
+
+_ALL = {name: resource for name, resource in in_folder(KSERVE) if resource["kind"] != "Kustomization"}
+_RUNTIMES = {
+    resource["metadata"]["name"]: resource["spec"]
+    for resource in _ALL.values()
+    if resource["kind"].endswith("ServingRuntime")
+}
+_SERVICES = {
+    resource["metadata"]["name"]: resource
+    for resource in _ALL.values()
+    if resource["kind"] == "InferenceService"
+}
+_CONFIG = yaml.safe_load((KSERVE / "model-config.yaml").read_text(encoding="utf-8"))
+_KSERVES_OWN = "kserve-torchserve"
+
+
+def mounted(folder: Path) -> Path:
+    """What KServe's TorchServe runtime finds in its container."""
+    for name in ("config", "model-store"):
+        (folder / name).mkdir()
+    (folder / "model-store" / "mnist.mar").write_bytes(b"")
+    (folder / "config" / "config.properties").write_text(
+        "inference_address=http://0.0.0.0:8085\nmanagement_address=http://0.0.0.0:8085\n"
+        "metrics_address=http://0.0.0.0:8082\ngrpc_inference_port=7070\nenable_envvars_config=true\n"
+        "install_py_dep_per_model=true\nmetrics_format=prometheus\nNUM_WORKERS=1\n"
+        "model_store=/mnt/models/model-store\n"
+        'model_snapshot={"name":"startup.cfg","modelCount":1,"models":{"mnist":{"1.0":{"defaultVersion":true,'
+        '"marName":"mnist.mar","minWorkers":1,"maxWorkers":5,"batchSize":5,"maxBatchDelay":200,'
+        '"responseTimeout":60}}}}\n',
+        encoding="utf-8",
+    )
+    return folder
+
+
+def loaded(
+    runtime: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str, **labels: str
+) -> LoadedSettings:
+    """The settings that a runtime's container comes to, with models in ``folder``, ``more`` flags behind."""
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    filled = {"{{.Name}}": "digits", **{f"{{{{.Labels.{name}}}}}": text for name, text in labels.items()}}
+
+    def fill(text: str) -> str:
+        for placeholder, value in filled.items():
+            text = text.replace(placeholder, value)
+        assert "{{" not in text
+        return text.replace(str(MOUNTED), str(folder))
+
+    spec = container(_RUNTIMES[runtime])
+    environment = {name: fill(value) for name, value in variables(spec).items()}
+    flags, environment = prepare([*(fill(word) for word in spec["args"]), *more], environment)
+    options = build_parser().parse_args(flags)
+    assert options.foreground
+    return load_settings(setting_flags(options), environment, folder)
+
+
+# Schemas
+
+
+@pytest.mark.parametrize("name", _ALL)
+def test_kserves_resources_keep_to_the_published_schema(name: str) -> None:
+    """No field is unknown, missing or of another type."""
+    assert problems(_ALL[name]) == []
+
+
+def test_a_wrong_inference_service_is_found() -> None:
+    """The check itself works, down to what Kubernetes defines."""
+    (wrong, *_) = resources(KSERVE / "inferenceservice.yaml")
+    wrong["spec"]["predictor"]["model"]["modelFormat"] = "pytorch"
+    wrong["spec"]["predictor"]["minReplica"] = 1
+    (runtime, *_) = resources(KSERVE / "clusterservingruntime.yaml")
+    runtime["spec"]["containers"][0]["argument"] = []
+
+    assert sorted(problems(wrong)) == [
+        "InferenceService.spec.predictor.model.modelFormat: no object",
+        "InferenceService.spec.predictor: there is no minReplica",
+    ]
+    assert len(problems(runtime)) == 1
+
+
+# Batching
+
+
+@pytest.mark.parametrize("name", _SERVICES)
+def test_the_sidecar_is_never_asked_for(name: str) -> None:
+    """``batcher:`` and ``logger:`` would put KServe's agent in front of the server, which has both itself."""
+    assert {"batcher", "logger"}.isdisjoint(dict(walk(_SERVICES[name])))
+
+
+def test_the_batcher_is_set_where_the_model_is() -> None:
+    """With the figures that KServe documents; requests have more time at the ingress than in the server."""
+    predictor = _SERVICES["mnist"]["spec"]["predictor"]
+    read, warnings = parse_model_config(yaml.safe_dump(_CONFIG))
+
+    assert warnings == []
+    assert read.batcher == Batcher(32, 500, 60, frozenset({"max_batch_size", "max_latency", "timeout"}))
+    assert _CONFIG["batcher"] == {"maxBatchSize": 32, "maxLatency": 500, "timeout": 60}
+    assert predictor["timeout"] > _CONFIG["batcher"]["timeout"]
+
+
+@pytest.mark.parametrize("name", _SERVICES)
+def test_concurrency_lets_batches_fill(name: str) -> None:
+    """A limit below the batch size would keep every batch waiting for its whole delay."""
+    limit = _SERVICES[name]["spec"]["predictor"].get("containerConcurrency", 0)
+
+    assert limit == 0 or limit >= _CONFIG["batcher"]["maxBatchSize"]
+
+
+# Runtimes
+
+
+def test_services_ask_for_runtimes_that_speak_their_protocol() -> None:
+    """And that support their format."""
+    for service in _SERVICES.values():
+        model = service["spec"]["predictor"]["model"]
+        runtime = _RUNTIMES[model["runtime"]]
+        assert model["protocolVersion"] in runtime["protocolVersions"]
+        assert model["modelFormat"]["name"] in {known["name"] for known in runtime["supportedModelFormats"]}
+
+
+def test_all_protocols_have_a_runtime() -> None:
+    """V1, V2 over REST and V2 over gRPC; each by one runtime, which goes before KServe's own."""
+    ours = {name: spec for name, spec in _RUNTIMES.items() if name != _KSERVES_OWN}
+    spoken = [protocol for spec in ours.values() for protocol in spec["protocolVersions"]]
+    formats = [known for spec in ours.values() for known in spec["supportedModelFormats"]]
+
+    assert sorted(spoken) == ["grpc-v2", "v1", "v2"]
+    assert {(known["name"], known["autoSelect"], known["priority"]) for known in formats} == {
+        ("pytorch", True, 3)
+    }
+
+
+def test_a_runtime_takes_the_place_of_kserves() -> None:
+    """Under its name, in a namespace, where it goes before the cluster's."""
+    (runtime,) = resources(KSERVE / "servingruntime-torchserve.yaml")
+
+    assert runtime["kind"] == "ServingRuntime"
+    assert runtime["metadata"]["name"] == _KSERVES_OWN
+    assert runtime["spec"]["supportedModelFormats"] == [
+        {"name": "pytorch", "version": "1", "autoSelect": True, "priority": 2}
+    ]
+
+
+@pytest.mark.parametrize("name", _RUNTIMES)
+def test_containers_are_what_kserve_expects(name: str) -> None:
+    """One with KServe's name, and one port, which Knative insists on."""
+    spec = container(_RUNTIMES[name])
+    security = spec["securityContext"]
+
+    assert spec["name"] == "kserve-container"
+    assert len(spec["ports"]) == 1
+    assert (security["runAsNonRoot"], security["readOnlyRootFilesystem"]) == (True, True)
+    assert [mount["name"] for mount in spec["volumeMounts"]] == [
+        v["name"] for v in _RUNTIMES[name]["volumes"]
+    ]
+
+
+@pytest.mark.parametrize("name", _RUNTIMES)
+def test_variables_are_read_by_the_server(name: str) -> None:
+    """Each is a setting's, or one of those for folders, which lie in the writable volume."""
+    known = {key.env for key in KEYS.values()}
+    for variable, value in variables(container(_RUNTIMES[name])).items():
+        assert variable in known or value.startswith("/tmp/")
+
+
+@pytest.mark.parametrize("name", _RUNTIMES)
+def test_probes_of_runtimes_need_no_token(name: str) -> None:
+    """They ask the port that the runtime declares."""
+    spec = container(_RUNTIMES[name])
+    (port,) = (port["containerPort"] for port in spec["ports"])
+    for probe in (spec["livenessProbe"], spec["readinessProbe"]):
+        (asked,) = (probe[way] for way in ("httpGet", "grpc", "tcpSocket") if way in probe)
+        assert asked["port"] == port
+        if "path" in asked:
+            assert "get" in describe_listener("inference", "0")["paths"][asked["path"]]
+            assert needed_scope({"inference"}, "GET", asked["path"], ping_token=True) is None
+
+
+@pytest.mark.parametrize("name", _RUNTIMES)
+def test_kserve_reads_metrics_where_they_are(name: str) -> None:
+    """By the annotations of the runtime."""
+    annotations = _RUNTIMES[name]["annotations"]
+
+    assert annotations["prometheus.kserve.io/port"] == str(METRICS_PORT)
+    assert annotations["prometheus.kserve.io/path"] in describe_listener("metrics", "0")["paths"]
+
+
+# What the server makes of it
+
+
+@pytest.mark.parametrize("name", _RUNTIMES)
+def test_a_torchserve_layout_is_served_on_the_runtimes_port(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the file says of addresses; its models, their names and their batches are the file's."""
+    settings = loaded(name, mounted(tmp_path), monkeypatch, serviceEnvelope="kserve").settings
+    (port,) = (port["containerPort"] for port in container(_RUNTIMES[name])["ports"])
+    grpc = "grpc-v2" in _RUNTIMES[name]["protocolVersions"]
+
+    assert str(settings.inference_address) == f"http://0.0.0.0:{HTTP_PORT}"
+    assert settings.management_address.is_loopback
+    assert settings.metrics_address.port == METRICS_PORT
+    assert port == (settings.grpc_inference_port if grpc else settings.inference_address.port)
+    assert settings.grpc_inference_address == "0.0.0.0"
+    assert settings.model_store == tmp_path / "model-store"
+    assert '"mnist.mar"' in (settings.model_snapshot or "")
+    assert settings.load_models == ()
+    assert settings.disable_token_authorization
+    assert settings.service_envelope == ("kserve" if name == _KSERVES_OWN else None)
+
+
+def test_without_the_label_there_is_no_envelope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KServe then fills in nothing."""
+    settings = loaded(_KSERVES_OWN, mounted(tmp_path), monkeypatch, serviceEnvelope="").settings
+
+    assert settings.service_envelope is None
+
+
+def test_a_lone_archive_is_called_as_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a configuration, so that it answers under the URL that KServe shows."""
+    (tmp_path / "mnist.mar").write_bytes(b"")
+    settings = loaded("modelserver", tmp_path, monkeypatch).settings
+
+    assert [(item.name, item.url) for item in settings.load_models] == [("digits", "mnist.mar")]
+    assert settings.model_store == tmp_path
+
+
+def test_a_services_arguments_batch_for_all_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KServe puts them behind the runtime's."""
+    arguments = _SERVICES["torchserve"]["spec"]["predictor"]["model"]["args"]
+    settings = loaded(_KSERVES_OWN, mounted(tmp_path), monkeypatch, *arguments, serviceEnvelope="").settings
+
+    assert settings.enable_batcher
+    assert (settings.batcher_max_batch_size, settings.batcher_max_latency) == (32, 500)
+    assert settings.disable_token_authorization
+
+
+def test_events_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of KServe's agent do; none are sent before somebody says where to."""
+    settings = loaded("modelserver", mounted(tmp_path), monkeypatch).settings
+
+    assert settings.payload_log_url is None
+    assert settings.payload_log_inference_service == "digits"
+    assert settings.payload_log_component == "predictor"
+
+
+# Autoscaling
+
+
+def test_services_scale_on_gauges_that_there_are() -> None:
+    """Of their own pods."""
+    asked = {}
+    for name, service in _SERVICES.items():
+        for metric in service["spec"]["predictor"].get("autoScaling", {}).get("metrics", []):
+            query = metric["external"]["metric"]["query"]
+            (pods,) = re.findall(r'pod=~"([^"]+)"', query)
+            assert re.fullmatch(pods, f"{name}-predictor-6d4cf56db6-x2v7p")
+            asked[re.findall(r"modelserver_\w+", query)[0]] = metric["external"]["target"]["averageValue"]
+
+    full = str(_CONFIG["batcher"]["maxBatchSize"])
+    assert asked == {"modelserver_queue_requests": full, "modelserver_batches_in_flight": "0.8"}
+    assert set(asked) <= gauges()
+
+
+def test_the_autoscaler_beside_a_service_finds_its_deployment() -> None:
+    """And KServe leaves the scaling to it."""
+    service, autoscaler = resources(KSERVE / "inferenceservice-hpa.yaml")
+    name = service["metadata"]["name"]
+    (metric,) = autoscaler["spec"]["metrics"]
+
+    assert service["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "external"
+    assert autoscaler["spec"]["scaleTargetRef"]["name"] == f"{name}-predictor"
+    assert metric["pods"]["metric"]["name"] in gauges()
+    assert "minReplicas" not in service["spec"]["predictor"]
+
+
+@pytest.mark.parametrize("name", ["mnist-keda", "mnist-hpa"])
+def test_scaled_pods_have_time_to_drain(name: str) -> None:
+    """As long as those of the plain Deployment, which a test holds to the settings."""
+    (deployment,) = resources(KUBERNETES / "deployment.yaml")
+    predictor: dict[str, Any] = _SERVICES[name]["spec"]["predictor"]
+
+    assert (
+        predictor["terminationGracePeriodSeconds"]
+        == deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    )

@@ -1,0 +1,279 @@
+"""``deploy/kubernetes``: Kubernetes would take it, and what it names is there in the server."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from tests.deploy.manifests import KUBERNETES, ROOT, container, gauges, in_folder, resources, variables
+from tests.deploy.schemas import problems
+
+from modelserver.api.openapi import describe_listener
+from modelserver.auth.given import read_token_file
+from modelserver.auth.scopes import Scope, needed_scope
+from modelserver.cli import build_parser
+from modelserver.errors import ConfigError
+from modelserver.settings.settings import load_settings
+from modelserver.telemetry.logs import ROTATE_BYTES, ROTATED_FILES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.settings.settings import LoadedSettings
+
+_ALL = dict(in_folder(KUBERNETES))
+_NAME = {"app.kubernetes.io/name": "modelserver"}
+
+# Seconds from the end of the drain to that of the process: workers, connections, gRPC (server.py).
+_CLOSING = 2.0 + 5.0 + 5.0
+
+
+def one(file: str) -> dict[str, Any]:
+    """The resource of a file."""
+    (found,) = resources(KUBERNETES / file)
+    return found
+
+
+def pod() -> dict[str, Any]:
+    """What a pod is made of."""
+    found = one("deployment.yaml")["spec"]["template"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def configured(folder: Path) -> LoadedSettings:
+    """The settings of the ConfigMap; its directories are made below ``folder``."""
+    for name in ("model-store", "tokens"):
+        (folder / name).mkdir(exist_ok=True)
+    text = one("configmap.yaml")["data"]["config.properties"]
+    text = text.replace("/home/model-server", str(folder)).replace("/etc/modelserver", str(folder))
+    (folder / "config.properties").write_text(text, encoding="utf-8")
+    return load_settings({}, {}, folder)
+
+
+# Schemas
+
+
+@pytest.mark.parametrize("name", [name for name in _ALL if "Kustomization" not in name])
+def test_resources_keep_to_the_published_schema(name: str) -> None:
+    """No field is unknown, missing or of another type, in the oldest and the newest version of Kubernetes."""
+    assert problems(_ALL[name]) == []
+
+
+def test_a_wrong_resource_is_found() -> None:
+    """The check itself works: a field too many, one of the wrong type."""
+    wrong = one("service.yaml")
+    wrong["spec"]["ports"][0]["port"] = "http"
+    wrong["spec"]["balance"] = True
+
+    assert len(problems(wrong)) > 0
+    scaled = one("scaledobject.yaml")
+    scaled["spec"]["triggers"][0]["metadata"]["threshold"] = 4
+    scaled["spec"]["maxReplicas"] = 4
+    assert problems(scaled) == [
+        "ScaledObject.spec.triggers[0].metadata.threshold: 4 is no str",
+        "ScaledObject.spec: there is no maxReplicas",
+    ]
+
+
+def test_the_kustomization_names_files_that_are_there() -> None:
+    """All but the Secret, which you make, and what belongs to one autoscaler or the other."""
+    kustomization = one("kustomization.yaml")
+    named = set(kustomization["resources"])
+    files = {path.name for path in KUBERNETES.glob("*.yaml")}
+
+    assert named <= files
+    assert files - named == {
+        *("kustomization.yaml", "secret.yaml", "scaledobject.yaml", "prometheus-adapter.yaml")
+    }
+    assert [image["name"] for image in kustomization["images"]] == [container(pod())["image"]]
+
+
+# What the server is told
+
+
+def test_the_settings_are_the_servers(tmp_path: Path) -> None:
+    """Each key is known and has an effect."""
+    loaded = configured(tmp_path)
+
+    assert loaded.warnings == ()
+    assert loaded.settings.load_all
+    assert loaded.settings.token_file == tmp_path / "tokens"
+
+
+def test_the_flags_are_the_commands() -> None:
+    """They lead to the mounted ConfigMap."""
+    options = build_parser().parse_args(container(pod())["args"])
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(pod())["volumeMounts"]}
+
+    assert options.ts_config == f"{mounts['config']}/config.properties"
+    assert options.no_config_snapshots
+
+
+def test_only_management_stays_in_the_pod(tmp_path: Path) -> None:
+    """What others reach asks for tokens, but for metrics and probes; models cannot be changed pod by pod."""
+    settings = configured(tmp_path).settings
+
+    assert settings.management_address.is_loopback
+    assert settings.grpc_management_address == "127.0.0.1"
+    assert not settings.enable_model_api
+    assert not settings.disable_token_authorization
+    reached = (
+        settings.inference_address.host,
+        settings.metrics_address.host,
+        settings.grpc_inference_address,
+    )
+    assert set(reached) == {"0.0.0.0"}
+
+
+def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
+    """Of the container, of the Service, and of what Prometheus reads."""
+    settings = configured(tmp_path).settings
+    wanted = {
+        "http": settings.inference_address.port,
+        "metrics": settings.metrics_address.port,
+        "grpc": settings.grpc_inference_port,
+    }
+    annotations = one("deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
+
+    assert {port["name"]: port["containerPort"] for port in container(pod())["ports"]} == wanted
+    assert {port["targetPort"]: port["port"] for port in one("service.yaml")["spec"]["ports"]} == wanted
+    assert annotations["prometheus.io/port"] == str(wanted["metrics"])
+    assert annotations["prometheus.io/path"] in describe_listener("metrics", "0")["paths"]
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_probes_are_answered_without_a_token(probe: str) -> None:
+    """They ask routes of the inference address that are open."""
+    asked = container(pod())[probe]["httpGet"]
+
+    assert asked["port"] == "http"
+    assert "get" in describe_listener("inference", "0")["paths"][asked["path"]]
+    assert needed_scope({"inference"}, "GET", asked["path"], ping_token=True) is None
+
+
+def test_only_readiness_depends_on_models() -> None:
+    """A pod whose worker is being replaced gets no requests, and is not killed for it."""
+    paths = {name: container(pod())[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
+
+    assert paths == {"liveness": "/v2/health/live", "readiness": "/v2/health/ready"}
+
+
+def test_there_is_time_to_drain(tmp_path: Path) -> None:
+    """The grace period holds what happens first, the drain, and the end of the process."""
+    sleep, pause = container(pod())["lifecycle"]["preStop"]["exec"]["command"]
+    grace = pod()["terminationGracePeriodSeconds"]
+
+    assert sleep == "sleep"
+    assert grace >= float(pause) + configured(tmp_path).settings.drain_timeout + _CLOSING
+
+
+# What the pod may do
+
+
+def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
+    """Not root, as the image's user; nothing can be gained, and the root file system is read only."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    around, inside = pod()["securityContext"], container(pod())["securityContext"]
+
+    assert around["runAsNonRoot"]
+    assert f"USER {around['runAsUser']}:{around['runAsGroup']}\n" in dockerfile
+    assert around["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert (inside["allowPrivilegeEscalation"], inside["readOnlyRootFilesystem"]) == (False, True)
+    assert inside["capabilities"] == {"drop": ["ALL"]}
+    assert pod()["automountServiceAccountToken"] is False
+
+
+def test_what_the_server_writes_lies_in_volumes() -> None:
+    """Temporary files, logs and the cache; the rest is mounted read only."""
+    volumes = {volume["name"]: volume for volume in pod()["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in container(pod())["volumeMounts"]}
+    writable = {path for path, mount in mounts.items() if "emptyDir" in volumes[mount["name"]]}
+
+    assert writable == {"/tmp", *variables(container(pod())).values()}
+    assert set(variables(container(pod()))) == {"LOG_LOCATION", "METRICS_LOCATION", "XDG_CACHE_HOME"}
+    assert all(mount.get("readOnly") for path, mount in mounts.items() if path not in writable)
+    assert {mount["name"] for mount in mounts.values()} == set(volumes)
+
+
+def test_the_volume_of_logs_holds_them_all() -> None:
+    """A pod is evicted for more: five files, and what is put aside of each."""
+    (logs,) = [volume for volume in pod()["volumes"] if volume["name"] == "logs"]
+    gibibytes = int(logs["emptyDir"]["sizeLimit"].removesuffix("Gi"))
+
+    assert gibibytes * 2**30 > 5 * (1 + ROTATED_FILES) * ROTATE_BYTES
+
+
+# Tokens
+
+
+def test_the_secret_has_a_token_for_each_scope() -> None:
+    """So that the server makes none, and needs no file to write them to."""
+    secret = one("secret.yaml")
+    (volume,) = [volume for volume in pod()["volumes"] if volume["name"] == "tokens"]
+
+    assert set(secret["stringData"]) == {scope.value for scope in Scope}
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+
+
+def test_its_placeholders_are_refused(tmp_path: Path) -> None:
+    """Nobody serves with tokens that stand in a public file."""
+    for name, token in one("secret.yaml")["stringData"].items():
+        (tmp_path / name).write_text(token, encoding="utf-8")
+
+    with pytest.raises(ConfigError, match="at least 8 characters"):
+        read_token_file(tmp_path)
+
+
+# What belongs together
+
+
+def test_selectors_find_the_pods() -> None:
+    """Of the Deployment, the Service and the budget for disruptions."""
+    deployment = one("deployment.yaml")["spec"]
+
+    assert deployment["template"]["metadata"]["labels"] == _NAME
+    assert deployment["selector"]["matchLabels"] == _NAME
+    assert one("service.yaml")["spec"]["selector"] == _NAME
+    assert one("poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"] == _NAME
+
+
+def test_both_autoscalers_scale_the_deployment() -> None:
+    """From two pods on, so that one may be disrupted; the Deployment itself gives no number."""
+    deployment, hpa, scaled = (
+        one(f"{name}.yaml") for name in ("deployment", "horizontalpodautoscaler", "scaledobject")
+    )
+    name = deployment["metadata"]["name"]
+
+    assert "replicas" not in deployment["spec"]
+    assert hpa["spec"]["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+    assert scaled["spec"]["scaleTargetRef"] == {"kind": "Deployment", "name": name}
+    assert hpa["spec"]["minReplicas"] == scaled["spec"]["minReplicaCount"] == 2
+    assert hpa["spec"]["maxReplicas"] == scaled["spec"]["maxReplicaCount"]
+    assert one("poddisruptionbudget.yaml")["spec"]["maxUnavailable"] < hpa["spec"]["minReplicas"]
+
+
+def test_autoscalers_look_at_gauges_that_there_are() -> None:
+    """The server shows them, and pods' gauges can be summed."""
+    hpa = one("horizontalpodautoscaler.yaml")["spec"]["metrics"]
+    asked = {metric["pods"]["metric"]["name"] for metric in hpa if metric["type"] == "Pods"}
+    for trigger in one("scaledobject.yaml")["spec"]["triggers"]:
+        asked |= set(re.findall(r"modelserver_\w+", trigger["metadata"]["query"]))
+    adapter = yaml.safe_load((KUBERNETES / "prometheus-adapter.yaml").read_text(encoding="utf-8"))
+    (rule,) = adapter["rules"]["custom"]
+
+    assert asked == {"modelserver_queue_requests", "modelserver_batches_in_flight"}
+    assert asked <= gauges()
+    assert re.findall(r"modelserver_\w+", rule["seriesQuery"]) == ["modelserver_queue_requests"]
+
+
+def test_queries_ask_for_the_deployments_pods() -> None:
+    """By the names that Kubernetes gives them."""
+    pods = [
+        re.findall(r'pod=~"([^"]+)"', trigger["metadata"]["query"])
+        for trigger in one("scaledobject.yaml")["spec"]["triggers"]
+    ]
+
+    assert [bool(re.fullmatch(found[0], "modelserver-6d4cf56db6-x2v7p")) for found in pods] == [True, True]

@@ -1,0 +1,6 @@
+"""A class that cannot handle anything."""
+
+
+class NoHandle:
+    def initialize(self, context):
+        pass

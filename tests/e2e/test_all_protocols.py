@@ -1,0 +1,322 @@
+"""Every protocol at the same time: one queue, the same answers, nothing mixed up; and nothing that is sent
+makes the server fail (kserve reference 2.2, 5, 6 and 9).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+import pytest
+from grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
+from hypothesis import given, settings
+from serving import Server, serving
+from tests.tensors.odd_requests import odd_bodies, odd_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import httpx
+
+BATCH = 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+    """``left`` and ``right`` gather for a moment, ``texts`` and ``numbers`` until each protocol has brought a
+    row; ``odd`` takes nothing but rows.
+    """
+    with serving(grpc_server(tmp_path_factory.mktemp("all"), model_store)) as started:
+        for name in ("left", "right"):
+            started.registered("witness.mar", model_name=name, batch_size=BATCH, max_batch_delay=50)
+        started.registered("witness.mar", model_name="texts", batch_size=len(TEXTS), max_batch_delay=5000)
+        started.registered("witness.mar", model_name="numbers", batch_size=len(NUMBERS), max_batch_delay=5000)
+        started.registered("witness.mar", model_name="odd", split_instances=True)
+        yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def odd_worker(server: Server) -> int:
+    """The process that is to bear everything."""
+    return worker_of(server)
+
+
+def worker_of(server: Server) -> int:
+    (worker,) = server.describe("odd")["workers"]
+    assert worker["status"] == "READY"
+    pid: int = worker["pid"]
+    return pid
+
+
+class Speaker:
+    """All protocols' clients of one server."""
+
+    def __init__(self, server: Server, to: grpc.Channel) -> None:
+        self.post = server.inference.post
+        self.tensors = stub(to, "inference.GRPCInferenceService")
+        self.torchserve = stub(to, f"{INFERENCE}InferenceAPIsService")
+
+
+@pytest.fixture(scope="module")
+def speaker(server: Server) -> Iterator[Speaker]:
+    """One for all tests: its connections are kept."""
+    with channel(server, "inference") as to:
+        yield Speaker(server, to)
+
+
+class Said(NamedTuple):
+    """The answers to a request's rows, and the id of their batch where the protocol tells it."""
+
+    answers: list[str]
+    batch: str | None
+
+    @property
+    def call(self) -> str:
+        """The call of the handler that all rows were in."""
+        (call,) = {answer.rpartition("|")[2] for answer in self.answers}
+        return call
+
+    @property
+    def rows(self) -> list[str]:
+        """The answers without it."""
+        return [answer.rpartition("|")[0] for answer in self.answers]
+
+
+def by_prediction(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+    """TorchServe's route; it takes one row."""
+    (row,) = rows
+    answer = to.post(f"/predictions/{model}", content=row.encode())
+    assert answer.status_code == 200, answer.text
+    return Said([answer.text], answer.headers["x-batch-id"])
+
+
+def by_v1(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+    """KServe's V1."""
+    answer = to.post(f"/v1/models/{model}:predict", json={"instances": [{"data": row} for row in rows]})
+    told = answer.json()
+    assert told["batchId"] == answer.headers["x-batch-id"]
+    return Said(told["predictions"], told["batchId"])
+
+
+def by_v2_json(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+    """V2 over REST, texts in JSON."""
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [len(rows)], "data": list(rows)}
+    return told_by_rest(to.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}))
+
+
+def by_v2_binary(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+    """V2 over REST, bytes behind the JSON, under another name."""
+    return post_binary(to, model, "x", "BYTES", [len(rows), 1], with_lengths(rows))
+
+
+def by_v2_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+    """V2 over gRPC, typed."""
+    contents = {"bytes_contents": [row.encode() for row in rows]}
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "contents": contents}
+    return told_by_grpc(to, model, inputs=[tensor])
+
+
+def by_v2_grpc_raw(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+    """V2 over gRPC, raw."""
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)]}
+    return told_by_grpc(to, model, inputs=[tensor], raw_input_contents=[with_lengths(rows)])
+
+
+def by_torchserve_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+    """TorchServe's gRPC; it takes one row, and does not tell the batch."""
+    (row,) = rows
+    answer = to.torchserve.Predictions(predict(model, data=row.encode()), timeout=PATIENCE)
+    return Said([answer.prediction.decode()], None)
+
+
+def with_lengths(rows: Sequence[str]) -> bytes:
+    elements = [row.encode() for row in rows]
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[int], data: bytes) -> Said:
+    """A request with one binary tensor."""
+    field = {
+        "name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}
+    }  # fmt: skip
+    text = json.dumps({"inputs": [field]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    return told_by_rest(to.post(f"/v2/models/{model}/infer", content=text + data, headers=headers))
+
+
+def told_by_rest(answer: httpx.Response) -> Said:
+    """A V2 answer in JSON."""
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert told["parameters"]["batchId"] == answer.headers["x-batch-id"]
+    return Said(told["outputs"][0]["data"], told["parameters"]["batchId"])
+
+
+def told_by_grpc(to: Speaker, model: str, **fields: Any) -> Said:
+    """A V2 answer over gRPC, in either form."""
+    answer = to.tensors.ModelInfer(oip("ModelInferRequest", model_name=model, **fields), timeout=PATIENCE)
+    found = list(answer.outputs[0].contents.bytes_contents)
+    rest = answer.raw_output_contents[0] if answer.raw_output_contents else b""
+    while rest:
+        (length,) = struct.unpack_from("<I", rest)
+        found.append(rest[4 : 4 + length])
+        rest = rest[4 + length :]
+    return Said([each.decode() for each in found], answer.parameters["batchId"].string_param)
+
+
+TEXTS = (
+    by_prediction, by_v1, by_v2_json, by_v2_binary, by_v2_grpc, by_v2_grpc_raw, by_torchserve_grpc
+)  # fmt: skip
+# Those take one row.
+SINGLE = (by_prediction, by_torchserve_grpc)
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of calls that all begin at the same moment."""
+    start = Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        start.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(PATIENCE) for future in [pool.submit(run, call) for call in calls]]
+
+
+# One queue
+
+
+def test_texts_of_all_protocols_share_a_batch(speaker: Speaker) -> None:
+    """A row is a row whoever brings it: those of every protocol are in one call, under one batch id."""
+    said = at_once([lambda ask=ask: ask(speaker, "texts", [ask.__name__]) for ask in TEXTS])
+
+    assert [each.rows for each in said] == [[f"texts|{ask.__name__}"] for ask in TEXTS]
+    assert len({each.call for each in said}) == 1
+    assert len({each.batch for each in said if each.batch is not None}) == 1
+
+
+def typed(to: Speaker, values: list[float]) -> Said:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "contents": {"fp32_contents": values}}
+    return told_by_grpc(to, "numbers", inputs=[tensor])
+
+
+def raw(to: Speaker, values: list[float]) -> Said:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
+    data = struct.pack("<2f", *values)
+    return told_by_grpc(to, "numbers", inputs=[tensor], raw_input_contents=[data])
+
+
+def in_json(to: Speaker, values: list[float]) -> Said:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [values]}
+    return told_by_rest(to.post("/v2/models/numbers/infer", json={"inputs": [tensor]}))
+
+
+def in_binary(to: Speaker, values: list[float]) -> Said:
+    return post_binary(to, "numbers", "x", "FP32", [1, 2], struct.pack("<2f", *values))
+
+
+NUMBERS = (typed, raw, in_json, in_binary)
+
+
+def test_tensors_share_a_batch_in_all_their_forms(speaker: Speaker) -> None:
+    """Numbers in JSON and in binary, typed and raw, are the same rows."""
+    said = at_once(
+        [lambda ask=ask, place=place: ask(speaker, [place, 0.5]) for place, ask in enumerate(NUMBERS)]
+    )
+
+    assert [each.rows for each in said] == [[f"numbers|{place:.1f},0.5"] for place in range(len(NUMBERS))]
+    assert len({each.call for each in said}) == 1
+    assert len({each.batch for each in said}) == 1
+
+
+class Request(NamedTuple):
+    """What one client asks for."""
+
+    ask: Callable[[Speaker, str, Sequence[str]], Said]
+    model: str
+    rows: list[str]
+
+
+def traffic(seed: int, count: int) -> list[Request]:
+    """Requests of all protocols for two models, by chance; no row is like another."""
+    chance = random.Random(seed)
+    made = []
+    for number in range(count):
+        ask = chance.choice(TEXTS)
+        rows = 1 if ask in SINGLE else chance.randint(1, 3)
+        texts = [f"{number}-{row}" + chance.choice(("", "é", "x" * 2000)) for row in range(rows)]
+        made.append(Request(ask, chance.choice(("left", "right")), texts))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_traffic(speaker: Speaker, seed: int) -> None:
+    """All protocols at once to two models: everybody gets the answers to its own rows, from its own model, in
+    its own order; who shares a call shares a batch id, and nobody else does (F22, F23, F24).
+    """
+    requests = traffic(seed, 120)
+    with ThreadPoolExecutor(16) as pool:
+        running = [pool.submit(request.ask, speaker, request.model, request.rows) for request in requests]
+        said = [future.result(PATIENCE) for future in running]
+
+    for request, told in zip(requests, said, strict=True):
+        expected = [row.encode("ascii", "backslashreplace").decode() for row in request.rows]
+        assert told.rows == [f"{request.model}|{row}" for row in expected]
+    sharers: dict[str, list[int]] = {}
+    for place, told in enumerate(said):
+        sharers.setdefault(told.call, []).append(place)
+    for places in sharers.values():
+        assert len({requests[place].model for place in places}) == 1
+        assert sum(len(requests[place].rows) for place in places) <= BATCH
+        assert len({said[place].batch for place in places} - {None}) <= 1
+    batches = [{said[place].batch for place in places} - {None} for places in sharers.values()]
+    assert sum(map(len, batches)) == len(set().union(*batches))
+    together = [{requests[place].ask for place in places} for places in sharers.values()]
+    assert max(map(len, together)) >= 3
+    assert set().union(*(each for each in together if len(each) > 1)) == set(TEXTS)
+
+
+# Anything
+
+
+ANY = settings(max_examples=50, deadline=None)
+# The last is of a timeout that was asked for.
+REFUSALS = ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
+
+
+@given(odd_bodies())
+@ANY
+def test_no_body_is_the_servers_failure(server: Server, odd: tuple[bytes, str | None]) -> None:
+    """What is no request is 400 with words, or 413; never 500, whatever is wrong with it (F9, F70). A timeout
+    that was asked for may pass: 504.
+    """
+    body, header = odd
+    headers = {} if header is None else {"Inference-Header-Content-Length": header}
+    answer = server.inference.post("/v2/models/odd/infer", content=body, headers=headers)
+
+    assert answer.status_code in (200, 400, 413, 504), (body, answer.text)
+    if answer.status_code != 200:
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json()["error"]
+
+
+@given(odd_messages("odd"))
+@ANY
+def test_no_message_is_the_servers_failure(speaker: Speaker, body: bytes) -> None:
+    """What is no request is the client's fault, in words; never INTERNAL (F11, F70)."""
+    call = speaker.tensors.ModelInfer.future(body, timeout=PATIENCE)
+
+    assert call.code().name in ("OK", *REFUSALS), body
+    assert call.details() or call.code() == grpc.StatusCode.OK
+
+
+def test_it_still_serves(speaker: Speaker, server: Server, odd_worker: int) -> None:
+    """No worker was lost over any of it."""
+    assert worker_of(server) == odd_worker
+    assert by_v2_json(speaker, "left", ["still"]).rows == ["left|still"]

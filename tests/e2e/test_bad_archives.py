@@ -1,0 +1,201 @@
+"""Archives that cannot be served: the error names archive, step and cause, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import stat
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from serving import Home, Server, serving
+from tests.differential.archives import plain_files, write_zip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MANIFEST = "MAR-INF/MANIFEST.json"
+CONFIGURED: dict[str, Any] = {"model": {"configFile": "model-config.yaml"}}
+PARSE = "Failed to parse signature.json. MAR-INF/MANIFEST.json: "
+
+
+def described(manifest: bytes) -> dict[str, bytes]:
+    """An archive with this text as its manifest."""
+    return {**plain_files("bad"), MANIFEST: manifest}
+
+
+def handled_by(handler: str) -> dict[str, bytes]:
+    """An archive whose manifest names that handler."""
+    return plain_files("bad", model={"handler": handler})
+
+
+def configured(text: str) -> dict[str, bytes]:
+    """An archive with that model-config.yaml."""
+    return {**plain_files("bad", **CONFIGURED), "model-config.yaml": text.encode()}
+
+
+# Name, files, what the message says of step and cause.
+REFUSED: tuple[tuple[str, dict[str, bytes], str], ...] = (
+    ("cut", described(b'{"model": {"modelName": "b'), f"{PARSE}line 1, column 25: Unterminated string"),
+    ("empty_manifest", described(b""), f"{PARSE}line 1, column 1: Expecting value"),
+    ("list", described(b"[1]"), f"{PARSE}it must be a JSON object"),
+    ("deep", described(b'{"model": ' + b"[" * 100_000), f"{PARSE}it is nested too deeply"),
+    ("bytes", described(b'{"model": "\xff"}'), f"{PARSE}it must be valid UTF-8"),
+    ("numbers", described(b'{"model": {"modelName": ["a"]}}'), f"{PARSE}model.modelName must be a string"),
+    ("huge", described(b" " * (5 << 20)), f"'{MANIFEST}' is larger than 4194304 bytes"),
+    ("java", plain_files("bad", runtime="java"), "Runtime is not defined or invalid."),
+    ("cpp", plain_files("bad", runtime="LSP"), "The runtime LSP (TorchServe's C++ backend)"),
+    ("nameless", plain_files(None), "Model name is not defined."),
+    ("slash", plain_files("a/b"), "The model name 'a/b' cannot be part of a path."),
+    ("handlerless", plain_files("bad", model={"handler": ...}), "names no handler"),
+    ("above", handled_by("../up.py:go"), "Invalid handler '../up.py:go': it must not leave the archive"),
+    (
+        "absolute",
+        handled_by("/tmp/up.py"),
+        "Invalid handler '/tmp/up.py': only names relative to the archive",
+    ),
+    ("system", handled_by("os:system"), "Invalid handler 'os:system': os is a module of Python itself"),
+    ("call", handled_by("plain.py:go()"), "Invalid handler 'plain.py:go()': what follows the colon"),
+    (
+        "no_config",
+        plain_files("bad", **CONFIGURED),
+        "configFile 'model-config.yaml' of MAR-INF/MANIFEST.json",
+    ),
+    ("yaml", configured("minWorkers: [\n"), "model-config.yaml: line 2: "),
+    ("yaml_list", configured("- 1\n"), "model-config.yaml: line 1: a mapping"),
+    (
+        "twice",
+        configured("torchrun: {nnodes: 2}\nparallelType: tp\n"),
+        "model-config.yaml: torchrun.nnodes=2",
+    ),
+    ("ways", configured("asyncCommunication: true\ncontinuousBatching: true\n"), "exclude each other"),
+    (
+        "slip",
+        {**plain_files("bad"), "../slip_was_here.txt": b"x"},
+        "entry '../slip_was_here.txt': '..' is not",
+    ),
+    ("case", {**plain_files("bad"), "PLAIN.py": b""}, "entry 'PLAIN.py': it differs from 'plain.py' only in"),
+)
+TAGS = (
+    "say: !!python/object/apply:os.system ['touch {path}']\n",
+    "say: !!python/object/new:os.system ['touch {path}']\n",
+    "say: !!python/name:os.system\n",
+    "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path ['{path}']]\n",
+    "say: !!python/module:antigravity\n",
+    "say: !own {{a: 1}}\n",
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of a good archive and the bad ones."""
+    store = tmp_path_factory.mktemp("bad_archives")
+    write_zip(store / "good.mar", plain_files("good"))
+    for name, files, _ in REFUSED:
+        write_zip(store / f"{name}.mar", files)
+    write_zip(store / "absent.mar", handled_by("absent.py"))
+    write_zip(store / "empty_module.mar", {**handled_by("plain.py"), "plain.py": b""})
+    (store / "text.mar").write_text("this is no archive\n")
+    link = zipfile.ZipInfo("passwords")
+    link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(store / "link.mar", "w") as archive:
+        archive.writestr(MANIFEST, json.dumps({"model": {"modelName": "bad", "handler": "x"}}))
+        archive.writestr(link, "/etc/passwd")
+    return store
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Server]:
+    """A server with a good model that must not notice the others."""
+    home = Home(tmp_path_factory.mktemp("home"))
+    with serving(Server(home, store, settings={"install_py_dep_per_model": "true"})) as server:
+        yield server.registered("good.mar")
+
+
+@pytest.fixture(autouse=True)
+def untouched(server: Server) -> Iterator[None]:
+    """After the test the good model is served by the worker it had, and nothing else is there."""
+    before = server.describe("good")["workers"][0]["pid"]
+    yield
+    assert server.predict("good").text == "fine"
+    assert server.describe("good")["workers"][0]["pid"] == before
+    assert [model["modelName"] for model in server.management.get("/models").json()["models"]] == ["good"]
+    (workdir,) = server.home.workdirs()
+    assert len([path for path in workdir.iterdir() if (path / "plain.py").exists()]) == 1
+    assert server.inference.get("/ping").status_code == 200
+
+
+def refusal(server: Server, url: str, **parameters: object) -> str:
+    """The message of a 400."""
+    answer = server.register(url, **parameters)
+    assert answer.status_code == 400, answer.text
+    message: str = answer.json()["message"]
+    assert len(message) < 500
+    return message
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [(name, cause) for name, _, cause in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_archives_that_are_refused(server: Server, name: str, cause: str) -> None:
+    """Manifest, handler, configuration and entries: each is a 400 before any worker is started (F58-F60)."""
+    message = refusal(server, f"{name}.mar")
+
+    assert cause in message
+    # A name that the manifest gives is the cause itself.
+    assert f"{name}.mar" in message or name == "slash"
+
+
+@pytest.mark.parametrize("url", ["link.mar", "text.mar"])
+def test_files_that_are_no_archives(server: Server, url: str) -> None:
+    """Links and other content, whatever they are called (F58)."""
+    assert refusal(server, url).startswith(f"Invalid archive '{url}'")
+
+
+@pytest.mark.parametrize("text", TAGS, ids=range(len(TAGS)))
+def test_yaml_builds_nothing(server: Server, store: Path, tmp_path: Path, text: str) -> None:
+    """Tags of Python are refused by archive and line, and nothing of them is done (F60)."""
+    touched = tmp_path / "touched"
+    write_zip(store / "tag.mar", configured(text.format(path=touched)))
+    message = refusal(server, "tag.mar")
+
+    assert message.startswith(
+        "tag.mar: model-config.yaml: line 1: could not determine a constructor for the tag"
+    )
+    assert not touched.exists()
+
+
+def test_missing_requirements(server: Server, store: Path) -> None:
+    """A requirements file that is named and not there."""
+    write_zip(store / "needs.mar", plain_files("needs", model={"requirementsFile": "none.txt"}))
+
+    assert refusal(server, "needs.mar") == ("needs.mar: The requirementsFile 'none.txt' of needs is missing.")
+
+
+@pytest.mark.parametrize("handler", ["../plain.py", "os:system", "plain.py:go now"])
+def test_handlers_of_registrations(server: Server, handler: str) -> None:
+    """A handler that the registration gives is held to the same rules (F59)."""
+    message = refusal(server, "good.mar", handler=handler, model_name="other")
+
+    assert message.startswith(f"Invalid handler {handler!r}")
+    assert "good.mar" in message
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("absent.mar", "The handler module 'absent' is neither in the archive nor a built-in handler"),
+        ("empty_module.mar", "Expected only one class in custom service code or a function entry point []"),
+    ],
+)
+def test_handlers_that_are_not_there(server: Server, url: str, cause: str) -> None:
+    """What only a worker finds out fails the registration, which is taken back, with the archive's name even
+    where the model has another (F40).
+    """
+    answer = server.register(url, model_name="renamed")
+
+    assert answer.status_code == 500
+    message = answer.json()["message"]
+    assert message.startswith(f"Failed to start workers for model renamed version: 1.0. Archive '{url}': ")
+    assert cause in message

@@ -1,0 +1,333 @@
+"""Both sets of defaults, on a server each: modelserver's, and TorchServe's under the name torchserve."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+from serving import PATIENCE, STARTED, Home, free_port, wait_until
+
+from modelserver.aliases import install
+from modelserver.settings.properties import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+REFUSED = {
+    "code": 400,
+    "type": "InvalidKeyException",
+    "message": "Token Authorization failed. Token either incorrect, expired, or not provided correctly",
+}
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
+V1 = {"instances": [[1], [2]]}
+
+
+class Detached:
+    """A server in the background that was started by its command, with clients of its own."""
+
+    def __init__(self, home: Home, store: Path, command: Path | None) -> None:
+        self.home = home
+        self.command = command
+        self.store = store
+        self.addresses = {
+            f"{name}_address": f"http://127.0.0.1:{free_port()}"
+            for name in ("inference", "management", "metrics")
+        }
+        self.grpc = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
+        self.printed = ""
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """The command, with these arguments, to its end."""
+        if self.command is None:
+            return self.home.run(*arguments)
+        return subprocess.run(
+            [self.command, *map(str, arguments)],
+            cwd=self.home.path,
+            env=self.home.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def start(self, *flags: object) -> None:
+        done = self.run("--start", *flags)
+        self.printed = done.stdout
+        assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, [STARTED]), done.stdout + done.stderr
+
+    def stop(self) -> None:
+        self.run("--stop", "--foreground")
+
+    def config(self) -> Path:
+        fixed = {
+            **self.addresses, **self.grpc, "frontend_processes": 1, "default_workers_per_model": 1,
+            "enable_grpc_api": str(self.command is not None).lower(),
+        }  # fmt: skip
+        return self.home.write_config(fixed)
+
+    def ask(self, side: str, method: str, path: str, scope: str | None = None, **arguments: Any) -> Any:
+        """An answer of one of the addresses; with the token of a scope, as the file has it."""
+        headers = {} if scope is None else {"Authorization": f"Bearer {self.keys()[scope]['key']}"}
+        url = self.addresses[f"{side}_address"] + path
+        return httpx.request(method, url, headers=headers, timeout=PATIENCE, trust_env=False, **arguments)
+
+    def call(self, side: str, method: str, token: str | None = None) -> tuple[str, str]:
+        """Code and text that a gRPC call with an empty message ends with."""
+        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        with grpc.insecure_channel(f"127.0.0.1:{self.grpc[f'grpc_{side}_port']}") as channel:
+            try:
+                channel.unary_unary(method)(b"", metadata=metadata, timeout=PATIENCE)
+            except grpc.RpcError as error:
+                return error.code().name, error.details()
+        return "OK", ""
+
+    def keys(self) -> dict[str, dict[str, str]]:
+        document: dict[str, dict[str, str]] = json.loads((self.home.path / "key_file.json").read_text())
+        return document
+
+    def snapshots(self) -> list[Path]:
+        return sorted((self.home.path / "logs" / "config").glob("*.cfg"))
+
+
+@pytest.fixture(scope="module")
+def torchserve(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Detached]:
+    """Started as ``torchserve`` with a model at start, and nothing else but its addresses."""
+    path = tmp_path_factory.mktemp("torchserve")
+    command = next(alias for alias in install(path / "bin") if alias.name == "torchserve")
+    server = Detached(Home(path / "home"), model_store, command)
+    try:
+        server.start("--model-store", model_store, "--models", "echo.mar", "--ts-config", server.config())
+        wait_until(
+            lambda: server.ask("inference", "POST", "/predictions/echo", "inference").status_code == 200,
+            "the model is ready",
+        )
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def modelserver(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Detached]:
+    """The same under its own name."""
+    server = Detached(Home(tmp_path_factory.mktemp("modelserver")), model_store, None)
+    try:
+        server.start("--model-store", model_store, "--models", "echo.mar", "--ts-config", server.config())
+        wait_until(lambda: server.ask("inference", "GET", "/readyz").status_code == 200, "the model is ready")
+        yield server
+    finally:
+        server.stop()
+
+
+def test_the_start_says_whose_defaults_count(torchserve: Detached, modelserver: Detached) -> None:
+    """A line of the start names them, and where the tokens are."""
+    assert "Defaults: TorchServe's (started as torchserve)" in torchserve.printed.splitlines()
+    assert "Token authorization is on" in torchserve.printed
+    assert "Defaults" not in modelserver.printed
+
+
+def test_tokens(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: every request of inference and management needs one, /ping too, and without it the status
+    is 400, not 401 (reference 16.2). Ours on loopback: none.
+    """
+    for side, path in (("inference", "/ping"), ("inference", "/predictions/echo"), ("management", "/models")):
+        answer = torchserve.ask(side, "GET", path)
+        assert (answer.status_code, answer.json()) == (400, REFUSED)
+        assert modelserver.ask(side, "GET", path).status_code == 200
+        assert torchserve.ask(side, "GET", path, side).status_code == 200
+    for path in ("/livez", "/readyz"):
+        assert torchserve.ask("inference", "GET", path).status_code == 200
+    assert not (modelserver.home.path / "key_file.json").exists()
+
+
+def test_the_file_of_tokens(torchserve: Detached) -> None:
+    """For its owner only, three scopes; all but the API's expire after 60 minutes (reference 16.1)."""
+    keys = torchserve.keys()
+    assert sorted(keys) == ["API", "inference", "management"]
+    assert "expiration time" not in keys["API"]
+    assert (torchserve.home.path / "key_file.json").stat().st_mode & 0o777 == 0o600
+    for scope in ("inference", "management"):
+        expires = datetime.fromisoformat(keys[scope]["expiration time"].replace("Z", "+00:00"))
+        left = expires - datetime.now(timezone.utc)
+        assert timedelta(minutes=58) < left <= timedelta(minutes=60)
+
+
+def test_model_api_control(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: registering and unregistering are 405, after the token; scaling is not (reference 16)."""
+    for method, path in (("POST", "/models?url=rows.mar"), ("DELETE", "/models/echo")):
+        assert torchserve.ask("management", method, path).status_code == 400
+        refused = torchserve.ask("management", method, path, "management")
+        assert (refused.status_code, refused.json()["type"]) == (405, "MethodNotAllowedException")
+    scaled = torchserve.ask("management", "PUT", "/models/echo?min_worker=1", "management")
+    assert scaled.status_code == 202
+    assert modelserver.ask("management", "POST", "/models?url=rows.mar").status_code == 200
+    assert modelserver.ask("management", "DELETE", "/models/rows").status_code == 200
+
+
+def test_what_handlers_get(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: a V1 body reaches the handler whole. Ours: its instances are rows of a batch."""
+    theirs = torchserve.ask("inference", "POST", "/v1/models/echo:predict", "inference", json=V1)
+    ours = modelserver.ask("inference", "POST", "/v1/models/echo:predict", json=V1)
+
+    assert theirs.json() == V1
+    assert list(ours.json()) == ["predictions"]
+
+
+def test_batch_policies(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: a batch waits for its window. Ours: adaptive."""
+    policies = [
+        server.ask("management", "GET", "/models/echo", scope).json()[0]["batching"]["policy"]
+        for server, scope in ((torchserve, "management"), (modelserver, None))
+    ]
+
+    assert policies == [{"value": "window", "source": "default"}, {"value": "adaptive", "source": "default"}]
+
+
+def test_open_inference(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: off until it is asked for (reference 6.8). Ours: on."""
+    for path in ("/v2", "/v2/health/ready"):
+        assert torchserve.ask("inference", "GET", path, "inference").status_code == 404
+        assert modelserver.ask("inference", "GET", path).status_code == 200
+
+
+def test_the_environment_beats_flags(tmp_path: Path, model_store: Path) -> None:
+    """TS_CONFIG_FILE names the file, which takes in one variable and lets others override file and flags
+    (reference 2.4, 3.1, 3.2). What is set so counts under TorchServe's defaults too; the text of metrics has
+    its commas then.
+    """
+    variables = {
+        "TS_COMPAT_DEFAULTS": "torchserve", "TS_ENABLE_MODEL_API": "false", "TS_METRICS_MODE": "prometheus",
+        "TS_DISABLE_TOKEN_AUTHORIZATION": "true", "E2E_STORE": str(model_store),
+    }  # fmt: skip
+    home = Home(tmp_path, variables)
+    server = Detached(home, model_store, None)
+    fixed = {
+        **server.addresses, "frontend_processes": 1, "enable_grpc_api": "false",
+        "model_store": "$$E2E_STORE$$", "enable_envvars_config": "true", "metrics_mode": "log",
+        "default_workers_per_model": 1,
+    }  # fmt: skip
+    home.environment["TS_CONFIG_FILE"] = str(home.write_config(fixed, "named.properties"))
+    try:
+        server.start("--enable-model-api", "--ts-config", "is-not-read.properties", "--models", "echo.mar")
+        assert "Defaults: TorchServe's (environment TS_COMPAT_DEFAULTS)" in server.printed
+        assert server.ask("management", "POST", "/models?url=rows.mar").status_code == 405
+        assert server.ask("management", "GET", "/models/echo").status_code == 200
+        text = server.ask("metrics", "GET", "/metrics").text
+        assert re.search(r'Requests2XX\{Level="Host",Hostname=".+",\} \d+\.\d+', text)
+    finally:
+        server.stop()
+
+
+def test_grpc_has_the_same_rules(torchserve: Detached) -> None:
+    """Token first, then the switch of the model API; there is no Open Inference service (reference 16)."""
+    register = "/org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterModel"
+    token = torchserve.keys()["management"]["key"]
+    assert torchserve.call("management", register) == ("PERMISSION_DENIED", REFUSED["message"])
+    assert torchserve.call("management", register, token) == ("PERMISSION_DENIED", "Model API disabled")
+    live = "/org.pytorch.serve.grpc.openinference.GRPCInferenceService/ServerLive"
+    for method in (live, "/inference.GRPCInferenceService/ServerLive"):
+        code, _ = torchserve.call("inference", method, torchserve.keys()["inference"]["key"])
+        assert code == "UNIMPLEMENTED"
+
+
+def test_metrics_go_to_the_log(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: the endpoint is empty and needs no token, the logs have the lines (reference 15)."""
+    scraped = torchserve.ask("metrics", "GET", "/metrics")
+    assert (scraped.status_code, scraped.content) == (200, b"")
+    assert b"Requests2XX{" in modelserver.ask("metrics", "GET", "/metrics").content
+
+    log = torchserve.home.log("ts_metrics.log")
+    assert re.search(
+        rf"(?m)^{STAMP} - Requests2XX\.Count:1\.0\|#Level:Host\|#hostname:[^,]+,timestamp:\d+$", log
+    )
+    of_models = torchserve.home.log("model_metrics.log")
+    assert re.search(
+        rf"(?m)^{STAMP} - PredictionTime\.ms:[\d.]+\|#ModelName:echo,Level:Model\|#hostname:[^,]+,"
+        r"requestID:[^,]*,timestamp:\d+$",
+        of_models,
+    )
+
+
+def test_log_files(torchserve: Detached) -> None:
+    """The five files of TorchServe, with its lines (reference 15.5)."""
+    logs = torchserve.home.path / "logs"
+    files = {"access_log.log", "ts_log.log", "model_log.log", "ts_metrics.log", "model_metrics.log"}
+    assert files <= {path.name for path in logs.iterdir()}
+    torchserve.ask("inference", "GET", "/ping?logged=1", "inference")
+    access = wait_until(
+        lambda: next(
+            (li for li in torchserve.home.log("access_log.log").splitlines() if "logged" in li), None
+        ),
+        "the request is logged",
+    )
+
+    assert re.fullmatch(rf'{STAMP} - /127\.0\.0\.1:\d+ "GET /ping\?logged=1 HTTP/1\.1" 200 \d+', access)
+    server = torchserve.home.log().splitlines()
+    assert all(re.match(rf"{STAMP} \[[A-Z ]{{5}}\] \S+ \S+ - ", line) for line in server)
+    assert any(line.endswith(f" - {STARTED}") for line in server)
+
+
+@pytest.mark.slow
+def test_snapshots_of_torchserve(torchserve: Detached, model_store: Path) -> None:
+    """Written where TorchServe has them, in its form; a start without a named file takes the newest as its
+    configuration and leaves ``--models`` out; an archive that is gone keeps it from starting (reference 17).
+    """
+    written = torchserve.snapshots()
+    assert re.fullmatch(r"\d{17}-startup\.cfg", written[0].name)
+    values = parse(written[0].read_bytes())
+    state = json.loads(values["model_snapshot"])
+    assert values["inference_address"] == torchserve.addresses["inference_address"]
+    assert state["models"]["echo"]["1.0"].items() >= {
+        "defaultVersion": True, "marName": "echo.mar", "minWorkers": 1, "maxWorkers": 1, "batchSize": 1,
+        "maxBatchDelay": 100, "responseTimeout": 120, "startupTimeout": 120, "runtimeType": "python",
+    }.items()  # fmt: skip
+
+    torchserve.stop()
+    newest = torchserve.snapshots()[-1]
+    assert newest.name.endswith("-shutdown.cfg")
+    assert not (torchserve.home.path / "key_file.json").exists()
+    torchserve.start("--models", "rows.mar")
+    listed = torchserve.ask("management", "GET", "/models", "management").json()["models"]
+    assert [model["modelName"] for model in listed] == ["echo"]
+    restored = f"Restored from {torchserve.home.path / 'logs' / 'config' / newest.name}: echo 1.0"
+    assert restored.replace(str(torchserve.home.path) + "/", "") in torchserve.printed.replace(
+        str(torchserve.home.path) + "/", ""
+    )
+
+    torchserve.stop()
+    broken = torchserve.snapshots()[-1]
+    text = broken.read_text().replace("echo.mar", "gone.mar")
+    broken.write_text(text.partition("\n")[2])
+    refused = torchserve.run("--start")
+    assert refused.returncode == 1
+    assert refused.stdout.splitlines()[-1] == (
+        "Model archive file for model :echo, version :1.0 not found in model store: gone.mar"
+    )
+    assert torchserve.home.pid() is None
+
+
+@pytest.mark.slow
+def test_snapshots_of_ours(modelserver: Detached, model_store: Path) -> None:
+    """A named file does not keep the last state away, ``--models`` are loaded too, and the start says what
+    came back, and what did not.
+    """
+    modelserver.stop()
+    newest = modelserver.snapshots()[-1]
+    values = newest.read_text().replace('"echo.mar"', '"gone.mar"')
+    newest.write_text(values.partition("\n")[2])
+    modelserver.start(
+        "--model-store", model_store, "--models", "rows.mar", "--ts-config", modelserver.config()
+    )
+
+    listed = modelserver.ask("management", "GET", "/models").json()["models"]
+    assert [model["modelName"] for model in listed] == ["echo", "rows"]
+    assert (
+        f"Restored from logs/config/{newest.name}: echo 1.0 FAILED (Model not found at: gone.mar)"
+        in modelserver.printed.splitlines()
+    )

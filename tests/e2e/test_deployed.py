@@ -1,0 +1,234 @@
+"""The image's entry point, started as the manifests of ``deploy/`` start it, over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+import yaml
+from serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_HANDLER = """
+def handle(data, context):
+    return None if data is None else [repr(row) for row in data]
+"""
+_TOKENS = {scope: f"{scope}-token-of-a-test" for scope in ("inference", "management", "API")}
+
+
+class Container:
+    """The entry point in a directory like the image's; ``work`` is the server's own."""
+
+    def __init__(self, home: Home, ports: dict[str, int], arguments: Sequence[str]) -> None:
+        self.home = home
+        self.work = home.path / "work"
+        self.work.mkdir()
+        self.url, self.metrics = (f"http://127.0.0.1:{ports[name]}" for name in ("inference", "metrics"))
+        self._command = [sys.executable, "-m", "modelserver.container", *arguments]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Container]:
+        """Until it is told to end, by the signal that a runtime sends to process 1."""
+        with (self.home.path / "out.txt").open("wb") as out:
+            process = subprocess.Popen(
+                self._command, cwd=self.work, env=self.home.environment, stdout=out, stderr=subprocess.STDOUT
+            )
+        try:
+            wait_until(lambda: STARTED in self.home.output() or process.poll() is not None, "it starts")
+            assert STARTED in self.home.output(), self.home.output()
+            wait_until(lambda: self.get("/v2/health/ready").status_code == 200, "models are loaded")
+            yield self
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+    def get(self, path: str, **arguments: Any) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", timeout=PATIENCE, trust_env=False, **arguments)
+
+    def post(self, path: str, **arguments: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", timeout=PATIENCE, trust_env=False, **arguments)
+
+    def health(self) -> subprocess.CompletedProcess[str]:
+        """What the image's HEALTHCHECK says."""
+        return subprocess.run(
+            [sys.executable, "-m", "modelserver.healthcheck"],
+            cwd=self.work,
+            env=self.home.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+
+def archive(folder: Path) -> None:
+    """``rows.mar``, whose predictions are what its handler got."""
+    (folder / "rows.py").write_text(_HANDLER, encoding="utf-8")
+    build_archive(ArchiveConfig("rows", str(folder / "rows.py"), "1.0", export_path=folder))
+
+
+# Kubernetes
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    """The Deployment's command with the ConfigMap's file, in a folder of the test's, with good tokens."""
+    base = tmp_path_factory.mktemp("pod")
+    for name in ("home/model-store", "etc/config", "etc/tokens", "log", "cache"):
+        (base / name).mkdir(parents=True)
+    archive(base / "home" / "model-store")
+    for scope, token in _TOKENS.items():
+        (base / "etc" / "tokens" / scope).write_text(token + "\n", encoding="utf-8")
+    ports = {name: free_port() for name in ("inference", "management", "metrics", "grpc")}
+    moved = {
+        "0.0.0.0:8080": f"127.0.0.1:{ports['inference']}",
+        ":8081": f":{ports['management']}",
+        "0.0.0.0:8082": f"127.0.0.1:{ports['metrics']}",
+        "=0.0.0.0": "=127.0.0.1",
+        "/home/model-server": str(base / "home"),
+        "/etc/modelserver": str(base / "etc"),
+    }
+    (config_map,) = yaml.safe_load_all((ROOT / "deploy/kubernetes/configmap.yaml").read_text("utf-8"))
+    text = config_map["data"]["config.properties"]
+    for ours, theirs in moved.items():
+        text = text.replace(ours, theirs)
+    text += f"grpc_inference_port={ports['grpc']}\ngrpc_management_port={free_port()}\n"
+    (base / "etc" / "config" / "config.properties").write_text(text, encoding="utf-8")
+    deployment = yaml.safe_load((ROOT / "deploy/kubernetes/deployment.yaml").read_text("utf-8"))
+    (spec,) = deployment["spec"]["template"]["spec"]["containers"]
+    arguments = [word.replace("/etc/modelserver", str(base / "etc")) for word in spec["args"]]
+    folders = {name: str(base / "log") for name in ("LOG_LOCATION", "METRICS_LOCATION")}
+    folders["XDG_CACHE_HOME"] = str(base / "cache")
+    assert {entry["name"] for entry in spec["env"]} == set(folders)
+    with Container(Home(base, folders), ports, arguments).running() as started:
+        yield started
+
+
+def test_probes_and_metrics_need_no_token(pod: Container) -> None:
+    """As the kubelet and Prometheus ask."""
+    agent = {"User-Agent": "kube-probe/1.31"}
+    answers = [pod.get(f"/v2/health/{name}", headers=agent) for name in ("live", "ready")]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    shown = httpx.get(f"{pod.metrics}/metrics", trust_env=False).text
+    assert 'modelserver_queue_requests{model_name="rows",model_version="1.0"} 0' in shown
+    assert "modelserver_batches_in_flight{" in shown
+
+
+def test_predictions_need_one_of_the_secret(pod: Container) -> None:
+    """Without one the answer is TorchServe's."""
+    token = {"Authorization": f"Bearer {_TOKENS['inference']}"}
+
+    assert pod.post("/predictions/rows").status_code == 400
+    assert pod.post("/predictions/rows", content=b"a", headers=token).text == "{'body': bytearray(b'a')}"
+
+
+def test_the_image_finds_itself_healthy(pod: Container) -> None:
+    """With tokens, at another port, by the command's own flags."""
+    done = pod.health()
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
+
+
+def test_nothing_is_written_beside_the_volumes(pod: Container) -> None:
+    """Neither into the working directory nor beside the archives: both may be read only."""
+    store = pod.home.path / "home" / "model-store"
+
+    assert list(pod.work.iterdir()) == []
+    assert {path.name for path in store.iterdir()} == {"rows.mar", "rows.py"}
+    assert (pod.home.path / "log" / "ts_log.log").is_file()
+
+
+# KServe
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    """The arguments of the runtime that takes the place of KServe's, and a folder as its users have it."""
+    base = tmp_path_factory.mktemp("kserve")
+    models = base / "models"
+    for name in ("config", "model-store"):
+        (models / name).mkdir(parents=True)
+    archive(models / "model-store")
+    snapshot = (
+        '{"name":"startup.cfg","modelCount":1,"models":{"digits":{"1.0":{"defaultVersion":true,'
+        '"marName":"rows.mar","minWorkers":1,"maxWorkers":5,"batchSize":5,"maxBatchDelay":200,'
+        '"responseTimeout":60}}}}'
+    )
+    (models / "config" / "config.properties").write_text(
+        "inference_address=http://0.0.0.0:8085\nmanagement_address=http://0.0.0.0:8085\n"
+        "metrics_address=http://0.0.0.0:8082\nenable_envvars_config=true\n"
+        f"model_store=/mnt/models/model-store\nmodel_snapshot={snapshot}\n",
+        encoding="utf-8",
+    )
+    runtime = yaml.safe_load((ROOT / "deploy/kserve/servingruntime-torchserve.yaml").read_text("utf-8"))
+    (spec,) = runtime["spec"]["containers"]
+    ports = {name: free_port() for name in ("inference", "management", "metrics")}
+    environment = {f"TS_{name.upper()}_ADDRESS": f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    environment |= {"TS_ENABLE_GRPC_API": "false", "LOG_LOCATION": str(base / "log")}
+    environment |= {
+        entry["name"]: entry["value"].replace("{{.Labels.serviceEnvelope}}", "kserve")
+        for entry in spec["env"]
+        if entry["name"] == "TS_SERVICE_ENVELOPE"
+    }
+    arguments = [word.replace("/mnt/models", str(models)) for word in spec["args"]]
+    with Container(Home(base, environment), ports, arguments).running() as started:
+        yield started
+
+
+def test_a_layout_of_kserves_runtime_is_served(replaced: Container) -> None:
+    """Under the snapshot's name, in its batches; the handler gets what the envelope gives it."""
+    answer = replaced.post("/v1/models/digits:predict", json={"instances": [[1, 2], {"data": 3}]}).json()
+
+    assert answer["predictions"] == ["[1, 2]", "{'data': 3}"]
+    assert (answer["message"], len(answer["batchId"])) == ("", 36)
+    assert replaced.get("/v1/models/digits").json() == {"name": "digits", "ready": True}
+    assert replaced.get("/v2/models/digits/ready").status_code == 200
+
+
+def test_its_health_check_finds_what_the_environment_set(replaced: Container) -> None:
+    """The address is neither the file's nor the runtime's."""
+    assert replaced.health().stdout == "ready\n"
+
+
+def test_no_port_of_the_pod_changes_models(replaced: Container) -> None:
+    """Management has an address of its own, and the file's, which was that of inference, does not count."""
+    assert replaced.get("/models").status_code == 404
+
+
+@pytest.mark.slow
+def test_a_model_under_its_services_name(tmp_path: Path) -> None:
+    """A lone archive and no configuration: V1, V2 and the probe of gRPC, under the URL that KServe shows."""
+    models = tmp_path / "models"
+    models.mkdir()
+    archive(models)
+    ports = {name: free_port() for name in ("inference", "management", "metrics")}
+    environment = {f"TS_{name.upper()}_ADDRESS": f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    grpc_port = free_port()
+    environment |= {"TS_GRPC_INFERENCE_ADDRESS": "127.0.0.1", "TS_GRPC_MANAGEMENT_PORT": str(free_port())}
+    environment |= {"TS_DEFAULT_WORKERS_PER_MODEL": "1"}
+    arguments = [f"--model-dir={models}", "--model-name=digits", f"--grpc-port={grpc_port}"]
+    tensor = {"name": "x", "shape": [1], "datatype": "INT64", "data": [7]}
+
+    with Container(Home(tmp_path, environment), ports, arguments).running() as started:
+        first = started.post("/v1/models/digits:predict", json={"instances": [{"a": 1}]})
+        second = started.post("/v2/models/digits/infer", json={"inputs": [tensor]})
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as to:
+            third = to.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=PATIENCE)
+
+    assert first.json() == {"predictions": ["{'a': 1}"]}
+    assert second.json()["outputs"][0]["data"] == ["{'data': 7}"]
+    assert third == b"\x08\x01"  # status: SERVING

@@ -1,0 +1,107 @@
+"""The clients of KServe's own SDK, as they are installed from PyPI (kserve reference 7.3 and 7.4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from grpc_client import grpc_server
+from serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A Python that has the package ``kserve``: this one, or the one of an environment that the variable names.
+VARIABLE = "KSERVE_PYTHON"
+PYTHON = sys.executable if find_spec("kserve") else os.environ.get(VARIABLE)
+CALLS = Path(__file__).with_name("kserve_calls.py")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        PYTHON is None, reason=f"needs the package kserve, or a Python that has it in {VARIABLE}"
+    ),
+]
+
+# What the SDK's clients send and get back in all forms but FP16 in JSON, which they do not send.
+VALUES = {
+    "FP32": [1.0, 2.0, 3.0, 4.0],
+    "INT64": [1 << 53, -(1 << 62)],
+    "BOOL": [True, False],
+    "BYTES": ["a", "ü"],
+    "FP16": [0.5, -2.0],
+}
+SENT = [*(datatype for datatype in VALUES if datatype != "FP16" for _ in range(2)), "FP16"]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[dict[str, Any]]:
+    """What the clients got: ``mirror`` gives back, ``rows`` has a batcher, ``pair`` waits for three rows, and
+    ``idle`` has no workers.
+    """
+    with serving(grpc_server(tmp_path_factory.mktemp("sdk"), model_store)) as server:
+        server.registered("mirror.mar")
+        server.registered("rows.mar", max_batch_size=8, max_latency=20)
+        server.registered("mirror.mar", model_name="pair", batch_size=3, max_batch_delay=5000)
+        server.registered("rows.mar", model_name="idle", initial_workers=0)
+        port = server.settings["grpc_inference_port"]
+        done = subprocess.run(
+            [str(PYTHON), str(CALLS), f"http://127.0.0.1:{server.port}", f"127.0.0.1:{port}"],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        yield json.loads(done.stdout)
+
+
+def test_v1(told: dict[str, Any]) -> None:
+    """Health, predictions with their batch, explanations, and errors in words."""
+    said = told["v1"]
+
+    assert (said["live"], said["ready"], said["unready"]) == (True, True, False)
+    assert said["answer"] == {"message": "", "batchId": said["batch"], "predictions": [2, "two"]}
+    assert said["explained"]["explanations"] == [2, "two"]
+    assert said["unknown"].startswith("404 Model with name nobody does not exist., '404 Not Found'")
+    assert said["wrong"].startswith("400 no instances in the request")
+
+
+def answers() -> list[dict[str, Any]]:
+    """Of a model that gives back what it gets."""
+    common = {"id": "7", "model": "mirror", "name": "output_0"}
+    return [{**common, "datatype": datatype, "values": VALUES[datatype]} for datatype in SENT]
+
+
+def test_v2(told: dict[str, Any]) -> None:
+    """Health, tensors in binary and in JSON, none at all, and errors in words."""
+    said = told["v2"]
+
+    assert (said["live"], said["ready"], said["models"]) == (True, True, [True, False, False])
+    assert by_datatype(said["answers"]) == by_datatype(answers())
+    assert said["empty"]["values"] == []
+    assert said["unknown"].startswith("404 Model with name nobody does not exist.")
+    assert said["wrong"].startswith("400 input 'x': its shape needs 36 bytes, its data has 16")
+
+
+def test_v2_over_grpc(told: dict[str, Any]) -> None:
+    """Health, tensors raw and typed; requests of different sizes share a batch; errors have their codes."""
+    said = told["grpc"]
+
+    assert (said["live"], said["ready"], said["models"]) == (True, True, [True, False])
+    assert by_datatype(said["answers"]) == by_datatype(answers())
+    assert len(set(said["batches"])) == 1
+    assert all(said["batches"])
+    assert said["unknown"].startswith("NOT_FOUND Model with name nobody does not exist.")
+    assert said["unready"].startswith("UNAVAILABLE ")
+    assert said["wrong"] == "INVALID_ARGUMENT input 'x': its shape needs 36 bytes, its data has 16"
+
+
+def by_datatype(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda each: str(each["datatype"]))

@@ -1,0 +1,217 @@
+"""What a scrape and the log files of a running server hold, to the letter (reference 15)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from serving import Home, Server, serving, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
+ACCESS = re.compile(rf'{STAMP} - /127\.0\.0\.1:\d+ "[A-Z]+ [^ "]+ HTTP/1\.[01]" \d{{3}} \d+')
+RECORD = re.compile(rf"{STAMP} \[(DEBUG|INFO |WARN |ERROR|FATAL)\] \S+ \S+ - \S.*")
+MODEL_RECORD = re.compile(rf"{STAMP} \[(INFO |WARN )\] W-\d+-\w+_1\.0-std(out|err) MODEL_LOG - .*")
+
+HOST = ("Level", "Hostname")
+MODEL = ("model_name", "model_version", "hostname")
+# Reference 15.3: kind and labels in their order.
+TORCHSERVE: dict[str, tuple[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("Requests2XX", "Requests4XX", "Requests5XX"), ("counter", HOST)),
+    "ts_inference_requests_total": ("counter", MODEL),
+    "ts_inference_latency_microseconds": ("counter", MODEL),
+    "ts_queue_latency_microseconds": ("counter", MODEL),
+    **dict.fromkeys(("QueueTime", "WorkerThreadTime"), ("gauge", HOST)),
+    "WorkerLoadTime": ("gauge", ("WorkerName", *HOST)),
+    **dict.fromkeys(
+        (
+            *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
+            *("DiskUsage", "DiskAvailable", "DiskUtilization"),
+        ),
+        ("gauge", HOST),
+    ),
+    **dict.fromkeys(("HandlerTime", "PredictionTime"), ("gauge", ("ModelName", *HOST))),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+    """A server that has answered a few requests."""
+    with serving(Server(Home(tmp_path_factory.mktemp("observed")), model_store)) as made:
+        made.registered("echo.mar").registered("obey.mar")
+        assert made.predict("echo", b"x").status_code == 200
+        assert made.inference.post("/predictions/echo/1.0", content=b"x").status_code == 200
+        yield made
+
+
+def scraped(server: Server) -> dict[str, list[Any]]:
+    """The samples of a scrape by name, read by the parser of Prometheus' own client."""
+    found: dict[str, list[Any]] = {}
+    text = server.metrics.get("/metrics").text
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            # What the parser appends to the names of counters, as the newer format has them.
+            exact = family.type != "counter" or f"# TYPE {sample.name} " in text
+            found.setdefault(sample.name if exact else sample.name.removesuffix("_total"), []).append(sample)
+    return found
+
+
+def test_scrape(server: Server) -> None:
+    """Prometheus' own parser reads every line; names, kinds and labels are TorchServe's, in their order."""
+    wait_until(lambda: "CPUUtilization{" in server.metrics.get("/metrics").text, "the host was read")
+    answer = server.metrics.get("/metrics")
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    samples = scraped(server)
+
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert sum(map(len, samples.values())) == len(lines)
+    for name, (kind, labels) in TORCHSERVE.items():
+        assert f"# TYPE {name} {kind}\n" in answer.text, name
+        assert samples[name], name
+        inside = ",".join(rf'{label}="[^"]+"' for label in labels)
+        ours = [line for line in lines if line.startswith(f"{name}{{")]
+        assert all(re.fullmatch(rf"{name}\{{{inside}\}} \d+\.\d+(e[+-]?\d+)?", line) for line in ours), ours
+    assert not [name for name in samples if name.endswith("_created")]
+    totals = {name for name in samples if name.endswith("_total") and not name.startswith("modelserver_")}
+    assert totals == {"ts_inference_requests_total"}
+    asked = [s for s in samples["ts_inference_requests_total"] if s.labels["model_name"] == "echo"]
+    versions = {sample.labels["model_version"]: sample.value for sample in asked}
+    assert (versions["default"], versions["1.0"]) == (1, 1)
+    workers = [sample.labels["WorkerName"] for sample in samples["WorkerLoadTime"]]
+    assert all(re.fullmatch(r"W-\d+-(echo|obey)_1\.0", name) for name in workers)
+
+
+def test_chosen_names(server: Server) -> None:
+    """``name[]`` chooses, as often as it is given; paths below and other methods are the same."""
+    query = "name[]=Requests2XX&name[]=modelserver_batch_size_count&name[]=none"
+    text = server.metrics.get(f"/metrics?{query}").text
+    names = {line.partition("{")[0] for line in text.splitlines() if line[0] != "#"}
+
+    assert names == {"Requests2XX", "modelserver_batch_size_count"}
+    assert server.metrics.get("/metrics?name[]=none").text == ""
+    assert "Requests2XX{" in server.metrics.post("/metrics/below").text
+    assert server.metrics.get("/other").status_code == 404
+
+
+def test_unknown_names_make_no_series(server: Server) -> None:
+    """Names of models that are not there, on every route, leave the metrics as they were (F69)."""
+    before = {(name, tuple(s.labels.items())) for name, found in scraped(server).items() for s in found}
+    routes = ("/predictions/{}", "/predictions/{}/1.0", "/v1/models/{}:predict", "/v2/models/{}/infer")
+
+    async def ask(numbers: range) -> int:
+        refused = 0
+        for number in numbers:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            path = routes[number % len(routes)].format(f"flood-{number}")
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            refused += (await reader.read()).startswith(b"HTTP/1.1 404")
+            writer.close()
+        return refused
+
+    async def flood() -> int:
+        return sum(await asyncio.gather(*(ask(range(first, 320, 16)) for first in range(16))))
+
+    asked = server.metric("Requests4XX")
+    assert asyncio.run(flood()) == 320
+    assert server.metric("Requests4XX") - asked == 320
+    after = {(name, tuple(s.labels.items())) for name, found in scraped(server).items() for s in found}
+    assert after == before
+
+
+def test_access_lines(server: Server) -> None:
+    """Each answer has one line, whatever its request holds, and no line has a payload or a header (F13)."""
+    hostile = [
+        "/predictions/echo?a=%0d%0a2024-01-01T00:00:00,000%20-%20forged",
+        "/predictions/no%0Asuch%0Dmodel",
+        '/predictions/"quoted"',
+        "/predictions/" + "long" * 500,
+        "/models?url=http://user:hidden@host/x.mar",
+    ]
+    server.predict("echo?marker", b"x")
+    wait_until(lambda: after_marker(server) == [], "what came before is written")
+    for number, path in enumerate(hostile):
+        headers = {"X-Secret": "header-secret", "x-request-id": f"id-{number}", "User-Agent": "agent-secret"}
+        server.inference.post(path, content=b"body-secret", headers=headers)
+    wait_until(lambda: len(after_marker(server) or ()) >= len(hostile), "lines are written")
+
+    assert len(after_marker(server) or ()) == len(hostile)
+    assert [line for line in lines_of(server, "access_log.log") if not ACCESS.fullmatch(line)] == []
+    logs = "".join(path.read_text() for path in (server.home.path / "logs").glob("*.log"))
+    assert [word for word in ("body-secret", "header-secret", "agent-secret", "hidden") if word in logs] == []
+
+
+def after_marker(server: Server) -> list[str] | None:
+    """The access lines after that of the request with a marker, None as long as that is not there."""
+    lines = lines_of(server, "access_log.log")
+    places = [place for place, line in enumerate(lines) if "?marker " in line]
+    return lines[places[-1] + 1 :] if places else None
+
+
+def lines_of(server: Server, name: str) -> list[str]:
+    return (server.home.path / "logs" / name).read_text().splitlines()
+
+
+def test_server_lines(server: Server) -> None:
+    """Every line of ts_log has its form, or is the indented rest of one."""
+    lines = lines_of(server, "ts_log.log")
+
+    assert [line for line in lines if not RECORD.fullmatch(line) and not line.startswith("    ")] == []
+    assert any("Model server started." in line for line in lines)
+
+
+def test_what_handlers_print(server: Server) -> None:
+    """It stands in model_log, with worker, model and stream, and nowhere else."""
+    assert server.predict("obey", {"do": "print", "megabytes": 1}).text == "printed"
+    wait_until(lambda: "- eeee" in "".join(lines_of(server, "model_log.log")), "it is written")
+    lines = lines_of(server, "model_log.log")
+    (printed,) = [line for line in lines if line.endswith("MODEL_LOG - begin")]
+
+    assert [line for line in lines if not MODEL_RECORD.fullmatch(line)] == []
+    assert re.search(r" \[INFO \] W-\d+-obey_1\.0-stdout MODEL_LOG - begin$", printed)
+    (error,) = [line for line in lines if line.endswith("e" * 1000)]
+    assert re.search(r" \[WARN \] W-\d+-obey_1\.0-stderr MODEL_LOG - e+$", error)
+    assert not [line for line in lines_of(server, "ts_log.log") if line.endswith("- begin")]
+
+
+def test_the_level_while_it_runs(server: Server) -> None:
+    """What is logged follows the level at once; the access log does not depend on it."""
+    counts = []
+    for level in ("error", "debug", "info"):
+        before = len(lines_of(server, "ts_log.log"))
+        assert server.management.put("/logging", params={"level": level}).json() == {"level": level}
+        server.management.put("/models/echo", params={"batch_size": "2"})
+        counts.append(len(lines_of(server, "ts_log.log")) - before)
+
+    assert counts[0] == 1
+    assert counts[1] > counts[2] > 1
+    assert server.management.put("/logging", params={"level": "loud"}).status_code == 400
+
+
+def test_disk_that_is_full(server: Server) -> None:
+    """Without room for logs and snapshots requests and changes are answered; then the files go on (F56)."""
+    config = server.home.path / "logs" / "config"
+    process = psutil.Process(server.pid)
+    unlimited = process.rlimit(psutil.RLIMIT_FSIZE)
+    before = sorted(config.iterdir())
+    process.rlimit(psutil.RLIMIT_FSIZE, (1, unlimited[1]))
+    try:
+        answers = [server.predict("echo", b"x").status_code for _ in range(300)]
+        change = server.management.put("/models/echo", params={"batch_size": "3"})
+        refused = server.predict("none").status_code
+    finally:
+        process.rlimit(psutil.RLIMIT_FSIZE, unlimited)
+
+    assert (answers, change.status_code, refused) == ([200] * 300, 200, 404)
+    assert sorted(config.iterdir()) == before
+    assert server.management.put("/models/echo", params={"batch_size": "1"}).status_code == 200
+    assert len(list(config.iterdir())) == len(before) + 1
+    server.predict("echo?there-is-room-again", b"x")
+    wait_until(lambda: "there-is-room-again" in "".join(lines_of(server, "access_log.log")), "lines go on")

@@ -1,0 +1,330 @@
+"""The payload log of a server with front ends and gRPC: every protocol, and a sink that misbehaves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_client import INFERENCE, PATIENCE, channel, ending, oip, predict, stub
+from serving import Home, Server, free_port, serving, wait_until
+
+from modelserver.grpc.messages import message
+
+sys.path.append(str(Path(__file__).parents[1] / "payloads"))
+
+from sinks import sink_server
+
+REQUEST = "org.kubeflow.serving.inference.request"
+RESPONSE = "org.kubeflow.serving.inference.response"
+SECRET = "Bearer very-secret"
+
+
+@pytest.fixture(scope="module")
+def sink():
+    """Where the events go."""
+    with sink_server() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_store, sink):
+    """Two front ends, gRPC, the agent's flags and variables; ``echo``, ``rows``, ``fields``, ``obey``,
+    ``mirror``.
+    """
+    variables = {"MODELSERVER_INFERENCE_SERVICE": "digits", "MODELSERVER_NAMESPACE": "research"}
+    home = Home(tmp_path_factory.mktemp("payloads"), variables)
+    flags = ("--log-url", sink.url, "--source-uri", "pod-1", "--metadata-headers", "X-Request-Id,X-Mark")
+    ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
+    settings = {
+        "frontend_processes": 2,
+        "enable_grpc_api": "true",
+        **ports,
+        "payload_log_max_body": 200000,
+        "max_request_size": 1000000,
+        "job_queue_size": 2,
+    }
+    with serving(Server(home, model_store, flags, settings)) as made:
+        for name in ("echo", "fields", "mirror", "parts"):
+            made.registered(f"{name}.mar")
+        made.registered("obey.mar")
+        made.registered("rows.mar", batch_size=4, batch_policy="greedy")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def services(server):
+    """TorchServe's inference service and that of the Open Inference Protocol."""
+    with channel(server, "inference") as to:
+        yield stub(to, f"{INFERENCE}InferenceAPIsService"), stub(to, "inference.GRPCInferenceService")
+
+
+def pair(sink, identity):
+    """The events of a call that named itself, request and answer."""
+    found = {event.heads["ce-type"]: event for event in sink.wait(2, id=identity)}
+    return found[REQUEST], found[RESPONSE]
+
+
+def settled(server):
+    """Until all events were sent."""
+    wait_until(lambda: server.metric("modelserver_payload_events_waiting") == 0, "nothing waits")
+
+
+def test_predictions(server, sink):
+    """Bodies are sent as they are, attributes are KServe's, and of the headers only those that were named."""
+    answer = server.predict(
+        "echo",
+        b"\x00\xff",
+        headers={"ce-id": "p", "x-mark": "m", "authorization": SECRET, "content-type": "image/png"},
+        params={"key": SECRET},
+    )
+    assert answer.content == b"\x00\xff"
+    request, response = pair(sink, "p")
+
+    assert (request.body, response.body) == (b"\x00\xff", b"\x00\xff")
+    assert request.heads["content-type"] == "image/png"
+    expected = {
+        "ce-specversion": "1.0",
+        "ce-source": "pod-1",
+        "ce-inferenceservicename": "digits",
+        "ce-namespace": "research",
+        "ce-modelname": "echo",
+        "ce-path": "/predictions/echo",
+        "ce-metadata": '{"X-Mark":["m"]}',
+    }
+    for event in (request, response):
+        assert expected.items() <= event.heads.items()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event.heads["ce-time"])
+        assert "secret" not in str(event.heads)
+    assert response.heads["ce-batchid"] == answer.headers["x-batch-id"]
+    assert request.heads["ce-time"] < response.heads["ce-time"] <= response.heads["ce-recordedtime"]
+
+
+def test_v1_and_v2(server, sink):
+    """Requests of KServe's protocols, each of a batch by itself, with its batchId; bodies are inflated."""
+    body = json.dumps({"instances": [1, 2]}).encode()
+    packed = {"ce-id": "v1", "content-encoding": "gzip"}
+    server.inference.post("/v1/models/rows:predict", content=gzip.compress(body), headers=packed)
+    request, response = pair(sink, "v1")
+    assert (request.body, request.heads["content-type"]) == (body, "application/json")
+    told = json.loads(response.body)
+    assert (told["predictions"], told["batchId"]) == ([2, 4], response.heads["ce-batchid"])
+
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]}
+    server.inference.post("/v2/models/mirror/infer", json={"inputs": [tensor]}, headers={"ce-id": "v2"})
+    request, response = pair(sink, "v2")
+    assert json.loads(request.body)["inputs"] == [tensor]
+    assert json.loads(response.body)["outputs"][0]["data"] == [0.5]
+
+
+def test_parts(server, sink):
+    """An answer in parts is one event."""
+    order = {"parts": ["a", "b"], "last": "c"}
+    answer = server.predict("parts", order, headers={"ce-id": "parts"})
+
+    assert answer.text == "abc"
+    assert pair(sink, "parts")[1].body == b"abc"
+
+
+def test_errors(server, sink):
+    """A request that fails is logged, its error is not an answer."""
+    failed = server.predict("obey", {"do": "raise"}, headers={"ce-id": "failed"})
+    unknown = server.predict("nothing", b"x", headers={"ce-id": "unknown"})
+    server.predict("echo", b"x", headers={"ce-id": "after"})
+    pair(sink, "after")
+
+    assert (failed.status_code, unknown.status_code) == (503, 404)
+    settled(server)
+    assert [event.kind for event in sink.of(id="failed")] == ["request"]
+    assert [event.kind for event in sink.of(id="unknown")] == ["request"]
+
+
+def test_other_paths(server, sink):
+    """What asks for no prediction is not logged."""
+    settled(server)
+    before = len(sink.events)
+    for path in ("/ping", "/v2/health/ready", "/v1/models", "/v1/models/rows"):
+        assert server.inference.get(path).status_code == 200
+    server.predict("echo", b"x", headers={"ce-id": "last"})
+    pair(sink, "last")
+
+    assert len(sink.events) == before + 2
+
+
+def test_grpc(server, sink, services):
+    """The bodies are the messages, which the content types name."""
+    torchserve, open_inference = services
+    metadata = (("ce-id", "grpc"), ("x-mark", "g"), ("authorization", SECRET))
+    asked = predict("echo", data=b"\xff")
+    torchserve.Predictions(asked, timeout=PATIENCE, metadata=metadata)
+    request, response = pair(sink, "grpc")
+    assert request.heads["content-type"] == f"application/protobuf; proto={INFERENCE}PredictionsRequest"
+    assert type(asked).FromString(request.body) == asked
+    assert message(f"{INFERENCE}PredictionResponse").FromString(response.body).prediction == b"\xff"
+    assert request.heads["ce-metadata"] == '{"X-Mark":["g"]}'
+    assert request.heads["ce-path"] == f"/{INFERENCE}InferenceAPIsService/Predictions"
+    assert "secret" not in str(request.heads)
+
+    asked = infer_request("rows", b"[1]")
+    answer = open_inference.ModelInfer(asked, timeout=PATIENCE, metadata=(("ce-id", "oip"),))
+    request, response = pair(sink, "oip")
+    assert type(asked).FromString(request.body) == asked
+    assert type(answer).FromString(response.body) == answer
+    assert response.heads["ce-batchid"] == answer.parameters["batchId"].string_param
+
+
+def infer_request(model, *values, **fields):
+    """A request with one BYTES element a row."""
+    tensor = {
+        "name": "x",
+        "datatype": "BYTES",
+        "shape": [len(values)],
+        "contents": {"bytes_contents": list(values)},
+    }
+    return oip("ModelInferRequest", model_name=model, inputs=[tensor], **fields)
+
+
+def test_grpc_streams(sink, services):
+    """Each request of a stream is logged with its answer, joined if it comes in parts."""
+    torchserve, open_inference = services
+    asked = predict("fields", parts=b"2")
+    list(torchserve.StreamPredictions(asked, timeout=PATIENCE, metadata=(("ce-id", "s1"),)))
+    whole = message(f"{INFERENCE}PredictionResponse").FromString(pair(sink, "s1")[1].body)
+    assert whole.prediction == b"part 0part 1last"
+
+    both = iter([predict("echo", data=b"1"), predict("nothing", data=b""), predict("echo", data=b"2")])
+    list(torchserve.StreamPredictions2(both, timeout=PATIENCE, metadata=(("ce-id", "s2"),)))
+    found = sink.wait(5, id="s2")
+    assert sorted(event.kind for event in found) == ["request"] * 3 + ["response"] * 2
+
+    three = iter([infer_request(name, b"1") for name in ("mirror", "nothing", "mirror")])
+    answers = list(open_inference.ModelStreamInfer(three, timeout=PATIENCE, metadata=(("ce-id", "s3"),)))
+    assert [bool(answer.error_message) for answer in answers] == [False, True, False]
+    found = sink.wait(5, id="s3")
+    assert sorted(event.kind for event in found) == ["request"] * 3 + ["response"] * 2
+
+
+def test_a_sink_that_misbehaves(server, sink):
+    """A sink that hangs slows no prediction; what it does not take, and large bodies, are counted."""
+    assert server.metric("modelserver_payload_events_total", outcome="sent") > 0
+    large = server.metric("modelserver_payload_events_total", outcome="too_large")
+    assert len(server.predict("echo", bytes(300000)).content) == 300000
+    wait_until(
+        lambda: server.metric("modelserver_payload_events_total", outcome="too_large") == large + 2,
+        "both bodies are counted",
+    )
+
+    sink.gate.clear()
+    started = time.monotonic()
+    assert {server.predict("echo", b"x").status_code for _ in range(60)} == {200}
+    assert time.monotonic() - started < 8.0
+    assert server.metric("modelserver_payload_events_waiting") == 100
+    lost = server.metric("modelserver_payload_events_total", outcome="queue_full")
+    assert lost > 0
+    said = server.home.log("ts_log.log") + server.home.output()
+    assert "Payload log: events for http://127.0.0.1" in said
+    assert "key=1" not in said
+    sink.gate.set()
+    settled(server)
+
+    sink.status = 500
+    failed = server.metric("modelserver_payload_events_total", outcome="failed")
+    assert server.predict("echo", b"x").status_code == 200
+    wait_until(
+        lambda: server.metric("modelserver_payload_events_total", outcome="failed") == failed + 2,
+        "both events failed",
+    )
+    sink.status = 200
+
+
+# gRPC beside front ends
+
+
+def test_grpc_beside_front_ends(server, services):
+    """Both ways lead to the same queue; gRPC is served by the server itself."""
+    torchserve, open_inference = services
+    assert torchserve.Predictions(predict("echo", data=b"x"), timeout=PATIENCE).prediction == b"x"
+    assert open_inference.ServerReady(oip("ServerReadyRequest"), timeout=PATIENCE).ready
+    assert server.predict("echo", b"x").content == b"x"
+    with channel(server, "management") as to:
+        health = stub(to, "grpc.health.v1.Health")
+        asked = message("grpc.health.v1.HealthCheckRequest")(service="echo")
+        assert health.Check(asked, timeout=PATIENCE).status == 1
+
+
+def test_batch_in_metadata(services):
+    """A model that batches says in the initial metadata which batch it was, others do not."""
+    torchserve, open_inference = services
+    answer, call = torchserve.Predictions.with_call(predict("rows", body=b"1"), timeout=PATIENCE)
+    assert answer.prediction
+    assert len(dict(call.initial_metadata())["x-batch-id"]) == 36
+    answer, call = open_inference.ModelInfer.with_call(infer_request("rows", b"1"), timeout=PATIENCE)
+    told = dict(call.initial_metadata())["x-batch-id"]
+    assert told == answer.parameters["batchId"].string_param
+    _, call = torchserve.Predictions.with_call(predict("echo", data=b"1"), timeout=PATIENCE)
+    assert "x-batch-id" not in dict(call.initial_metadata())
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+def test_tensors_leave_the_queue(server, services, how):
+    """A ModelInfer that is cancelled, or late, takes its request out of the queue (F33, F37)."""
+    _, open_inference = services
+
+    def order(do, **fields):
+        return infer_request("obey", json.dumps({"do": do, **fields}).encode())
+
+    def wait_busy(batches):
+        wait_until(
+            lambda: server.metric("modelserver_batches_in_flight", model_name="obey") == batches, "it is busy"
+        )
+
+    running = open_inference.ModelInfer.future(order("sleep", seconds=0.6), timeout=PATIENCE)
+    wait_busy(1)
+    following = open_inference.ModelInfer.future(order("nothing"), timeout=PATIENCE)
+    wait_busy(2)
+    call = open_inference.ModelInfer.future(order("nothing"), timeout=0.2 if how == "late" else PATIENCE)
+    server.wait_pending("obey", 1)
+    if how == "cancelled":
+        call.cancel()
+    else:
+        assert ending(call.result)[0] == "DEADLINE_EXCEEDED"
+    server.wait_pending("obey", 0)
+    assert not running.done()
+    assert len(running.result().outputs) == len(following.result().outputs) == 1
+
+
+def test_message_too_large(services):
+    """A message above max_request_size is RESOURCE_EXHAUSTED."""
+    torchserve, _ = services
+    asked = predict("echo", data=bytes(1000001))
+
+    with pytest.raises(grpc.RpcError) as error:
+        torchserve.Predictions(asked, timeout=PATIENCE)
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+# The end of a server
+
+
+@pytest.mark.slow
+def test_end(tmp_path, model_store):
+    """What waits for the sink when the server is told to end is sent before it does."""
+    with sink_server() as sink:
+        settings = {"payload_log_url": sink.url, "payload_log_connections": 1, "drain_timeout": 10}
+        with serving(Server(Home(tmp_path), model_store, (), settings)) as server:
+            server.registered("echo.mar")
+            sink.gate.clear()
+            for _ in range(10):
+                assert server.predict("echo", b"x").status_code == 200
+            server.terminate()
+            wait_until(lambda: "Stopping" in server.home.log("ts_log.log"), "it is told")
+            sink.gate.set()
+            assert server.process.wait(PATIENCE) == 0
+
+        assert len(sink.events) == 20
+        assert "are lost" not in server.home.log("ts_log.log")

@@ -1,0 +1,243 @@
+"""The Python API of torch-model-archiver, under our own name (reference 11.1)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from modelserver import __version__
+from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig
+from modelserver.model_archiver.arg_parser import ArgParser
+from modelserver.model_archiver.manifest_components.manifest import Manifest, RuntimeType
+from modelserver.model_archiver.manifest_components.model import Model
+from modelserver.model_archiver.model_archiver_error import ModelArchiverError
+from modelserver.model_archiver.model_packaging import generate_model_archive, package_model
+from modelserver.model_archiver.model_packaging_utils import ModelExportUtils
+from modelserver.model_archiver.names import MODULES, offer
+
+FIELDS = (
+    *("model_name", "handler", "version", "serialized_file", "model_file", "extra_files", "runtime"),
+    *("export_path", "archive_format", "force", "requirements_file", "config_file"),
+)
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the parts of a model, and a fixed time."""
+    for name in ("handler.py", "weights.pt", "extra/a.txt", "extra/deep/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("# content\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1595638088")
+    return tmp_path
+
+
+def config(**changes: Any) -> ModelArchiverConfig:
+    """Of a model with everything."""
+    fields: dict[str, Any] = {
+        "model_name": "noop",
+        "handler": "handler.py",
+        "version": "1.0",
+        "serialized_file": "weights.pt",
+        "extra_files": "extra",
+        **changes,
+    }
+    return ModelArchiverConfig(**fields)
+
+
+def content(archive: Path) -> tuple[set[str], dict[str, Any]]:
+    """The names in an archive, and its manifest."""
+    with zipfile.ZipFile(archive) as opened:
+        return set(opened.namelist()), json.loads(opened.read("MAR-INF/MANIFEST.json"))
+
+
+ALL = {"handler.py", "weights.pt", "a.txt", "deep/b.txt", "MAR-INF/MANIFEST.json"}
+
+
+def test_an_archive_from_python(workplace: Path) -> None:
+    """The configuration's fields are those of the flags; the archive goes into the current directory."""
+    made = config()
+
+    assert tuple(vars(made)) == FIELDS
+    assert made.export_path == str(workplace)
+    assert (made.runtime, made.archive_format, made.force) == ("python", "default", False)
+    ModelArchiver.generate_model_archive(made)
+    names, manifest = content(workplace / "noop.mar")
+    assert names == ALL
+    assert manifest == {
+        "createdOn": "25/07/2020 00:48:08",
+        "runtime": "python",
+        "model": {
+            "modelName": "noop", "serializedFile": "weights.pt",
+            "handler": "handler.py", "modelVersion": "1.0",
+        },
+        "archiverVersion": __version__,
+    }  # fmt: skip
+
+
+def test_one_configuration_for_several_archives(workplace: Path) -> None:
+    """It can be changed, and paths may be objects."""
+    made = config(serialized_file=Path("weights.pt"), export_path=workplace / "out")
+    for made.archive_format, name in (
+        ("zip-store", "noop.mar"),
+        ("tgz", "noop.tar.gz"),
+        ("no-archive", "noop"),
+    ):
+        ModelArchiver.generate_model_archive(made)
+        assert (workplace / "out" / name).exists()
+
+    with tarfile.open(workplace / "out" / "noop.tar.gz") as opened:
+        assert {name.removeprefix("noop/") for name in opened.getnames()} == ALL
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"model_name": "a b"}, ModelArchiverError, r"^Model name contains special characters\.\n"),
+        ({"export_path": "handler.py"}, ModelArchiverError, r"^Given export-path handler\.py is not a dir"),
+        ({"runtime": "java"}, ModelArchiverError, "^Invalid runtime 'java'"),
+        ({"archive_format": "rar"}, ModelArchiverError, "^Invalid archive format 'rar'"),
+        ({"handler": "absent.py"}, FileNotFoundError, r"absent\.py"),
+        ({"extra_files": "absent"}, FileNotFoundError, "^File does not exist: absent$"),
+    ],
+)
+def test_what_cannot_be_packed(changes: dict[str, str], error: type[Exception], words: str) -> None:
+    """The errors are torch-model-archiver's; an archive that no server would take is one more."""
+    with pytest.raises(error, match=words):
+        ModelArchiver.generate_model_archive(config(**changes))
+
+
+def test_an_archive_is_not_overwritten_unasked(workplace: Path) -> None:
+    """As with the command."""
+    (workplace / "noop.mar").write_bytes(b"old")
+    with pytest.raises(ModelArchiverError, match=r"already exists\.\nPlease specify --force/-f option"):
+        ModelArchiver.generate_model_archive(config())
+    ModelArchiver.generate_model_archive(config(force=True))
+
+    assert content(workplace / "noop.mar")[0] == ALL
+
+
+def test_the_command_line_is_read(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a configuration ``sys.argv`` says what to pack."""
+    monkeypatch.setattr(
+        sys, "argv", ["x", "--model-name", "m", "-v", "2", "--handler", "handler.py", "--runtime", "python3"]
+    )
+    parsed = ArgParser.export_model_args_parser()
+    assert isinstance(parsed, ModelArchiverConfig)
+    assert (parsed.model_name, parsed.version, parsed.runtime) == ("m", "2", "python3")
+    generate_model_archive()
+
+    assert content(workplace / "m.mar")[1]["model"]["modelVersion"] == "2"
+
+
+def test_the_parser_may_be_patched(workplace: Path) -> None:
+    """Test suites put the arguments in its place, as a plain namespace with more or fewer of them."""
+    args = argparse.Namespace(model_name="patched", handler="handler.py", version="1", convert=False)
+    with mock.patch.object(ArgParser, "export_model_args_parser", return_value=args):
+        generate_model_archive()
+
+    assert content(workplace / "patched.mar")[0] == {"handler.py", "MAR-INF/MANIFEST.json"}
+
+
+def test_a_manifest_of_ones_own(workplace: Path) -> None:
+    """What is given as manifest is written as it is."""
+    package_model(config(), '{"mine": true}')
+
+    assert content(workplace / "noop.mar") == (ALL, {"mine": True})
+
+
+def test_manifests_are_made_of_parts() -> None:
+    """Model and manifest are JSON as text, without what is not given."""
+    model = Model("m", None, "h.py", model_version="1")
+    manifest = Manifest(RuntimeType.PYTHON3, model)
+
+    assert str(model) == repr(model) == '{"modelName": "m", "handler": "h.py", "modelVersion": "1"}'
+    assert json.loads(str(manifest)) == {
+        "createdOn": "25/07/2020 00:48:08",
+        "runtime": "python3",
+        "model": model.model_dict,
+        "archiverVersion": __version__,
+    }
+    assert Manifest("LSP", model).runtime is RuntimeType.LSP
+    with pytest.raises(ValueError, match="java"):
+        Manifest("java", model)
+
+
+# The steps
+
+
+def test_steps_make_the_same_archive(workplace: Path) -> None:
+    """Copying, describing and packing one by one ends in what the archiver makes at once."""
+    ModelArchiver.generate_model_archive(config(archive_format="zip-store"))
+    folder = ModelExportUtils.copy_artifacts(
+        "noop", "python", handler="handler.py", serialized_file="weights.pt", extra_files="extra"
+    )
+    ModelExportUtils.make_dir("steps")
+    text = ModelExportUtils.generate_manifest_json(config())
+    for _ in range(2):  # over what is there
+        ModelExportUtils.archive("steps", "noop", folder, text, "zip-store")
+
+    assert (workplace / "steps" / "noop.mar").read_bytes() == (workplace / "noop.mar").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("archive_format", "name"),
+    [("default", "m.mar"), ("zip-store", "m.mar"), ("tgz", "m.tar.gz"), ("no-archive", "m")],
+)
+def test_the_path_of_an_archive(workplace: Path, archive_format: str, name: str) -> None:
+    """It is known before, and so is whether something is in the way."""
+    path = ModelExportUtils.get_archive_export_path(workplace, "m", archive_format)
+    assert path == str(workplace / name)
+    assert ModelExportUtils.check_mar_already_exists("m", None, False, archive_format) == str(workplace)
+    Path(path).write_text("in the way")
+    assert ModelExportUtils.check_mar_already_exists("m", str(workplace), True, archive_format) == str(
+        workplace
+    )
+    with pytest.raises(ModelArchiverError, match="already exists"):
+        ModelExportUtils.check_mar_already_exists("m", str(workplace), False, archive_format)
+
+
+def test_smaller_steps(workplace: Path) -> None:
+    """Those that scripts call."""
+    assert json.loads(str(ModelExportUtils.generate_model(config()))) == {
+        "modelName": "noop", "serializedFile": "weights.pt", "handler": "handler.py", "modelVersion": "1.0"
+    }  # fmt: skip
+    assert ModelExportUtils.find_unique(["a.pt", "b.onnx"], ".onnx") == "b.onnx"
+    assert ModelExportUtils.find_unique(["a.pt"], ".onnx") is None
+    with pytest.raises(ModelArchiverError, match=r"Only one \.pt file"):
+        ModelExportUtils.find_unique(["a.pt", "b.pt"], ".pt")
+    ModelExportUtils.validate_inputs("m", workplace)
+    with pytest.raises(ModelArchiverError, match="not a directory"):
+        ModelExportUtils.validate_inputs("m", "absent")
+    with pytest.raises(ModelArchiverError, match="special characters"):
+        ModelExportUtils.check_model_name_regex_or_exit("m!")
+    ModelExportUtils.clean_temp_files([workplace / "weights.pt"])
+    assert not (workplace / "weights.pt").exists()
+
+
+def test_all_modules_are_offered() -> None:
+    """Under another name they are the same objects, each of them."""
+    with mock.patch.dict(sys.modules):
+        offer("another_name")
+        offered = {name for name in sys.modules if name.startswith("another_name")}
+        same = {
+            sys.modules[name] is sys.modules[name.replace("another_name", "modelserver.model_archiver")]
+            for name in offered
+        }
+    package = Path(sys.modules["modelserver.model_archiver"].__path__[0])
+    files = {
+        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
+        for path in package.rglob("*.py")
+    }
+
+    assert set(MODULES) == files - {"__init__", "names"}
+    assert len(offered) == len(MODULES) + 1
+    assert same == {True}

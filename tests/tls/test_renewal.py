@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from certificates import Authority
+
+from modelserver.settings.address import Address
+from modelserver.settings.settings import Settings
+from modelserver.tls.certificate import load_certificate
+from modelserver.tls.context import Certificate, renew, server_context
+from modelserver.tls.renewal import Renewal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HTTPS = Address("https", "127.0.0.1", 8443)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def files(tmp_path: Path, authority: Authority) -> tuple[Path, Path]:
+    """Where the server finds key and certificate; those named ``first`` to begin with."""
+    key, chain = tmp_path / "server.key", tmp_path / "server.pem"
+    put(authority.issue("first"), (key, chain))
+    return key, chain
+
+
+def put(issued: tuple[Path, Path], files: tuple[Path, Path]) -> None:
+    for source, target in zip(issued, files, strict=True):
+        shutil.copy(source, target)
+
+
+@pytest.fixture
+def taken() -> list[Certificate]:
+    return []
+
+
+@pytest.fixture
+def renewal(files: tuple[Path, Path], taken: list[Certificate]) -> Renewal:
+    """Has looked once, as a server does soon after its start."""
+    settings = Settings(inference_address=HTTPS, private_key_file=files[0], certificate_file=files[1])
+    made = Renewal(settings, load_certificate(settings), taken.append)
+    made.take(made.look())
+    return made
+
+
+def look(renewal: Renewal) -> None:
+    renewal.take(renewal.look())
+
+
+def test_nothing_new(renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path]) -> None:
+    """Files that stay, or come again with the same content, change nothing."""
+    look(renewal)
+    put(files, (files[0].with_suffix(".k"), files[1].with_suffix(".c")))
+    put((files[0].with_suffix(".k"), files[1].with_suffix(".c")), files)
+    look(renewal)
+
+    assert taken == []
+
+
+def test_new_files(
+    renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path], authority: Authority
+) -> None:
+    """Another key and certificate are taken up together."""
+    issued = authority.issue("second")
+    put(issued, files)
+    look(renewal)
+
+    assert [(one.key, one.chain) for one in taken] == [(issued[0].read_bytes(), issued[1].read_bytes())]
+
+
+def test_a_wrong_pair(
+    renewal: Renewal,
+    taken: list[Certificate],
+    files: tuple[Path, Path],
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While only one of the files is new nothing changes, with one line; then both count."""
+    key, chain = authority.issue("third")
+    shutil.copy(chain, files[1])
+    with caplog.at_level(logging.INFO, "modelserver.tls"):
+        for _ in range(3):
+            look(renewal)
+        assert taken == []
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "key values mismatch; the certificate stays as it was" in line.replace(")", "")
+        shutil.copy(key, files[0])
+        look(renewal)
+
+    assert len(taken) == 1
+    assert "The certificate has changed" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "cut"])
+def test_unusable_files(
+    renewal: Renewal,
+    taken: list[Certificate],
+    files: tuple[Path, Path],
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A file that is gone, or half written, is no reason to stop serving."""
+    content = files[1].read_bytes()
+    if how == "gone":
+        files[1].unlink()
+    else:
+        files[1].write_bytes(b"" if how == "empty" else content[: len(content) // 2])
+    look(renewal)
+    look(renewal)
+    assert len(caplog.records) == 1
+    files[1].write_bytes(content)
+    look(renewal)
+
+    assert taken == []
+
+
+async def test_looking_again_and_again(
+    renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path], authority: Authority
+) -> None:
+    """A change is seen at the next look."""
+    watching = asyncio.create_task(renewal.watch(0.01))
+    put(authority.issue("fourth"), files)
+    for _ in range(500):
+        if taken:
+            break
+        await asyncio.sleep(0.01)
+    watching.cancel()
+
+    assert taken
+
+
+async def test_without_files(taken: list[Certificate]) -> None:
+    """There is nothing to look at for a certificate of the server's own."""
+    await Renewal(Settings(inference_address=HTTPS), Certificate(b"", b""), taken.append).watch(0.0)
+
+    assert taken == []
+
+
+def shown(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost") -> Any:
+    """The certificate that a client sees, after a handshake in memory and a word each way."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
+    done: set[ssl.SSLObject] = set()
+    for _ in range(10):
+        for side in (theirs, ours):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                done.add(side)
+        if len(done) == 2:
+            ours.write(b"x")
+            assert theirs.read(1) == b"x"
+            assert ours.selected_alpn_protocol() in (None, "http/1.1")
+            return theirs.getpeercert()
+    raise AssertionError("no agreement")
+
+
+def subject(certificate: Any) -> str:
+    return str(dict(pair for entry in certificate["subject"] for pair in entry)["commonName"])
+
+
+def made(authority: Authority, name: str, client_ca: bytes = b"", *, old_form: bool = False) -> Certificate:
+    key, chain = authority.issue(name, old_form=old_form)
+    return Certificate(chain.read_bytes(), key.read_bytes(), client_ca)
+
+
+@pytest.mark.parametrize("name", ["localhost", None])
+def test_a_renewed_context(authority: Authority, name: str | None) -> None:
+    """Connections from then on see the new certificate, whether they name a host or not, of whatever key."""
+    client = ssl.create_default_context(cafile=str(authority.file))
+    client.check_hostname = name is not None
+    server = server_context(made(authority, "old", old_form=True))
+    assert subject(shown(server, client, name)) == "old"
+    renew(server, made(authority, "new"))
+    assert subject(shown(server, client, name)) == "new"
+    renew(server, made(authority, "newest", old_form=True))
+
+    assert subject(shown(server, client, name)) == "newest"
+
+
+def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
+    """Clients are held to the new authorities alone."""
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    server = server_context(made(authority, "server", authority.file.read_bytes()))
+    contexts = []
+    for issuer in (authority, other):
+        client = ssl.create_default_context(cafile=str(authority.file))
+        key, chain = issuer.issue("client")
+        client.load_cert_chain(chain, key)
+        contexts.append(client)
+    assert shown(server, contexts[0])
+    with pytest.raises(ssl.SSLError):
+        shown(server, contexts[1])
+    renew(server, made(authority, "server", other.file.read_bytes()))
+
+    assert shown(server, contexts[1])
+    with pytest.raises(ssl.SSLError):
+        shown(server, contexts[0])
+
+
+def test_a_renewal_that_fails(authority: Authority) -> None:
+    """A certificate that cannot be used leaves the context as it was."""
+    client = ssl.create_default_context(cafile=str(authority.file))
+    server = server_context(made(authority, "old"))
+    wrong = Certificate(made(authority, "one").chain, made(authority, "two").key)
+    with pytest.raises(ssl.SSLError):
+        renew(server, wrong)
+
+    assert subject(shown(server, client)) == "old"
