@@ -47,6 +47,12 @@ def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE
     return value
 
 
+def connections_of(process: psutil.Process, kind: str) -> list[Any]:
+    """The process's sockets; psutil 5 has another name for it."""
+    read = getattr(process, "net_connections", None) or process.connections  # type: ignore[attr-defined]
+    return list(read(kind))
+
+
 def worker_processes(server: int) -> list[psutil.Process]:
     """The living worker processes of the server with this process id."""
     found = []

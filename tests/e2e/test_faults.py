@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from serving import ROOT, wait_until
+from serving import ROOT, connections_of, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -331,7 +331,7 @@ def test_workers_are_no_copies_of_the_server(server):
     ours = {os.readlink(f"/proc/{server.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{server.pid}/fd")}
     theirs = [os.readlink(f"/proc/{worker.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{worker.pid}/fd")]
 
-    assert worker.net_connections("inet") == []
+    assert connections_of(worker, "inet") == []
     assert len({name for name in theirs if name.startswith("socket:")}) == 1
     shared = [name for name in theirs if name in ours and not name.startswith(("pipe:", "/dev/"))]
     assert shared == ["/memfd:modelserver (deleted)"]

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from serving import Home, Server, serving, wait_until
+from serving import Home, Server, connections_of, serving, wait_until
 
 REQUESTS = 2000
 
@@ -42,7 +42,7 @@ def front_ends(server):
 
 def connected(process, server):
     """The process's connections at the inference port."""
-    return [c for c in process.net_connections("tcp4") if c.laddr.port == server.port and c.raddr]
+    return [c for c in connections_of(process, "tcp4") if c.laddr.port == server.port and c.raddr]
 
 
 def connect(server):
@@ -339,7 +339,7 @@ def test_they_are_light(fronts):
     mapped = {os.path.basename(region.path) for region in process.memory_maps()}
 
     assert not {name for name in mapped if "torch" in name or "pydantic" in name}
-    listening = [c.laddr.port for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    listening = [c.laddr.port for c in connections_of(process, "inet") if c.status == psutil.CONN_LISTEN]
     assert listening == [fronts.port]
 
 

@@ -56,7 +56,7 @@ class Edge:
         call = _Call(scope, receive, send, self._max_body, self._cors)
         started = time.perf_counter()
         if len(scope["path"]) > 1:
-            scope["path"] = scope["path"].rstrip("/") or "/"
+            scope["path"] = scope["path"].rstrip("/") or scope["path"]
         try:
             if self._cors is not None and is_preflight(scope["method"], scope["headers"]):
                 await call.allow()
