@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelserver.telemetry.logs import ACCESS_LOGGER, Stamps
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 0.25
 FLUSH_ENTRIES = 512
 MAX_TARGET = 4096  # characters
+# What was asked and answered, as it stands in a line: the same few things again and again.
+MAX_KNOWN = 256
 
 _Entry: TypeAlias = tuple[float, str, str, str, str, int, float]
 
@@ -106,11 +109,16 @@ class AccessLog:
 
 def _line(entry: _Entry) -> str:
     _, client, method, target, http_version, status, seconds = entry
+    return f"/{client} {_what(method, target, http_version, status)} {int(seconds * 1000)}"
+
+
+@lru_cache(MAX_KNOWN)
+def _what(method: str, target: str, http_version: str, status: int) -> str:
     if "@" in target or "%40" in target:
         target = without_credentials(target)  # before it is cut, which could hide the @
     if len(target) > MAX_TARGET:
         target = shortened(target, MAX_TARGET)
     if '"' in target:
         target = target.replace('"', "%22")
-    line = f'/{client} "{method} {target} HTTP/{http_version}" {status} {int(seconds * 1000)}'
-    return line if line.isprintable() else one_line(line)
+    text = f'"{method} {target} HTTP/{http_version}" {status}'
+    return text if text.isprintable() else one_line(text)

@@ -65,18 +65,24 @@ _log = logging.getLogger(__name__)
 
 
 class Stamps:
-    """Local times as `2024-05-30T21:46:03,625`; the part up to the second is made once a second."""
+    """Local times as `2024-05-30T21:46:03,625`; each part is made once for as long as it lasts."""
 
     def __init__(self) -> None:
         self._second = -1
+        self._day_and_time = ""
+        self._millisecond = -1
         self._text = ""
 
     def __call__(self, seconds: float) -> str:
-        second = int(seconds)
-        if second != self._second:
-            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
-            self._second = second
-        return f"{self._text},{int((seconds - second) * 1000):03d}"
+        millisecond = int(seconds * 1000)
+        if millisecond != self._millisecond:
+            second = millisecond // 1000
+            if second != self._second:
+                self._day_and_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
+                self._second = second
+            self._text = f"{self._day_and_time},{millisecond % 1000:03d}"
+            self._millisecond = millisecond
+        return self._text
 
 
 class LineFormatter(logging.Formatter):
