@@ -1,10 +1,10 @@
 """What access log and metrics cost: the server as shipped beside the same server without either.
 
 A handler that does nothing, one by one and in batches, so that what the server itself does is all there is;
-batches by a window, which fills them alike. The servers are measured in turns, and beside them another one like
-the one without: what these two differ by is chance. No setting turns the counters off: in the servers without,
-the calls that count a request, and those that note its line, are replaced by ones that do nothing. Marks: at
-most 5 % fewer requests per second, and at most 5 % more processor time per request, than without.
+batches by a window, which fills them alike. The servers are measured in turns, and beside them another one
+like the one without: what these two differ by is chance. No setting turns the counters off: in the servers
+without, the calls that count a request, and those that note its line, are replaced by ones that do nothing.
+Marks: at most 5 % fewer requests per second, and at most 5 % more processor time per request, than without.
 """
 
 from __future__ import annotations
