@@ -99,7 +99,7 @@ files both programs pack the same. The comparison above registers each of them o
   works, the export path is made, files that collide, weights that are empty and code or YAML that cannot be
   parsed are warned of, a failed run leaves the old archive, and two runs over the same files make the same
   bytes (`SOURCE_DATE_EPOCH` fixes the time).
-- Built-in handlers are named, not packed: {handlers}.
+- Built-in handlers are named, not packed: {handlers}; the `ts` names say which of them the server has.
 - Where a script packs archives, `modelserver.model_archiver` is torch-model-archiver's `model_archiver`,
   module by module: `ModelArchiver`, `ModelArchiverConfig`, `ModelArchiverError`, `ArgParser`,
   `generate_model_archive`, `package_model`, `Manifest`, `Model`, and `ModelExportUtils` without its walks

@@ -89,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="whose defaults count for what is not set: modelserver's or torchserve's",
     )
     add_agent_flags(parser)
-    add("--print-settings", action="store_true", help="print every setting and where it came from")
+    add("--print-settings", action="store_true", help="say at the start what every setting is, and why")
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -220,7 +220,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             on_started=readiness.started,
             on_progress=readiness.progress,
             # In the foreground the log says it, there.
-            on_restored=(lambda _: None) if options.foreground else say,
+            on_notice=(lambda _: None) if options.foreground else say,
             snapshots=None if options.no_config_snapshots else log_dir / "config",
         ).run()
 

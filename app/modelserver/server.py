@@ -75,7 +75,7 @@ class Server:
         stamped_log: whether access lines bring their own time (see :class:`AccessLog`).
         on_started: called when the listeners accept connections.
         on_progress: told what the start is busy with.
-        on_restored: told which models a snapshot brought back, in a line.
+        on_notice: told in a line what a snapshot brought back, and what could not be loaded.
         snapshots: the folder of the snapshots; without one none are written or restored (``--ncs``).
 
     Raises:
@@ -90,7 +90,7 @@ class Server:
         stamped_log: bool,
         on_started: Callable[[], None],
         on_progress: Callable[[str], None],
-        on_restored: Callable[[str], None] = lambda _: None,
+        on_notice: Callable[[str], None] = lambda _: None,
         snapshots: Path | None = None,
     ) -> None:
         self._loaded = loaded
@@ -98,7 +98,7 @@ class Server:
         self._stamped_log = stamped_log
         self._on_started = on_started
         self._on_progress = on_progress
-        self._on_restored = on_restored
+        self._on_notice = on_notice
         self._given_state = parse_snapshot(loaded.settings.model_snapshot or "{}")
         if loaded.settings.as_torchserve:
             check_archives(self._given_state, loaded.settings.model_store)
@@ -268,9 +268,10 @@ class Server:
             await registry.restore(saved, self._on_progress)
             restored = shortened(f"Restored from {origin}: {listed(registry.versions())}", 4000)
             _log.info("%s", restored)
-            self._on_restored(restored)
+            self._on_notice(restored)
         if not alone:
-            await registry.load_initial(self._on_progress, restored=bool(saved))
+            for line in await registry.load_initial(self._on_progress, restored=bool(saved)):
+                self._on_notice(shortened(line, 4000))
 
     @staticmethod
     async def _open(listeners: Listeners, registry: Registry, sockets: dict[Address, socket.socket]) -> None:

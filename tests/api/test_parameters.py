@@ -105,3 +105,28 @@ async def test_registration_by_broken_json_is_a_bad_request(body: bytes, message
     """What is no JSON object is a 400 (F1, F2, F3)."""
     with pytest.raises(BadRequest, match=message):
         await Parameters.of_registration(request(body=body, content_type="application/json"))
+
+
+@pytest.mark.parametrize(("value", "number"), [("5", 5), (" -1 ", -1), (3, 3), ("", None)])
+def test_whole_numbers_of_our_own(value: Any, number: int | None) -> None:
+    """Parameters that TorchServe does not have are read strictly; an empty one is not given."""
+    assert Parameters({"n": value}).whole("n") == number
+
+
+@pytest.mark.parametrize("value", ["abc", "1.5", True])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    """The error names the parameter and the value."""
+    with pytest.raises(BadRequest, match=f"n={value}: a whole number"):
+        Parameters({"n": value}).whole("n")
+
+
+@pytest.mark.parametrize(("value", "truth"), [("TRUE", True), (False, False), ("", None)])
+def test_switches_of_our_own(value: Any, truth: bool | None) -> None:
+    """True or false, in any case; an empty one is not given."""
+    assert Parameters({"s": value}).switch("s") is truth
+
+
+def test_what_is_no_switch_is_refused() -> None:
+    """A typo does not switch anything off."""
+    with pytest.raises(BadRequest, match="s=perhaps: true or false"):
+        Parameters({"s": "perhaps"}).switch("s")

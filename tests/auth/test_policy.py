@@ -66,7 +66,7 @@ def test_the_start_says_where_tokens_are() -> None:
     ]
     (line,) = said({"MODELSERVER_API_TOKEN": "secret-token"}, token_file=Path("/run/tokens"))
     assert line == (
-        "Token authorization is on, since the configuration asks for it; tokens: those given "
+        "Token authorization is on, since tokens were given; tokens: those given "
         "(MODELSERVER_API_TOKEN, token_file /run/tokens), and for the rest /srv/key_file.json"
     )
 

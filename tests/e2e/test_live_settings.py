@@ -37,16 +37,19 @@ def test_changes_are_shown(echo):
 
 
 def test_refused_changes(echo):
-    """A value out of range, an unknown model or version changes nothing; a number that is none is passed
-    over.
-    """
+    """A value that is none or out of range, an unknown model or version changes nothing."""
     assert change(echo, batch_size=-7).status_code == 400
     assert change(echo, batch_policy="often").status_code == 400
     assert change(echo, batch_size=4, min_worker=3, max_worker=1).status_code == 400
     assert change(echo, batch_size=2_000_000).status_code == 400
     assert echo.management.put("/models/none", params={"batch_size": "4"}).status_code == 404
     assert echo.management.put("/models/live/9", params={"batch_size": "4"}).status_code == 404
-    assert change(echo, batch_size="many").status_code == 200
+    for given in ({"batch_size": "many"}, {"response_timeout": "2.5"}, {"autoscale": "perhaps"}):
+        answer = change(echo, **given)
+        [(name, value)] = given.items()
+        assert (answer.status_code, f"{name}={value}: " in answer.text) == (400, True)
+    nothing = change(echo, batch_size=0, max_batch_delay=-1)
+    assert (nothing.status_code, "nothing to change" in nothing.text) == (400, True)
 
     assert echo.describe("live")["batchSize"] == 2
     assert echo.describe("live")["minWorkers"] == 1

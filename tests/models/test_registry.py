@@ -409,9 +409,10 @@ async def test_load_initial(
     """What cannot be loaded at start is logged and left out; progress is told (F55)."""
     preparation.startup = [Registration(url="absent"), Registration(url="m.mar")]
     told: list[str] = []
-    await registry.load_initial(told.append)
+    left_out = await registry.load_initial(told.append)
 
     assert registry.get("m").loaded_at_startup
+    assert left_out == ["Failed to load model: absent: Model not found at: absent"]
     assert told == ["Loading absent", "Loading m.mar"]
     assert "Failed to load model: absent: Model not found at: absent" in caplog.text
 

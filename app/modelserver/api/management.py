@@ -175,8 +175,11 @@ class ManagementApi:
             raise BadRequest(f"min_worker={min_workers}: a whole number of at least 0 is needed")
         if any(parameters.text(key) is not None for key in _CHANGES):
             change = read_change(parameters)
-            await self._registry.change(name, version, change)
+            if change:
+                await self._registry.change(name, version, change)
             if parameters.text("min_worker") is None and parameters.text("max_worker") is None:
+                if not change:
+                    raise BadRequest("There is nothing to change: what is given stands for no value.")
                 return status(200, f'Model "{name}" changed: {change}')
         model = self._registry.get(name, version)
         started = await self._registry.scale(name, version, min_workers, max_workers)
@@ -237,7 +240,8 @@ def read_registration(parameters: Parameters) -> Registration:
         raise BadRequest(f"Invalid RuntimeType value: {runtime}")
     values: dict[str, Any] = {name: parameters.text(name) for name in _REGISTRATION_TEXTS}
     values |= {name: parameters.integer(name) for name in _REGISTRATION_NUMBERS}
-    values |= {name: parameters.boolean(name) for name in ("synchronous", "s3_sse_kms", "autoscale")}
+    values |= {name: parameters.boolean(name) for name in ("synchronous", "s3_sse_kms")}
+    values["autoscale"] = parameters.switch("autoscale")
     return Registration(**values)
 
 
@@ -258,9 +262,9 @@ def read_change(parameters: Parameters) -> Change:
     """What a scale request changes beside the workers. Raises BadRequest for a value out of range."""
     values: dict[str, Any] = {
         "batch_policy": parameters.text("batch_policy"),
-        "autoscale": parameters.boolean("autoscale"),
+        "autoscale": parameters.switch("autoscale"),
     }
-    return Change.of(**values, **{n: parameters.integer(n) for n in _CHANGES if n not in values})
+    return Change.of(**values, **{n: parameters.whole(n) for n in _CHANGES if n not in values})
 
 
 def status(code: int, text: str) -> Response:

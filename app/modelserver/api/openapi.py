@@ -486,7 +486,7 @@ def _register_parameters() -> dict[str, Document]:
         "synchronous": of("boolean", "Answer when the workers are ready.", default=True),
         "response_timeout": of("integer", "Seconds a worker may take for a batch."),
         "startup_timeout": of("integer", "Seconds a worker may take to load the model."),
-        "s3_sse_kms": of("boolean", "Sign the download from S3.", default=False),
+        "s3_sse_kms": of("boolean", "No effect: downloads from S3 are not signed.", default=False),
     }
 
 

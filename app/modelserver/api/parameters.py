@@ -70,3 +70,30 @@ class Parameters:
         """True only for ``true`` in any case; None if it is not given."""
         value = self._values.get(name)
         return None if value is None else str(value).strip().lower() == "true"
+
+    def whole(self, name: str) -> int | None:
+        """As :meth:`integer`, for parameters that TorchServe does not have.
+
+        Raises:
+            BadRequest: the value is no whole number.
+        """
+        value = self._values.get(name)
+        if value is None or not str(value).strip():
+            return None
+        try:
+            return int(str(value).strip())
+        except ValueError:
+            raise BadRequest(f"{name}={str(value)[:100]}: a whole number is needed") from None
+
+    def switch(self, name: str) -> bool | None:
+        """As :meth:`boolean`, for parameters that TorchServe does not have.
+
+        Raises:
+            BadRequest: the value is neither true nor false.
+        """
+        value = self._values.get(name)
+        if value is None or not str(value).strip():
+            return None
+        if str(value).strip().lower() not in ("true", "false"):
+            raise BadRequest(f"{name}={str(value)[:100]}: true or false is needed")
+        return self.boolean(name)

@@ -63,7 +63,10 @@ def notice(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterato
     given = [name for name in VARIABLES.values() if environ.get(name)]
     given += [f"token_file {settings.token_file}"] if settings.token_file else []
     places = f"those given ({', '.join(given)}), and for the rest" if given else "they are in"
-    why = f"{named} is open to other machines" if reachable else "the configuration asks for it"
+    if reachable:
+        why = f"{named} is open to other machines"
+    else:
+        why = "tokens were given" if given else "the configuration asks for it"
     yield f"Token authorization is on, since {why}; tokens: {places} {cwd / NAME}"
     clear = [str(address) for address in reachable if address.scheme == "http"]
     if clear:

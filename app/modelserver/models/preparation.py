@@ -378,8 +378,11 @@ class Preparation:
         return DeviceList(options.device_ids) if options.device_ids else self._devices
 
     async def dismantle(self, model: ModelVersion) -> None:
-        """Ends a version's workers and removes its files."""
-        await model.pool.close(self._settings.unregister_model_timeout)
+        """Serves what waits for a version, within ``unregister_model_timeout``; ends it and its files."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.unregister_model_timeout
+        await model.pool.drain(self._settings.unregister_model_timeout)
+        await model.pool.close(max(0.0, end - loop.time()))
         await asyncio.to_thread(model.archive.remove)
 
     def forget(self, model: ModelVersion) -> None:

@@ -476,11 +476,13 @@ class Registry:
             if not isinstance(model, FailedVersion)
         )
 
-    async def load_initial(self, on_progress: Callable[[str], None], *, restored: bool = False) -> None:
+    async def load_initial(self, on_progress: Callable[[str], None], *, restored: bool = False) -> list[str]:
         """Registers what the settings name (reference 2.3); what cannot be is logged and left out.
 
-        ``restored``: a snapshot came first; what it brought is not loaded again.
+        ``restored``: a snapshot came first; what it brought is not loaded again. Returns a line on each that
+        was left out.
         """
+        left_out = []
         for registration in await asyncio.to_thread(self._preparation.initial):
             if restored and self._is_restored(registration):
                 _log.info("%s was restored already", registration.url)
@@ -491,8 +493,10 @@ class Registry:
                 model = await self.register(registration, at_startup=True, on_progress=on_progress)
             except ModelServerError as error:
                 _log.error("Failed to load model: %s: %s", registration.url, error.message)
+                left_out.append(f"Failed to load model: {registration.url}: {error.message}")
             else:
                 model.loaded_at_startup = True
+        return left_out
 
     async def drain(self, grace: float) -> None:
         """Serves what waits, at most ``grace`` seconds; nothing new is taken in."""

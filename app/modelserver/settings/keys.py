@@ -363,7 +363,7 @@ _LIMIT_KEYS = (
         "unregister_model_timeout",
         Kind.INTEGER,
         "120",
-        "Seconds to wait for a worker to end when a model is unregistered.",
+        "Seconds that a model that is unregistered has to answer what waits for it and to end its workers.",
         minimum=0,
     ),
     Key(

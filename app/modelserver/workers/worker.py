@@ -320,7 +320,10 @@ class Worker:
 
     def _load_failed(self, reason: str, status: int = 500) -> None:
         self.failure = reason
-        _log.error("Worker %s could not load its model: %s", self.label, reason)
+        if self._stopping:
+            _log.info("Worker %s was stopped while loading.", self.label)
+        else:
+            _log.error("Worker %s could not load its model: %s", self.label, reason)
         if not self.first_load.done():
             self.first_load.set_exception(StartFailed(reason, status))
 
