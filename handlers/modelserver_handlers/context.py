@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from modelserver_handlers.streaming import Stream
 
 Lazy: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+
+# Whole numbers have 64 bits on the wire.
+_WHOLE = 1 << 63
 
 # Set by the server alone: a client's header of the same name does not count.
 SERVER_PROPERTIES = frozenset({"explain", "describe", "url_path"})
@@ -32,6 +36,7 @@ class RequestProcessor:
         self._reason_phrase: str | None = None
         self._response_header: dict[str, str] = {}
         self._request_header = request_header
+        self._ms_parameters: dict[str, bool | int | float | str] = {}
 
     def get_request_property(self, key: str) -> Any:
         """A request header's value, or None."""
@@ -308,6 +313,24 @@ class Context:
     def get_response_headers(self, idx: int) -> dict[str, str]:
         """The headers set for answer ``idx``."""
         return self._ms_state.processor(idx).get_response_headers()
+
+    def set_response_parameter(self, idx: int, name: str, value: bool | int | float | str) -> None:
+        """Say something beside the outputs of answer ``idx``: a parameter of the V2 response; ours.
+
+        Where a request has several rows, the first of them that says something is heard. Other protocols have
+        no place for it.
+
+        Raises:
+            TypeError: the value is neither text, a number nor a truth.
+            ValueError: the number is not finite, or has more than 64 bits.
+        """
+        if not isinstance(value, (bool, int, float, str)):
+            raise TypeError(f"the parameter {name} is {type(value).__name__}: text, number or bool is needed")
+        if (isinstance(value, float) and not math.isfinite(value)) or (
+            isinstance(value, int) and not -_WHOLE <= value < _WHOLE
+        ):
+            raise ValueError(f"the parameter {name}={value} has no form on the wire")
+        self._ms_state.processor(idx)._ms_parameters[str(name)] = value
 
     def get_sequence_id(self, idx: int) -> Any:
         """The sequence that request ``idx`` belongs to, or None."""

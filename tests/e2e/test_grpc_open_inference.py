@@ -125,6 +125,17 @@ def test_each_datatype(client, dtype):
     assert answer.get_response().id == "seven"
 
 
+def test_parameters_of_the_handler(client):
+    """What a handler says beside its outputs are parameters of the response, each of its own type."""
+    said = {"text": "ü", "whole": -3, "truth": True}
+    answer = client.infer("mirror", [tensor("x", [1.0])], parameters=said).get_response()
+    got = {
+        name: getattr(each, each.WhichOneof("parameter_choice")) for name, each in answer.parameters.items()
+    }
+
+    assert got == said
+
+
 def test_bytes(client):
     """An element of BYTES is what the body of a prediction would be."""
     answer = client.infer("mirror", [tensor("x", numpy.array([b"one", b"\xff\x00"], object))])

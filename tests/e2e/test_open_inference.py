@@ -298,6 +298,19 @@ def test_parameters_reach_the_handler(server: Server) -> None:
     }
 
 
+def test_parameters_of_the_handler(server: Server) -> None:
+    """What a handler says beside its outputs are parameters of the response; ``batchId`` is the server's."""
+    said = {"text": "ü", "whole": -3, "half": 0.5, "truth": True}
+    alone = infer(server, "mirror", numbers(1, 2), parameters=said).json()
+    batched = infer(server, "gather", numbers(1), parameters={**said, "batchId": "mine"}).json()
+    silent = infer(server, "mirror", numbers(1)).json()
+
+    assert alone["parameters"] == said
+    assert batched["parameters"].pop("batchId") != "mine"
+    assert batched["parameters"] == said
+    assert "parameters" not in silent
+
+
 def test_the_same_rows_by_every_protocol(server: Server) -> None:
     """V1, V2 and /predictions lead to the same answers."""
     files = [png(4, 3), png(5, 2)]

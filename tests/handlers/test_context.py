@@ -158,6 +158,19 @@ def test_sequence_id(context: Context) -> None:
     assert context.get_sequence_id(0) == "s1"
 
 
+def test_response_parameters(context: Context) -> None:
+    """Text, finite numbers of 64 bits and truths may be said beside an answer, and nothing else."""
+    for value in ("text", 3, 0.5, True):
+        context.set_response_parameter(0, "p", value)
+    for wrong in (float("nan"), 1 << 63):
+        with pytest.raises(ValueError, match="no form on the wire"):
+            context.set_response_parameter(0, "p", wrong)
+    with pytest.raises(TypeError, match="p is list"):
+        context.set_response_parameter(0, "p", [1])  # type: ignore[arg-type]
+
+    assert context.request_processor[0]._ms_parameters == {"p": True}
+
+
 def test_parameters(context: Context) -> None:
     """The other top-level fields of a V1 body are decoded when asked for, and empty by default."""
     context._ms_begin(BatchState(["a", "b"], parameters=[lambda: {"temperature": 0.5}, {}]))

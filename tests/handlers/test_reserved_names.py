@@ -86,7 +86,15 @@ TORCHSERVE = {
     "get_sequence_id",
 }
 # What we add for handlers to use, documented in docs/handlers.md.
-OURS = {"pipelined", "picture_mode", "cleaned_words", "get_request_parameters", "reject", "is_cancelled"}
+OURS = {
+    "pipelined",
+    "picture_mode",
+    "cleaned_words",
+    "get_request_parameters",
+    "set_response_parameter",
+    "reject",
+    "is_cancelled",
+}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from modelserver.api.answers import JSON, header_block
 from modelserver.api.content import form_field, inflate
 from modelserver.api.exchange import Target, read_target
 from modelserver.api.limits import check_size
-from modelserver.api.open_inference import read_inference
+from modelserver.api.open_inference import read_inference, said_beside
 from modelserver.api.sequences import read_sequence, sequence_headers
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
@@ -252,7 +252,7 @@ class _Reply:
         batch_id = request.batch_id if self._model.batches else None
         try:
             body, content_type, length = asked.answer(
-                self._model, contents, self._exchange.request_id, batch_id
+                self._model, contents, self._exchange.request_id, batch_id, said_beside(request)
             )
         except ModelServerError as error:
             self._exchange.fail(error, kserve=True, extra=self._extra(request))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelserver.api.exchange import Exchange
+    from modelserver.batching.request import Request
     from modelserver.models.version import ModelVersion
     from modelserver.tensors.tensor import Output
     from modelserver.wire.messages import SequenceHeaders
@@ -84,9 +85,14 @@ class Inference:
             raise InternalError(f"The answers of model {model.name} make no tensors: {error}.") from error
 
     def answer(
-        self, model: ModelVersion, answers: Sequence[bytes], request_id: str, batch_id: str | None
+        self,
+        model: ModelVersion,
+        answers: Sequence[bytes],
+        request_id: str,
+        batch_id: str | None,
+        parameters: dict[str, Any],
     ) -> tuple[bytes, str, bytes]:
-        """Body, content type and further header lines of the response.
+        """Body, content type and further header lines of the response; ``parameters`` are the handler's.
 
         Raises:
             BadRequest: an output cannot be told in the form that the client asks for.
@@ -94,13 +100,21 @@ class Inference:
         """
         outputs = self.outputs(model, answers)
         identity = self.request.id or request_id
-        said = None if batch_id is None else {"batchId": batch_id}
+        said = parameters if batch_id is None else {**parameters, "batchId": batch_id}
         body, length = encode_response(
-            model.name, model.version, self.request, identity, outputs, parameters=said
+            model.name, model.version, self.request, identity, outputs, parameters=said or None
         )
         if length is None:
             return body, JSON, b""
         return body, BINARY, _HEADER_LINE % length
+
+
+def said_beside(request: Request) -> dict[str, Any]:
+    """The parameters of the response that the handler gave to the first row that has any."""
+    for answered in request.answers:
+        if answered is not None and answered[0].parameters:
+            return dict(msgspec.json.decode(answered[0].parameters))
+    return {}
 
 
 def read_inference(exchange: Exchange, model: ModelVersion) -> Inference | None:

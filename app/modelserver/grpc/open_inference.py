@@ -15,7 +15,7 @@ from starlette.datastructures import Address
 from modelserver import __version__
 from modelserver.api.answers import JSON
 from modelserver.api.limits import check_size
-from modelserver.api.open_inference import Inference, take_apart
+from modelserver.api.open_inference import Inference, said_beside, take_apart
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
 from modelserver.api.sequences import read_sequence
 from modelserver.api.v2 import EXTENSIONS, PLATFORM, describe_tensors, is_ready
@@ -28,7 +28,14 @@ from modelserver.grpc.messages import message
 from modelserver.grpc.ordered import in_order
 from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
-from modelserver.grpc.tensors import BATCH_ID, outputs_of_json, read_request, response, to_json
+from modelserver.grpc.tensors import (
+    BATCH_ID,
+    add_parameters,
+    outputs_of_json,
+    read_request,
+    response,
+    to_json,
+)
 from modelserver.wire.messages import BODY, Row
 
 if TYPE_CHECKING:
@@ -150,7 +157,9 @@ class OpenInferenceService:
             contents = await pending.answers()
         outputs = outputs_of_json(contents[0]) if apart is None else apart.outputs(model, contents)
         batch_id = submitted.batch_id if model.batches else None
-        return response(model, request, request.id or submitted.id, outputs, batch_id)
+        answer = response(model, request, request.id or submitted.id, outputs, batch_id)
+        add_parameters(answer, said_beside(submitted))
+        return answer
 
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], context: Context

@@ -171,6 +171,23 @@ def response(
     return answer
 
 
+def add_parameters(answer: AnyMessage, parameters: Mapping[str, bool | int | float | str]) -> None:
+    """Puts what the handler says beside its outputs into a response; ``batchId`` stays the server's."""
+    for name, value in parameters.items():
+        if name not in answer.parameters:
+            kind = next(kind for kind in _PARAMETER_KINDS if isinstance(value, kind))
+            setattr(answer.parameters[name], _PARAMETER_KINDS[kind], value)
+
+
+# In this order: a bool is an int, too.
+_PARAMETER_KINDS: dict[type, str] = {
+    bool: "bool_param",
+    int: "int64_param",
+    float: "double_param",
+    str: "string_param",
+}
+
+
 # Models in an envelope, which take and give the protocol's JSON
 
 

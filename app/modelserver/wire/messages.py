@@ -154,7 +154,8 @@ class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """One row's answer: ``size`` bytes of the frame's tail.
 
-    With ``failed`` the bytes are an error message in UTF-8 and ``error_type`` its type.
+    With ``failed`` the bytes are an error message in UTF-8 and ``error_type`` its type. ``parameters`` is a
+    JSON object, or empty: what the handler says beside the outputs of TENSORS.
     """
 
     size: Size
@@ -164,6 +165,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     headers: list[tuple[str, str]] | None = None
     failed: bool = False
     error_type: str = "InternalServerException"
+    parameters: bytes = b""
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True, tag="parts"):

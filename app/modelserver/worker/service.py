@@ -8,6 +8,7 @@ number of calls is bounded; what is undecided when they are used up fails with t
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import dataclass, field
@@ -318,7 +319,9 @@ class Service:
         rest = [(k, v) for k, v in headers if k.lower() != "content-type"] or None
         status = http_status(touched.get_response_status_code())
         phrase = sendable(touched.get_response_status_phrase() or "")
-        return Answer(len(content), status, content_type, phrase, rest), content
+        said = getattr(touched, "_ms_parameters", None) if row.kind == TENSORS else None
+        parameters = json.dumps(said).encode() if said else b""
+        return Answer(len(content), status, content_type, phrase, rest, parameters=parameters), content
 
 
 def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Work | None:

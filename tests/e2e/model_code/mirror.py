@@ -12,11 +12,13 @@ import numpy
 
 
 def handle(data: Any, context: Any) -> list[Any]:
-    """One answer a row; the header x-rows says how many rows shared the call."""
+    """One answer a row; the header x-rows says how many rows shared the call, parameters come back."""
     if data is None:
         return []
     for place in range(len(data)):
         context.set_response_header(place, "x-rows", str(len(data)))
+        for name, value in context.get_request_parameters(place).get("parameters", {}).items():
+            context.set_response_parameter(place, name, value)
     return [mirrored(row) for row in data]
 
 
