@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.archives import build_noop
 from benchmarks.load import Client, Load, chosen, run_load
-from benchmarks.measure import Sample, figures, interleaved, sample
+from benchmarks.measure import Sample, cpu_pairs, cpu_ratio, figures, interleaved, named, sample
 from benchmarks.options import common_parser, numbers, run, tell
 from benchmarks.plots import WITHOUT, can_plot, plot_lines
 from benchmarks.report import (
@@ -206,27 +206,15 @@ def label(point: Point, whose: str = OURS) -> str:
     return f"{point.size:,} {point.curve}{whose}"
 
 
-def costs(
-    samples: Sequence[Sample], point: Point, first: Point, whose: str = OURS
-) -> list[tuple[float, float]]:
-    """Processor time per request at a point and at the first, of each repetition; empty if one is void."""
-    here = {each.repetition: each for each in samples if each.subject == label(point, whose)}
-    there = {each.repetition: each for each in samples if each.subject == label(first, whose)}
-    pairs = [(here[key], there[key]) for key in here if key in there]
-    if any(each.failures or not each.cpu_us for pair in pairs for each in pair):
-        return []
-    return [(a.cpu_us or 0.0, b.cpu_us or 0.0) for a, b in pairs]
-
-
 def cost_ratio(samples: Sequence[Sample], point: Point, first: Point, whose: str = OURS) -> float | None:
     """A point's processor time per request by the first one's: median over repetitions; None if void."""
-    pairs = costs(samples, point, first, whose)
-    return statistics.median(a / b for a, b in pairs) if pairs else None
+    return cpu_ratio(samples, named(label(point, whose)), named(label(first, whose)))
 
 
 def added_cost(samples: Sequence[Sample], curve: Curve, whose: str = OURS) -> float | None:
     """What a request costs more at the end of a curve than at its beginning, in µs; None if void."""
-    pairs = costs(samples, curve.points[-1], curve.points[0], whose)
+    first, last = (named(label(curve.points[place], whose)) for place in (0, -1))
+    pairs = cpu_pairs(samples, last, first)
     return statistics.median(a - b for a, b in pairs) if pairs else None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -24,10 +23,10 @@ from typing import TYPE_CHECKING
 from benchmarks import wire
 from benchmarks.archives import build_noop
 from benchmarks.load import Client, Load, chosen, run_load
-from benchmarks.measure import Sample, figures, interleaved, ratio, sample
+from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, named, ratio, sample
 from benchmarks.options import common_parser, numbers, run, tell
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
-from benchmarks.servers import BenchmarkError, ModelServer, call, model_server
+from benchmarks.servers import BenchmarkError, ModelServer, call, model_server, running_first
 from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def started(folder: Path, way: str) -> Iterator[ModelServer]:
     build_archive(ArchiveConfig("same", str(store / "same.py"), "1.0", export_path=store, force=True))
     limits = {"max_request_size": 1 << 30, "max_response_size": 1 << 30}
     with contextlib.ExitStack() as stack:
-        with without_memory(folder) if way == "socket" else contextlib.nullcontext():
+        with running_first(folder, REFUSE) if way == "socket" else contextlib.nullcontext():
             server = stack.enter_context(model_server(store, folder / "server", limits))
         for model in MODELS:
             server.register(f"{model}.mar", model, batch_size=1)
@@ -154,23 +153,6 @@ def check(server: ModelServer, model: str) -> None:
         raise BenchmarkError(f"{model} answered {status} with {len(answer)} bytes")
 
 
-@contextlib.contextmanager
-def without_memory(folder: Path) -> Iterator[None]:
-    """What Python processes are started now find no shared memory."""
-    site = folder / "site"
-    site.mkdir(parents=True)
-    (site / "sitecustomize.py").write_text(REFUSE, "utf-8")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), before]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
 def load_of(servers: Mapping[str, ModelServer], point: Point, connections: int, seconds: float) -> Load:
     """The load of a point."""
     url = servers[point.way].url(f"/predictions/{point.model}")
@@ -182,21 +164,6 @@ def take(
 ) -> Sample:
     """One measurement of one point."""
     return sample(servers[point.way], load, str(point), repetition, client)
-
-
-def of(point: Point) -> Callable[[Sample], bool]:
-    """Picks the samples of a point."""
-    return lambda each: each.subject == str(point)
-
-
-def saving(samples: Sequence[Sample], socket: Point, memory: Point) -> float | None:
-    """Processor time by the socket to that by memory: median over repetitions; None if void."""
-    theirs = {each.repetition: each for each in filter(of(socket), samples)}
-    ours = {each.repetition: each for each in filter(of(memory), samples)}
-    pairs = [(theirs[key], ours[key]) for key in ours if key in theirs]
-    if not pairs or any(a.failures or b.failures or not a.cpu_us or not b.cpu_us for a, b in pairs):
-        return None
-    return statistics.median((a.cpu_us or 0.0) / (b.cpu_us or 1.0) for a, b in pairs)
 
 
 def wire_report(found: Sequence[wire.Comparison]) -> str:
@@ -223,7 +190,10 @@ def report(model: str, sizes: Sequence[int], samples: Sequence[Sample]) -> str:
     for size in sizes:
         socket, memory = (Point(model, size, way) for way in WAYS)
         pair = [summary[str(socket)], summary[str(memory)]]
-        faster, cheaper = ratio(samples, of(memory), of(socket)), saving(samples, socket, memory)
+        faster, cheaper = (
+            ratio(samples, named(memory), named(socket)),
+            cpu_ratio(samples, named(socket), named(memory)),
+        )
         cells = [pair[0].rate, pair[1].rate, faster, pair[0].cpu_us, pair[1].cpu_us, cheaper]
         rows.append([f"{size:,}", *map(number, cells)])
         used += pair

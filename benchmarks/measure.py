@@ -135,12 +135,42 @@ def ratio(
     samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
 ) -> float | None:
     """The median over the repetitions of one rate by another of the same repetition; None if one is void."""
+    pairs = _pairs(samples, subject, to)
+    if not pairs or any(not there.rate for _, there in pairs):
+        return None
+    return statistics.median(here.rate / there.rate for here, there in pairs)
+
+
+def cpu_pairs(
+    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
+) -> list[tuple[float, float]]:
+    """Processor time per request of both in each repetition, in µs; none if one is void."""
+    pairs = [(here.cpu_us or 0.0, there.cpu_us or 0.0) for here, there in _pairs(samples, subject, to)]
+    return pairs if all(here and there for here, there in pairs) else []
+
+
+def cpu_ratio(
+    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
+) -> float | None:
+    """As :func:`ratio`, of the processor time per request."""
+    pairs = cpu_pairs(samples, subject, to)
+    return statistics.median(here / there for here, there in pairs) if pairs else None
+
+
+def _pairs(
+    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
+) -> list[tuple[Sample, Sample]]:
+    """The samples of both by repetition; none if any failed."""
     ours = {each.repetition: each for each in samples if subject(each)}
     theirs = {each.repetition: each for each in samples if to(each)}
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
-    if not pairs or any(a.failures or b.failures or not b.rate for a, b in pairs):
-        return None
-    return statistics.median(a.rate / b.rate for a, b in pairs)
+    return [] if any(here.failures or there.failures for here, there in pairs) else pairs
+
+
+def named(subject: object) -> Callable[[Sample], bool]:
+    """Picks the samples of a subject, which is its text."""
+    name = str(subject)
+    return lambda each: each.subject == name
 
 
 def of(subject: str, connections: int) -> Callable[[Sample], bool]:

@@ -10,8 +10,6 @@ Marks: at most 5 % fewer requests per second, and at most 5 % more processor tim
 from __future__ import annotations
 
 import contextlib
-import os
-import statistics
 import sys
 import tempfile
 import time
@@ -26,14 +24,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
-from benchmarks.measure import Sample, figures, interleaved, ratio, sample
+from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, named, ratio, sample
 from benchmarks.options import common_parser, numbers, run, tell
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
-from benchmarks.servers import BenchmarkError, ModelServer, model_server, sample_answer
+from benchmarks.servers import BenchmarkError, ModelServer, model_server, running_first, sample_answer
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from benchmarks.load import Client
 
@@ -153,7 +151,7 @@ def started(folder: Path, way: str, sizes: Sequence[int]) -> Iterator[ModelServe
     store.mkdir(parents=True)
     archive = build_noop(store)
     with contextlib.ExitStack() as stack:
-        with silenced(folder) if way in SILENT else contextlib.nullcontext():
+        with running_first(folder, SILENCE) if way in SILENT else contextlib.nullcontext():
             server = stack.enter_context(model_server(store, folder / "server", WAYS[way]))
         for size in sizes:
             server.register(archive, f"batch{size}", batch_size=size, **WINDOW if size > 1 else {})
@@ -175,23 +173,6 @@ def check(server: ModelServer, way: str) -> None:
         raise BenchmarkError(f"the server {way!r} noted {noted} requests")
 
 
-@contextlib.contextmanager
-def silenced(folder: Path) -> Iterator[None]:
-    """Servers that are started now count and note no requests."""
-    site = folder / "site"
-    site.mkdir(parents=True)
-    (site / "sitecustomize.py").write_text(SILENCE, "utf-8")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), before]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
 def load_of(servers: Mapping[str, ModelServer], point: Point, connections: int, seconds: float) -> Load:
     """The load of a point."""
     url = servers[point.way].url(f"/predictions/batch{point.batch_size}")
@@ -205,27 +186,16 @@ def take(
     return sample(servers[point.way], load, str(point), repetition, client)
 
 
-def of(point: Point) -> Callable[[Sample], bool]:
-    """Picks the samples of a point."""
-    return lambda each: each.subject == str(point)
-
-
-def work(samples: Sequence[Sample], ours: Point, theirs: Point) -> float | None:
-    """Processor time per request to that of another point: median over repetitions; None if void."""
-    others = {each.repetition: each for each in filter(of(theirs), samples)}
-    pairs = [(each, others[each.repetition]) for each in filter(of(ours), samples)]
-    if not pairs or any(a.failures or b.failures or not a.cpu_us or not b.cpu_us for a, b in pairs):
-        return None
-    return statistics.median((a.cpu_us or 0.0) / (b.cpu_us or 1.0) for a, b in pairs)
-
-
 def marks(points: Sequence[Point], samples: Sequence[Sample]) -> list[Mark]:
     """Both marks of each batch size."""
     found = []
     for point in points:
         if point.way == "on":
             without = Point(point.batch_size, "off")
-            rate, cpu = ratio(samples, of(point), of(without)), work(samples, point, without)
+            rate, cpu = (
+                ratio(samples, named(point), named(without)),
+                cpu_ratio(samples, named(point), named(without)),
+            )
             found.append(Mark(f"batch {point.batch_size}: requests/s to off", rate, ">=", 1 - COST))
             found.append(Mark(f"batch {point.batch_size}: CPU/request to off", cpu, "<=", 1 + COST))
     return found
@@ -242,9 +212,9 @@ def report(points: Sequence[Point], samples: Sequence[Sample]) -> str:
                 str(point.batch_size),
                 MEANING[point.way],
                 number(figure.rate),
-                number(ratio(samples, of(point), of(without))),
+                number(ratio(samples, named(point), named(without))),
                 number(figure.cpu_us),
-                number(work(samples, point, without)),
+                number(cpu_ratio(samples, named(point), named(without))),
             ]
         )
     heads = ["batch", "server", "requests/s", "to off", "CPU-µs/request", "to off"]

@@ -11,7 +11,6 @@ import contextlib
 import http.client
 import json
 import random
-import statistics
 import struct
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.grpc_load import Calls, call_once, grpc_echo_server, run_grpc
 from benchmarks.load import Client, Load, Outcome, chosen, run_load
-from benchmarks.measure import Sample, figures, interleaved, measured, ratio
+from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, named, ratio
 from benchmarks.options import common_parser, run, tell
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import (
@@ -294,22 +293,6 @@ def take(servers: Servers, point: Point, options: argparse.Namespace, repetition
     return measured(server, running, str(point), options.connections, repetition)
 
 
-def of(point: Point) -> Callable[[Sample], bool]:
-    """Picks the samples of a point."""
-    return lambda each: each.subject == str(point)
-
-
-def cpu_ratio(samples: Sequence[Sample], point: Point, base: Point) -> float | None:
-    """Processor time of a request to that of another: median over repetitions; None if void."""
-    bases = {each.repetition: each for each in filter(of(base), samples)}
-    pairs = [
-        (each, bases[each.repetition]) for each in filter(of(point), samples) if each.repetition in bases
-    ]
-    if not pairs or any(a.failures or b.failures or not a.cpu_us or not b.cpu_us for a, b in pairs):
-        return None
-    return statistics.median((a.cpu_us or 0.0) / (b.cpu_us or 1.0) for a, b in pairs)
-
-
 def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> str:
     """A Markdown table of one content, and what is wrong with it."""
     summary = {each.subject: each for each in figures(samples)}
@@ -322,11 +305,11 @@ def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> 
         cells = (
             found.rate,
             base.rate,
-            ratio(samples, of(point), of(echo)),
+            ratio(samples, named(point), named(echo)),
             found.cpu_us,
             base.cpu_us,
-            cpu_ratio(samples, point, echo),
-            cpu_ratio(samples, point, ours[0]),
+            cpu_ratio(samples, named(point), named(echo)),
+            cpu_ratio(samples, named(point), named(ours[0])),
         )
         rows.append([point.asking.protocol, f"{len(point.asking.body):,}", *map(number, cells)])
     headers = [

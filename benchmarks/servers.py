@@ -231,6 +231,23 @@ def process(
             stop(child)
 
 
+@contextlib.contextmanager
+def running_first(folder: Path, code: str) -> Iterator[None]:
+    """Python processes that are started within run this code first; it lies in ``folder``."""
+    site = folder / "site"
+    site.mkdir(parents=True)
+    (site / "sitecustomize.py").write_text(code, "utf-8")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), before]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
 def inherited_environment() -> dict[str, str]:
     """This process's environment without what configures the server, import paths made absolute."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TS_")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmarks.servers import (
     inherited_environment,
     model_server,
     process,
+    running_first,
     thread_variables,
     wait_until_it_answers,
 )
@@ -102,3 +104,14 @@ def test_threads_are_set_for_every_library() -> None:
     """The variables that numeric libraries read, or none."""
     assert set(thread_variables(3).values()) == {"3"}
     assert thread_variables(None) == {}
+
+
+def test_environment_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only Python processes that are started within run the code first."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    say = [sys.executable, "-c", "print('itself')"]
+    with running_first(tmp_path, "print('first')"):
+        within = subprocess.check_output(say, text=True)
+
+    assert within == "first\nitself\n"
+    assert "PYTHONPATH" not in os.environ

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import large_bodies
-from benchmarks.large_bodies import Point, report, saving, without_memory
-from benchmarks.measure import Sample
+from benchmarks.large_bodies import Point, report
+from benchmarks.measure import Sample, cpu_ratio, named
 from benchmarks.wire import Cost, lower_quartile
 
 if TYPE_CHECKING:
@@ -31,9 +30,10 @@ def test_ways_are_compared_within_repetitions() -> None:
         taken(MEMORY, 15, 10, 1),
     ]
 
-    assert saving(samples, SOCKET, MEMORY) == pytest.approx(3.5)
+    assert cpu_ratio(samples, named(SOCKET), named(MEMORY)) == pytest.approx(3.5)
     assert "| 5,000 |               55.0 |    108 |  1.75 |" in report("noop", [5_000], samples)
-    assert saving([*samples, taken(SOCKET, 1, 1, 2, read=1), taken(MEMORY, 1, 1, 2)], SOCKET, MEMORY) is None
+    broken = [*samples, taken(SOCKET, 1, 1, 2, read=1), taken(MEMORY, 1, 1, 2)]
+    assert cpu_ratio(broken, named(SOCKET), named(MEMORY)) is None
 
 
 def test_dry_run_names_the_points(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,14 +43,6 @@ def test_dry_run_names_the_points(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "7,000 bytes, answered with the body, by memory" in printed
     assert printed.count("by socket") == 4
-
-
-def test_environment_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is started within has no shared memory."""
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    with without_memory(tmp_path):
-        assert os.environ["PYTHONPATH"] == str(tmp_path / "site")
-    assert "PYTHONPATH" not in os.environ
 
 
 def test_between_server_and_worker(capsys: pytest.CaptureFixture[str]) -> None:

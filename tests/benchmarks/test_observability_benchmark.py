@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import observability
 from benchmarks.measure import Sample
-from benchmarks.observability import SHIPPED, Point, marks, report, silenced
+from benchmarks.observability import SHIPPED, Point, marks, report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,14 +47,6 @@ def test_dry_run_names_the_points(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert few.count("\nbatch ") == 6
     assert "batch 8, log mode (metrics_mode=log)" in many
-
-
-def test_environment_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is started within is silent."""
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    with silenced(tmp_path):
-        assert os.environ["PYTHONPATH"] == str(tmp_path / "site")
-    assert "PYTHONPATH" not in os.environ
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks import protocols
 from benchmarks.grpc_load import Calls, call_once, grpc_echo_server, run_grpc
-from benchmarks.measure import Sample
-from benchmarks.protocols import Asking, Point, askings, cpu_ratio, numbers, report
+from benchmarks.measure import Sample, cpu_ratio, named
+from benchmarks.protocols import Asking, Point, askings, numbers, report
 from benchmarks.servers import BenchmarkError
 
 from modelserver.grpc.messages import message
@@ -65,10 +65,11 @@ def test_a_protocol_is_compared_with_its_echo() -> None:
     """Ratios are those of the same repetition; a failure voids them."""
     samples = [taken(OURS, 50, 40), taken(ECHO, 100, 10), taken(OURS, 30, 60, 1), taken(ECHO, 100, 30, 1)]
 
-    assert cpu_ratio(samples, OURS, ECHO) == pytest.approx(3.0)
+    assert cpu_ratio(samples, named(OURS), named(ECHO)) == pytest.approx(3.0)
     cells = [cell.strip() for cell in report("noop", [OURS, ECHO], samples).splitlines()[4].split("|")[1:-1]]
     assert cells == ["/predictions", "5", "40.0", "100", "0.40", "50.0", "20.0", "3.00", "1.00"]
-    assert cpu_ratio([*samples, taken(OURS, 1, 1, 2, read=1), taken(ECHO, 1, 1, 2)], OURS, ECHO) is None
+    broken = [*samples, taken(OURS, 1, 1, 2, read=1), taken(ECHO, 1, 1, 2)]
+    assert cpu_ratio(broken, named(OURS), named(ECHO)) is None
 
 
 def test_echo_of_grpc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
