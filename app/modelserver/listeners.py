@@ -15,6 +15,7 @@ from modelserver.api.app import Role, Services, build_app
 from modelserver.api.cors import Cors
 from modelserver.api.edge import Edge, OnResponse
 from modelserver.api.http_protocol import HotRoutes, HttpProtocol, Listener, check_regularly
+from modelserver.api.intake import Intake
 from modelserver.auth.guard import Guard
 from modelserver.auth.origins import check_origin
 from modelserver.errors import ConfigError
@@ -124,7 +125,7 @@ class Listeners:
         loop = asyncio.get_running_loop()
         if self._fleet is not None:
             await self._fleet.open(BACKLOG)
-        limit = self._settings.max_request_size
+        limit, intake = self._settings.max_request_size, Intake.of(self._settings)
         for address, roles in roles_by_address(self._settings).items():
             if self._fleet is not None and "inference" in roles:
                 continue
@@ -135,6 +136,7 @@ class Listeners:
                 self._on_response,
                 guard=make_guard(roles, self._services, self._settings),
                 cors=Cors.of(self._settings),
+                intake=intake,
             )
             config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
             config.load()
@@ -218,6 +220,7 @@ def make_fleet(  # noqa: PLR0917 - those of Listeners, between a number and a so
     cors = Cors.of(settings)
     setup = Setup(
         settings.max_request_size,
+        Intake.of(settings, count).limit,
         logging.getLogger(ACCESS_LOGGER).isEnabledFor(logging.INFO),
         stamped_log,
         cors.pairs if cors is not None else (),

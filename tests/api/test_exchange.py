@@ -68,7 +68,9 @@ class Wire:
 
     def ask(self, method: str = "POST", version: str = "1.1") -> Exchange:
         """The exchange of a new request."""
-        self.protocol.data_received(f"{method} /hot HTTP/{version}\r\nContent-Length: 0\r\n\r\n".encode())
+        self.protocol.data_received(
+            f"{method} /hot HTTP/{version}\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
+        )
         return self.exchanges[-1]
 
     def written(self) -> tuple[bytes, bytes]:

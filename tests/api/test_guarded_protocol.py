@@ -94,7 +94,7 @@ class Wire:
 
 
 def head(*lines: str, path: str = "/hot", method: str = "POST") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
 
 
 @pytest.fixture

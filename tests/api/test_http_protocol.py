@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from modelserver.api.exchange import read_target
-from modelserver.api.http_protocol import HEADER_LIMIT, MIN_PROGRESS, HttpProtocol, Listener, announced_length
+from modelserver.api.exchange import Exchange, read_target
+from modelserver.api.head import HEADER_LIMIT
+from modelserver.api.http_protocol import MIN_PROGRESS, HttpProtocol, Listener
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
-    from modelserver.api.exchange import Exchange, Target
+    from modelserver.api.exchange import Target
 
 LIMIT = 1000
 
@@ -28,6 +31,10 @@ class Transport(asyncio.Transport):
         self.ended = False
         self.aborted = False
         self.reading = True
+        self.unsent = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.closed
@@ -92,14 +99,15 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 class Wire:
     """A connection under test."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: Listener | None = None) -> None:
         self.hot = Hot()
         self.responses: list[tuple[str, str, bytes, str, int]] = []
-        self.listener = Listener(
+        self.listener = listener or Listener(
             self.hot,
             LIMIT,
             lambda *said: self.responses.append(said[:5]),
             receive_timeout=10.0,
+            send_timeout=20.0,
             keep_alive=20.0,
         )
         config = Config(
@@ -124,7 +132,7 @@ async def wire() -> Wire:
 
 
 def head(*lines: str, path: str = "/hot", method: str = "POST") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
 
 
 async def settle() -> None:
@@ -189,7 +197,7 @@ async def test_names_keep_their_case(wire: Wire) -> None:
     wire.send(head("X-MiXed: Yes", "Content-Length: 0"))
 
     exchange = wire.hot.exchanges[0]
-    assert exchange.headers == [(b"X-MiXed", b"Yes"), (b"Content-Length", b"0")]
+    assert exchange.headers[1:] == [(b"X-MiXed", b"Yes"), (b"Content-Length", b"0")]
 
 
 async def test_headers_that_the_server_reads(wire: Wire) -> None:
@@ -552,10 +560,13 @@ async def test_client_that_does_not_read(wire: Wire) -> None:
 async def test_client_that_never_reads(wire: Wire) -> None:
     """It is cut off once the limit is over, without waiting for it to take what it was sent."""
     wire.protocol.pause_writing()
+    wire.transport.unsent = 100_000
     wire.send(head("Content-Length: 1") + b"a")
-    wire.protocol.check(time.monotonic() + 19.0)
+    began = time.monotonic()
+    wire.protocol.check(began)
+    wire.protocol.check(began + 19.0)
     assert not wire.transport.aborted
-    wire.protocol.check(time.monotonic() + 21.0)
+    wire.protocol.check(began + 21.0)
 
     assert wire.transport.aborted
 
@@ -575,8 +586,234 @@ async def test_shutdown(wire: Wire) -> None:
     assert busy.transport.closed
 
 
-@pytest.mark.parametrize(("value", "length"), [(b"12", 12), (b"x", 0), (b"-1", 0)])
-def test_announced_length(value: bytes, length: int) -> None:
-    """Only digits announce a length."""
-    assert announced_length([(b"host", b"x"), (b"content-length", value)]) == length
-    assert announced_length([]) == 0
+async def test_an_answer_that_is_taken_slowly(wire: Wire) -> None:
+    """A client may take its answer as slowly as it likes while it takes it steadily."""
+    wire.send(head("Content-Length: 1") + b"a")
+    wire.transport.unsent = 1_000_000
+    began = time.monotonic()
+    for moment in range(0, 300, 5):
+        wire.protocol.check(began + moment)
+        wire.transport.unsent -= MIN_PROGRESS
+
+    assert not wire.transport.closed
+
+
+async def test_an_answer_that_grows_is_taken(wire: Wire) -> None:
+    """Progress is what the client takes: a stream that adds as much as was taken is no standstill."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    exchange = wire.hot.exchanges[0]
+    exchange.begin(200)
+    wire.transport.unsent = 50_000
+    began = time.monotonic()
+    for moment in range(0, 100, 5):
+        exchange.send(b"x" * MIN_PROGRESS)
+        wire.protocol.check(began + moment)
+    assert not wire.transport.closed
+
+    for moment in range(100, 125, 5):
+        wire.protocol.check(began + moment)
+    assert wire.transport.aborted
+
+
+UPGRADES = [
+    (
+        "Connection: Upgrade, HTTP2-Settings",
+        "Upgrade: h2c",
+        "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+    ),
+    (
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    ),
+    ("CONNECTION: keep-alive, uPGRADE", "UPGRADE: TLS/1.0"),
+]
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+@pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket", "TLS"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("size", [1, 7, 10_000], ids=["bytes", "pieces", "whole"])
+async def test_an_offer_to_upgrade_is_passed_over(
+    wire: Wire, path: str, offer: tuple[str, ...], chunked: bool, size: int
+) -> None:
+    """Such a request is an ordinary one: its body is its body, and what follows it the next request."""
+    inner = head("Content-Length: 2", path="/hot/smuggled") + b"no"
+    if chunked:
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(inner), inner)
+        first = head(*offer, "Transfer-Encoding: chunked", path=path) + body
+    else:
+        first = head(*offer, f"Content-Length: {len(inner)}", path=path) + inner
+    sent = (
+        first + head(*offer, "Content-Length: 4", path=path) + b"next" + head("Content-Length: 4") + b"last"
+    )
+    for start in range(0, len(sent), size):
+        wire.send(sent[start : start + size])
+        if size > 1:
+            await settle()
+    for _ in range(3):
+        await settle()
+
+    answers = wire.transport.written.split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert [answer.partition(b"\r\n\r\n")[2] for answer in answers] == [inner, b"next", b"last"]
+    assert [said[2] for said in wire.responses] == (["/hot"] * 3 if path == "/hot" else ["/hot"])
+    assert not wire.transport.closed
+
+
+async def test_what_an_offer_must_not_hide(wire: Wire) -> None:
+    """A head that is refused without an offer to upgrade is refused with one."""
+    offer = ("Connection: Upgrade", "Upgrade: h2c")
+
+    for line in ("Transfer-Encoding: gzip, chunked", "Host: y", "Content-Length: " + "0" * 5000 + "1"):
+        answer = Wire().send(head(*offer, line))
+        assert answer[9:12] in {b"400", b"501"}, (line, answer)
+    assert wire.send(head(*offer, "X-Long: " + "x" * HEADER_LIMIT)).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_trailers_are_dropped(wire: Wire, path: str) -> None:
+    """What a client says behind a chunked body is no header of its request."""
+    trailers = b"x-request-id: theirs\r\nAuthorization: Bearer stolen\r\nHost: y\r\n"
+    wire.send(head("Transfer-Encoding: chunked", path=path), b"2\r\nhi\r\n0\r\n" + trailers + b"\r\n")
+    await settle()
+
+    assert wire.transport.written.endswith(b"hi")
+    if path == "/hot":
+        (exchange,) = wire.hot.exchanges
+        assert exchange.headers == [(b"Host", b"x"), (b"Transfer-Encoding", b"chunked")]
+        assert wire.hot.given_ids != ["theirs"]
+    assert wire.send(head("Content-Length: 4") + b"next").endswith(b"next")
+
+
+@pytest.mark.parametrize("trailer", [b"x: " + b"y" * 8192 + b"\r\n", b"x" * 8192], ids=["many", "one"])
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_endless_trailers(wire: Wire, path: str, trailer: bytes) -> None:
+    """Trailers are held to the limit of heads."""
+    wire.send(head("Transfer-Encoding: chunked", path=path), b"2\r\nhi\r\n0\r\n")
+    answer = wire.send(*[trailer] * (HEADER_LIMIT // 8192 + 1))
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert wire.hot.exchanges == []
+
+
+async def test_endless_chunk_extensions(wire: Wire) -> None:
+    """So is what stands beside the size of a chunk."""
+    wire.send(head("Transfer-Encoding: chunked"), b"2;a=")
+
+    assert wire.send(*[b"x" * 8192] * 9).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+@pytest.mark.parametrize(
+    ("status", "lines"),
+    [
+        (b"400", ("Content-Length: " + "0" * 5000 + "2",)),
+        (b"400", ("Host: y", "Content-Length: 2")),
+        (b"501", ("Transfer-Encoding: gzip, chunked",)),
+        (b"400", ("Transfer-Encoding: chunked", "Transfer-Encoding: chunked")),
+    ],
+    ids=["endless number", "two hosts", "gzip", "chunked twice"],
+)
+async def test_heads_that_can_be_read_in_two_ways(
+    wire: Wire, path: str, status: bytes, lines: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are refused at once, and the connection ends."""
+    answer = wire.send(head(*lines, path=path))
+
+    assert answer.startswith(b"HTTP/1.1 " + status), answer
+    assert b'"code": ' + status in answer
+    assert wire.transport.closed or wire.transport.ended
+    assert caplog.text == ""
+
+
+async def test_who_must_name_a_host() -> None:
+    """A request of HTTP/1.1 must, one of HTTP/1.0 need not; that one cannot have a transfer coding."""
+    lacking = Wire().send(b"GET /hot HTTP/1.1\r\n\r\n")
+    old = Wire().send(b"GET /hot HTTP/1.0\r\n\r\n")
+    odd = Wire().send(b"POST /hot HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    assert lacking.startswith(b"HTTP/1.1 400 ")
+    assert old.startswith(b"HTTP/1.1 200 ")
+    assert odd.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_nothing_outlives_its_connection(path: str) -> None:
+    """Connection, request and body are gone when the connection is, without the collector of circles."""
+    gc.disable()
+    try:
+        for sent in (b"whole", b"part"):
+            wire = Wire()
+            wire.send(head("Content-Length: 5", path=path) + sent)
+            await settle()
+            connection = weakref.ref(wire.protocol)
+            wire.protocol.connection_lost(None)
+            wire.hot.exchanges.clear()
+            del wire.protocol
+            await settle()
+            assert connection() is None
+    finally:
+        gc.enable()
+
+
+async def test_bodies_end_with_their_answers(wire: Wire) -> None:
+    """A connection that stays open keeps nothing of a request that was answered."""
+    wire.send(head("Content-Length: 5") + b"whole")
+
+    assert wire.hot.exchanges[0].body == b""
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_what_comes_in_is_bounded_over_all_connections(wire: Wire, path: str) -> None:
+    """The request that exceeds the bound is refused with 503; others go on, and room comes back (F31)."""
+    wire.listener.intake.limit = 1500
+    other = Wire(wire.listener)
+    begin = head("Content-Length: 1000", path=path)
+    assert wire.send(begin, b"x" * 900) == b""
+    await settle()
+
+    refused = other.send(begin, b"x" * 900)
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"max_incoming_bytes=1500" in refused
+    assert b"retry-after: 1" in refused
+    wire.send(b"x" * 100)
+    await settle()
+    assert wire.transport.written.startswith(b"HTTP/1.1 200 ")
+    assert wire.listener.intake.held == 0
+    third = Wire(wire.listener)
+    third.send(begin, b"x" * 900)
+    assert wire.listener.intake.held > 900
+    third.protocol.connection_lost(None)
+    assert wire.listener.intake.held == 0
+
+
+async def test_a_body_that_nobody_waits_for(wire: Wire) -> None:
+    """What follows an answer that was given before the body had come is dropped, but not without end."""
+    wire.send(head("Transfer-Encoding: chunked", path="/early"))
+    await settle()
+    chunk = b"100\r\n" + b"x" * 256 + b"\r\n"
+    wire.send(chunk)
+    assert wire.listener.intake.held == 0
+    assert not wire.transport.ended
+
+    wire.send(*[chunk] * 5)
+    assert wire.transport.ended
+
+
+async def test_pieces_of_a_body(wire: Wire) -> None:
+    """However a body is cut, it is put together; many small pieces take no object each."""
+    pieces = [b"x" * size for size in (1, 2, 3, 5000, 1, 4096, 4095, 2)]
+    wire.listener.max_body = 1 << 20
+    wire.hot.at_once = False
+    wire.send(head("Transfer-Encoding: chunked"))
+    for piece in pieces:
+        wire.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+    wire.send(b"2\r\nyy\r\n" * 1000)
+    incoming = wire.protocol.cycle
+    assert isinstance(incoming, Exchange)
+    assert len(incoming.pieces) < 8
+    wire.send(b"0\r\n\r\n")
+
+    assert wire.hot.exchanges[0].body == b"".join(pieces) + b"yy" * 1000

@@ -177,8 +177,9 @@ def test_refusals_are_logged_and_counted(server: Server) -> None:
 def test_pipelined_requests(server: Server) -> None:
     """Requests behind each other on one connection are each looked at; a refusal ends the connection."""
     token = keys(server)["inference"]
-    good = f"POST /predictions/echo HTTP/1.1\r\nAuthorization: Bearer {token}\r\nContent-Length: 1\r\n\r\nx"
-    bad = "POST /predictions/echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"
+    begin, end = "POST /predictions/echo HTTP/1.1\r\nHost: x\r\n", "Content-Length: 1\r\n\r\nx"
+    good = f"{begin}Authorization: Bearer {token}\r\n{end}"
+    bad = begin + end
     with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
         connection.sendall((good + bad + good).encode())
         answer = b""

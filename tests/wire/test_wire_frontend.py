@@ -88,8 +88,8 @@ TO_FRONTEND = st.lists(
             More(1),
             Done(2),
             End(3, True),
-            Setup(100, True, False),
-            Setup(1, False, True, ((b"a", b"b"),), ("inference",), True, (b"chain", b"key", b"")),
+            Setup(100, 1000, True, False),
+            Setup(1, 2, False, True, ((b"a", b"b"),), ("inference",), True, (b"chain", b"key", b"")),
             Tokens((("inference", b"x" * 32, None), ("API", b"y" * 32, 1.5))),
         ]
     ).map(lambda message: (message, b""))

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from starlette.requests import ClientDisconnect
+
 from modelserver.api.answers import JSON, NO_CACHE, error_body, is_kserve
 from modelserver.api.cors import is_preflight
-from modelserver.api.http_protocol import announced_length, too_large
+from modelserver.api.head import announced_length
+from modelserver.api.http_protocol import too_large
 from modelserver.api.ids import accept_request_id, make_request_id
 from modelserver.errors import InternalError, ModelServerError
 
@@ -55,6 +58,7 @@ class Edge:
             return
         call = _Call(scope, receive, send, self._max_body, self._cors)
         started = time.perf_counter()
+        is_told = True
         if len(scope["path"]) > 1:
             scope["path"] = scope["path"].rstrip("/") or scope["path"]
         try:
@@ -64,23 +68,30 @@ class Edge:
                 if self._check is not None:
                     self._check(scope["method"], scope["headers"])
                 await self._app(scope, call.receive, call.send)
+        except ClientDisconnect:
+            # It left before its request was whole: there is nothing to answer, log or count.
+            is_told = False
         except ModelServerError as error:
             await call.fail(error)
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
             _log.exception("Failure while answering %s %s", scope["method"], scope["path"])
             await call.fail(InternalError("The server failed to answer; its log says why."))
         finally:
-            query = scope["query_string"]
-            target = scope["raw_path"] + (b"?" + query if query else b"")
-            client = scope["client"]
-            self._on_response(
-                f"{client[0]}:{client[1]}" if client else "unix",
-                scope["method"],
-                target.decode("latin-1"),
-                scope["http_version"],
-                call.status,
-                time.perf_counter() - started,
-            )
+            if is_told:
+                self._tell(scope, call.status, time.perf_counter() - started)
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        client = scope["client"]
+        self._on_response(
+            f"{client[0]}:{client[1]}" if client else "unix",
+            scope["method"],
+            target.decode("latin-1"),
+            scope["http_version"],
+            status,
+            seconds,
+        )
 
 
 class _Call:

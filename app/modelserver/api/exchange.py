@@ -30,6 +30,8 @@ _log = logging.getLogger("modelserver.api")
 
 _pack = msgspec.msgpack.Encoder().encode
 
+# Pieces of a body with fewer bytes than this are kept joined: each object of its own costs more than they do.
+_SMALL_PIECE = 4096
 # Bytes of an answer in parts that may wait for a client that reads slowly: as many as a whole answer may have
 # by default (max_response_size).
 MAX_UNSENT = 6_553_500
@@ -130,7 +132,7 @@ class Exchange:
         self.begun = 0
         self.on_disconnect: Callable[[], None] | None = None
         self.body = b""
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes | bytearray] = []
         self.received = 0
         self.announced = 0
         self.content_type = ""
@@ -151,15 +153,29 @@ class Exchange:
 
     def receive(self, piece: bytes) -> int:
         """Takes in a piece of the body; returns the bytes received so far."""
-        self.pieces.append(piece)
-        self.received += len(piece)
+        pieces, size = self.pieces, len(piece)
+        if pieces and size < _SMALL_PIECE:
+            last = pieces[-1]
+            if isinstance(last, bytearray):
+                last += piece
+            else:
+                pieces.append(bytearray(piece))
+        else:
+            pieces.append(piece)
+        self.received += size
         return self.received
 
     def complete(self) -> None:
         """The body is whole."""
         self.more_body = False
         pieces = self.pieces
-        self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        # The first piece is never a bytearray.
+        self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)  # type: ignore[assignment]
+        self.pieces = []
+
+    def drop_body(self) -> None:
+        """Nobody reads the body any more."""
+        self.body = b""
         self.pieces = []
 
     def packed_headers(self) -> bytes:
@@ -275,6 +291,7 @@ class Exchange:
         transport = self.protocol.transport
         if not self.disconnected and not transport.is_closing():
             transport.write(data)
+            self.protocol.written += len(data)
 
     def fail(
         self,
@@ -297,7 +314,7 @@ def _type_line(content_type: str) -> bytes:
 
 
 def _read_length(exchange: Exchange, value: bytes) -> None:
-    exchange.announced = int(value) if value.isdigit() else 0
+    exchange.announced = int(value)
 
 
 def _read_type(exchange: Exchange, value: bytes) -> None:

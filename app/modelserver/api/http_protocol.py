@@ -3,8 +3,11 @@
 * Requests on hot routes become an :class:`Exchange` and never an ASGI task.
 * A body over the limit is answered 413 before it is read whole; a head over its limit 431; what is no HTTP
   at all 400.
-* Who sends a head or a body too slowly, or holds an idle connection for too long, is cut off by one timer for
-  all connections (F15), instead of one per request.
+* An offer to upgrade is passed over, and trailers are dropped: neither is anybody's request or header.
+* Who sends a head or a body too slowly, does not take an answer, or holds an idle connection for too long, is
+  cut off by one timer for all connections (F15), instead of one per request.
+* Nothing outlives its connection: what a request holds is let go when it ends, however it ends, and not
+  when the collector of circles comes by, which is rarely.
 * Header names keep the client's case for handlers that look them up by it (reference 7.3).
 
 It builds on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``;
@@ -14,6 +17,7 @@ It builds on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle`
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,12 +29,14 @@ from uvicorn.server import ServerState
 from modelserver.api.answers import JSON, error_body, is_kserve, status_line
 from modelserver.api.cors import is_preflight
 from modelserver.api.exchange import Exchange, Target, read_target
+from modelserver.api.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.api.ids import make_request_id
-from modelserver.errors import BadRequest, InternalError, ModelServerError, PayloadTooLarge
+from modelserver.api.intake import Intake, IntakeFull
+from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from uvicorn.config import Config
 
@@ -39,11 +45,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
-HEADER_LIMIT = 65536
 # What asks for no prediction, whatever the path.
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
-# Bytes of a body that must come between two checks for the client to count as sending.
+# Bytes that must move between two checks for the client to count as sending, or as taking its answer.
 MIN_PROGRESS = 4096
+# A client that has ended its side may be gone or may wait for its answer; this is how one finds out.
+_ARE_YOU_THERE = b"HTTP/1.1 102 Processing\r\n\r\n"
+_FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
 
 
 class HotRoutes(Protocol):
@@ -66,7 +74,9 @@ class Listener:
     max_body: int
     on_response: Callable[[str, str, str, str, int, float], None]
     receive_timeout: float = 60.0
+    send_timeout: float = 60.0
     keep_alive: float = 75.0
+    intake: Intake = field(default_factory=lambda: Intake(1 << 29))
     state: ServerState = field(default_factory=ServerState)
     guard: Guard | None = None
     cors: Cors | None = None
@@ -91,6 +101,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._first_piece = 0
         self._last_piece = 0
         self._in_head = True
+        # Bytes that came since the last of a body: sizes of chunks, trailers.
+        self._framing = 0
+        # The head offers an upgrade: it is read again without the offer.
+        self._offer = False
         self._refused = False
         # The exchange whose request is coming in, and the one whose turn it is.
         self._incoming: Exchange | None = None
@@ -99,7 +113,15 @@ class HttpProtocol(HttpToolsProtocol):
         self._waiting_since = time.monotonic()
         self._receiving = False
         self._seen = 0
+        # Bytes of the request that is coming in, and how many of them the intake counts.
+        self._came = 0
+        self._counted = 0
+        # Bytes of answers, how many of them the client had taken at the last progress, and when that was.
+        self.written = 0
+        self._taken = 0
+        self._stalled_since: float | None = None
         self._held = False
+        self._half_closed = False
         self._peer = "unix"
 
     # -- from the transport
@@ -115,13 +137,16 @@ class HttpProtocol(HttpToolsProtocol):
         self._last_piece = len(data)
         if self._in_head:
             self._header_bytes += self._last_piece
+        else:
+            self._framing += self._last_piece
         if not self._receiving:
             self._receiving = True
             self._waiting_since = time.monotonic()
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # no protocol is offered to upgrade to: the request is answered as it stands
+            rest = self._parse(data)
+            while rest is not None and not self._refused:
+                self._decline_upgrade()
+                rest = self._parse(rest)
         except httptools.HttpParserCallbackError:
             # Not the client's fault: an endpoint of the short way raised what it should have answered.
             _log.exception("Failure while taking in a request")
@@ -130,16 +155,97 @@ class HttpProtocol(HttpToolsProtocol):
             return
         except httptools.HttpParserError:
             if not self._refused:
-                self._refuse(BadRequest("Invalid HTTP message."))
+                self._refuse(invalid_message())
             return
-        if self._in_head and self._header_bytes > HEADER_LIMIT and not self._refused:
-            self._refuse(_HeadersTooLarge())
+        if self._receiving and not self._refused:
+            self._count_piece()
+
+    def _parse(self, data: bytes | memoryview) -> memoryview | None:
+        """Feeds the parser, which stops behind a head that offers an upgrade: what follows is returned."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            return memoryview(data)[offer.args[0] :]
+        return None
+
+    def _decline_upgrade(self) -> None:
+        """Reads the head again without the offer.
+
+        To no protocol is upgraded here, and such a request is an ordinary one, body and all (RFC 9110, 7.8).
+        The parser takes what follows such a head for another protocol, and nothing tells it otherwise.
+        """
+        self._offer = False
+        lines = [
+            b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        ]
+        lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
+        self.parser = new_parser(self)
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+
+    def _count_piece(self) -> None:
+        """The last piece is part of a request that is not whole yet."""
+        self._came += self._last_piece
+        cycle = self.cycle
+        answered = not self._in_head and cycle is not None and cycle.response_complete
+        self._count(0 if answered else self._came)
+        if self.pipeline:
+            # It waits for its turn; nothing more is read before.
+            return
+        listener = self._listener
+        if (self._header_bytes if self._in_head else self._framing) > HEADER_LIMIT:
+            self._refuse(HeadersTooLarge(), self._incoming)
+        elif answered:
+            # The rest of a body that nobody waits for is dropped, but not without end.
+            if self._came > listener.max_body:
+                self._close_gently()
+        elif listener.intake.is_over:
+            self._refuse(IntakeFull(listener.intake.limit), self._incoming)
+
+    def _count(self, held: int) -> None:
+        """The request that is coming in holds so many bytes."""
+        self._listener.intake.held += held - self._counted
+        self._counted = held
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's
+        """The client sends no more; True keeps the connection for the answers that are owed to it."""
+        cycle = self.cycle
+        if self._refused or self._receiving or cycle is None or cycle.response_complete:
+            return False
+        if not self._half_closed:
+            self._half_closed = True
+            self._ask_whether_there(cycle)
+            self._look_for_client(_FIRST_LOOK)
+        return True
+
+    def _ask_whether_there(self, cycle: Exchange | RequestResponseCycle) -> None:
+        """A client that is gone for good looks like one that still reads, until it is sent something."""
+        if isinstance(cycle, Exchange):
+            asks = not cycle.begun and cycle.http_version == "1.1"
+        else:
+            asks = not cycle.response_started and cycle.scope["http_version"] == "1.1"
+        if asks and not self.pipeline:
+            self.transport.write(_ARE_YOU_THERE)
+
+    def _look_for_client(self, pause: float) -> None:
+        """Its system answers with a reset where nobody reads; nothing is told of it while nothing is read."""
+        if self.transport.is_closing():
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+        else:
+            self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._count(0)
         exchange, self._exchange = self._exchange, None
+        # These know the connection: what it knows of them would keep all of it.
+        self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
+        self.pipeline.clear()
         if exchange is not None and exchange.on_disconnect is not None:
-            exchange.on_disconnect()
+            on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
+            on_disconnect()
 
     # -- from the parser
 
@@ -152,26 +258,35 @@ class HttpProtocol(HttpToolsProtocol):
         self._incoming = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._raw_headers.append((name, value))
+        # What comes behind a body is a trailer: a header by it would be one that nobody checked.
+        if self._in_head:
+            self._raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         most = self._first_piece + self._header_bytes
-        self._header_bytes = 0
+        self._header_bytes = self._framing = 0
         if self._refused:
             return
         if most > HEADER_LIMIT and self._head_size() > HEADER_LIMIT:
-            self._refuse(_HeadersTooLarge())
+            self._refuse(HeadersTooLarge())
             return
         parser, hot = self.parser, self._listener.hot
         method = parser.get_method()
+        if parser.should_upgrade() and method != b"CONNECT":
+            self._offer = True
+            return
+        version = parser.get_http_version()
+        fault = fault_of(self._raw_headers, version)
+        if fault is not None:
+            self._refuse(fault)
+            return
         if self._listener.guard is not None and self._stop(self._listener.guard, method):
             return
         target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
         if target is None:
             self._take_long_way(method)
             return
-        version = parser.get_http_version()
         keep_alive = version != "1.0" and parser.should_keep_alive()
         before = self.cycle
         self._incoming = exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive)
@@ -205,7 +320,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _take_long_way(self, method: bytes) -> None:
         if method == b"CONNECT":
-            self._refuse(BadRequest("Invalid HTTP message."))
+            self._refuse(invalid_message())
             return
         url = self.url
         super().on_message_begin()
@@ -215,9 +330,10 @@ class HttpProtocol(HttpToolsProtocol):
         try:
             super().on_headers_complete()
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-            self._refuse(BadRequest("Invalid HTTP message."))
+            self._refuse(invalid_message())
 
     def on_body(self, body: bytes) -> None:
+        self._framing = 0
         if self._refused:
             return
         exchange = self._incoming
@@ -227,10 +343,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(too_large(self._listener.max_body), exchange)
 
     def on_message_complete(self) -> None:
+        if self._offer:
+            return
         self._receiving = False
+        if self._came:
+            self._came = 0
+            self._count(0)
         if self._refused:
             return
-        exchange = self._incoming
+        exchange, self._incoming = self._incoming, None
         if exchange is None:
             super().on_message_complete()
             return
@@ -293,11 +414,13 @@ class HttpProtocol(HttpToolsProtocol):
         )  # fmt: skip
         if self._exchange is exchange:
             self._exchange = None
+        exchange.drop_body()
         transport = self.transport
         if exchange.disconnected or transport.is_closing():
             return
         exchange.response_complete = True
         transport.write(answer)
+        self.written += len(answer)
         if not keep:
             exchange.keep_alive = False
             self._close_gently()
@@ -312,7 +435,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self._waiting_since = now
         flow = self.flow
-        if flow.write_paused:
+        if self._half_closed and not self.pipeline:
+            self.transport.close()
+        elif flow.write_paused:
             if not self.transport.is_closing():
                 self._hold()
         elif (self.pipeline or flow.read_paused) and not self.transport.is_closing():
@@ -338,6 +463,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: ModelServerError, exchange: Exchange | None = None) -> None:
         """Answers a request that is not going to be read to its end, and closes."""
         self._refused = True
+        self._count(0)
         if exchange is not None:
             exchange.fail(error, kserve=is_kserve(exchange.target.path))
             return
@@ -357,11 +483,10 @@ class HttpProtocol(HttpToolsProtocol):
         status, body = error_body(error, kserve=is_kserve(self.url.decode("latin-1")))
         self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0)
         head = f"x-request-id: {make_request_id()}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
+        lines = head.encode("latin-1") + b"".join(b"%b: %b\r\n" % header for header in error.headers)
         if self.cors is not None:
-            head += self.cors.lines(b"").decode("latin-1")
-        self.transport.write(
-            status_line(status) + head.encode("latin-1") + b"connection: close\r\n\r\n" + body
-        )
+            lines += self.cors.lines(b"")
+        self.transport.write(status_line(status) + lines + b"connection: close\r\n\r\n" + body)
         self._close_gently()
 
     def _close_gently(self) -> None:
@@ -382,35 +507,43 @@ class HttpProtocol(HttpToolsProtocol):
 
     def check(self, now: float) -> None:
         """Closes the connection if the client owes us something for too long."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and self._is_stalled(unsent, now):
+            # Closing in order would wait for a client that does not read.
+            self.transport.abort()
+            return
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and not self.flow.write_paused:
+        if unsent and not self._receiving:
+            self._waiting_since = now
+        elif cycle is not None and not cycle.response_complete and not self.flow.write_paused:
             received = cycle.received if isinstance(cycle, Exchange) else len(cycle.body)
             if self.pipeline or not cycle.more_body or received - self._seen >= MIN_PROGRESS:
                 self._waiting_since = now
             self._seen = received
+        if not unsent:
+            self._stalled_since = None
         limit = self._listener.receive_timeout if self._receiving else self._listener.keep_alive
         if now - self._waiting_since <= limit:
             return
-        if self.transport.is_closing() or self.flow.write_paused:
-            # Closing in order would wait for a client that does not read.
+        if self.transport.is_closing():
             self.transport.abort()
         else:
             self.transport.close()
 
+    def _is_stalled(self, unsent: int, now: float) -> bool:
+        """Whether the client has taken next to nothing of its answers for ``send_timeout``."""
+        taken = self.written - unsent
+        # An answer that uvicorn writes is not among those counted: any change is progress.
+        if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
+            self._taken, self._stalled_since = taken, now
+        return now - self._stalled_since > self._listener.send_timeout
 
-class _HeadersTooLarge(BadRequest):
-    status = 431
 
-    def __init__(self) -> None:
-        super().__init__(f"The request's headers are over the limit of {HEADER_LIMIT} bytes.")
-
-
-def announced_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """The content length that the client announced, 0 without one."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value) if value.isdigit() else 0
-    return 0
+def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
+    """A parser as uvicorn's: what comes after a request that closes does not take away its answer."""
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
 
 
 def too_large(limit: int) -> PayloadTooLarge:

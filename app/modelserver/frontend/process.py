@@ -21,6 +21,7 @@ from uvicorn.config import Config
 
 from modelserver.api.cors import Cors
 from modelserver.api.http_protocol import HttpProtocol, Listener, check_regularly
+from modelserver.api.intake import Intake
 from modelserver.auth.guard import Guard
 from modelserver.auth.scopes import Scope
 from modelserver.auth.verifier import Fingerprint, Verifier
@@ -118,7 +119,12 @@ class Frontend:
             guard = Guard(self._verifier, frozenset(setup.guarded), ping_token=setup.ping_token)
         cors = Cors(setup.cors) if setup.cors else None
         listener = self._listener = Listener(
-            self._forwarder, setup.max_body, on_response, guard=guard, cors=cors
+            self._forwarder,
+            setup.max_body,
+            on_response,
+            guard=guard,
+            cors=cors,
+            intake=Intake(setup.max_incoming),
         )
         context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
         door = self._door = Door(

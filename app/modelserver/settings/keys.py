@@ -383,6 +383,14 @@ _LIMIT_KEYS = (
         minimum=0,
     ),
     Key(LIMITS, "max_request_size", Kind.INTEGER, "6553500", "Bytes of the largest request body.", minimum=1),
+    Key(
+        LIMITS,
+        "max_incoming_bytes",
+        Kind.INTEGER,
+        "536870912",
+        "Bytes of requests that may be coming in at one time, over all connections; one request always may.",
+        minimum=1,
+    ),
     Key(LIMITS, "max_response_size", Kind.INTEGER, "6553500", "Bytes of the largest prediction.", minimum=1),
 )
 

@@ -76,6 +76,7 @@ class Settings:
     silence_timeout: float = 30.0
     drain_timeout: float = 30.0
     max_request_size: int = 6553500
+    max_incoming_bytes: int = 512 * 1024 * 1024
     max_response_size: int = 6553500
 
     decode_input_request: bool = True

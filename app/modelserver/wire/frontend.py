@@ -113,14 +113,16 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Server, once: bytes that a body may have; whether access lines are wanted and bring their own time.
+    """Server, once: bytes that a body may have, and that may be coming in at one time.
 
+    ``access`` and ``stamped``: whether access lines are wanted, and bring their own time.
     ``cors`` are headers for every answer. ``guarded`` are the roles of the listener if tokens are asked for,
     at ``/ping`` too with ``ping_token``; none are good before :class:`Tokens` names some. ``tls`` is the
     certificate chain, its key and the authorities of clients, all PEM; None: in the clear.
     """
 
     max_body: int
+    max_incoming: int
     access: bool
     stamped: bool
     cors: tuple[tuple[bytes, bytes], ...] = ()

@@ -1,0 +1,76 @@
+"""What a request's head must be besides well-formed, so that nobody reads another message out of it.
+
+A request whose length or host two readers could understand differently is how one is smuggled past a proxy
+(RFC 9112, 3.2, 6.1, 11.2): it is refused before anything else is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.errors import BadRequest, ModelServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+HEADER_LIMIT = 65536
+# Digits of a content length: more than any body has, leading zeros included.
+_MOST_DIGITS = 19
+
+_HOST = b"host"
+_CONTENT_LENGTH = b"content-length"
+_TRANSFER_ENCODING = b"transfer-encoding"
+# By their lengths, which few other headers have: a look at each header of each request.
+_WATCHED = {len(name): name for name in (_HOST, _CONTENT_LENGTH, _TRANSFER_ENCODING)}
+
+
+class HeadersTooLarge(BadRequest):
+    """The head is over ``HEADER_LIMIT``."""
+
+    status = 431
+
+    def __init__(self) -> None:
+        super().__init__(f"The request's headers are over the limit of {HEADER_LIMIT} bytes.")
+
+
+class UnknownCoding(ModelServerError):
+    """A transfer coding besides ``chunked``: where the body ends cannot be told for sure."""
+
+    status = 501
+    type = "NotImplementedException"
+
+    def __init__(self, coding: bytes) -> None:
+        super().__init__(f"The transfer coding {coding[:40].decode('latin-1')!r} is not known: chunked is.")
+
+
+def invalid_message() -> BadRequest:
+    """What is no HTTP."""
+    return BadRequest("Invalid HTTP message.")
+
+
+def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> ModelServerError | None:
+    """Why a request with these headers is refused, None if it is not; ``version`` is 1.0 or 1.1."""
+    hosts = 0
+    codings = b""
+    for name, value in headers:
+        watched = _WATCHED.get(len(name))
+        if watched is None or name.lower() != watched:
+            continue
+        if watched is _HOST:
+            hosts += 1
+        elif watched is _TRANSFER_ENCODING:
+            codings = b"%b, %b" % (codings, value) if codings else value
+        elif not value.isdigit() or len(value) > _MOST_DIGITS:
+            return BadRequest(f"The content length {value[:40].decode('latin-1')!r} is none.")
+    if codings and codings.strip().lower() != b"chunked":
+        return UnknownCoding(codings)
+    if version == "1.0":
+        return BadRequest("A request of HTTP/1.0 cannot have a transfer coding.") if codings else None
+    if hosts != 1:
+        return BadRequest(f"A request has one Host header, this one has {hosts}.")
+    return None
+
+
+def announced_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """The content length that the client announced, 0 without one; of headers without a fault."""
+    return next((int(value) for name, value in headers if name.lower() == _CONTENT_LENGTH), 0)

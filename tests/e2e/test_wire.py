@@ -1,0 +1,258 @@
+"""What clients can do at the level of HTTP to requests and to the server, on all ports, front ends or not."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from serving import Home, Server, serving, wait_until
+
+UPGRADES = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",
+    "websocket": b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAA\r\n",
+}
+JSON = b"Content-Type: application/json\r\n"
+SIZE = 6_000_000
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
+def server(request, tmp_path_factory, model_store):
+    """A server with an echo model, for all tests of this module."""
+    home = Home(tmp_path_factory.mktemp("wire"))
+    with serving(Server(home, model_store, settings={"frontend_processes": request.param})) as started:
+        yield started.registered("echo.mar").registered("obey.mar")
+
+
+def port_of(server, role):
+    """The port of a listener."""
+    return int(str(server.settings[f"{role}_address"]).rpartition(":")[2])
+
+
+def post(path, body, lines=b""):
+    """A request with a body of known length."""
+    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (path, lines, len(body), body)
+
+
+def chunked(path, body, lines=b"", trailers=b""):
+    """A request with a body of one chunk."""
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\n%bTransfer-Encoding: chunked\r\n\r\n" % (path, lines)
+    return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
+
+
+def converse(port, *pieces, half_close=False):
+    """Sends the pieces; all that comes back until the server ends the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        if half_close:
+            connection.shutdown(socket.SHUT_WR)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(65536):
+                received += data
+        return received
+
+
+def statuses(received):
+    """Those of the answers, in their order."""
+    return [int(code) for code in re.findall(rb"(?:\A|[^\n]|\n)HTTP/1\.1 (\d+) ", received)]
+
+
+def server_memory(server):
+    """Resident bytes of the server and its front ends."""
+    processes = [psutil.Process(server.pid)]
+    processes += [each for each in processes[0].children() if "modelserver.frontend" in each.cmdline()]
+    return sum(each.memory_info().rss for each in processes)
+
+
+CLOSE = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
+@pytest.mark.parametrize("make", [post, chunked])
+def test_an_offer_to_upgrade_takes_no_body(server, offer, make):
+    """The handler gets the whole body; what it holds is no request, and what follows it is one."""
+    inner = post(b"/predictions/obey", b'{"do": "sleep", "seconds": 0, "token": "smuggled"}')
+    received = converse(server.port, make(b"/predictions/echo", inner, offer), CLOSE)
+
+    assert statuses(received.replace(inner, b"")) == [200, 200]
+    assert inner in received
+    assert b"smuggled" not in received.replace(inner, b"")
+
+
+@pytest.mark.parametrize("role", ["inference", "management", "metrics"])
+@pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
+def test_no_request_inside_a_body(server, role, offer):
+    """On no port is what stands in a body ever carried out: here, that a model be unregistered."""
+    evil = b"DELETE /models/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    for path in (b"/ping", b"/models/none", b"/nowhere", b"/metrics"):
+        for make in (post, chunked):
+            converse(port_of(server, role), make(path, evil, offer), CLOSE)
+
+    assert server.describe("echo")["modelName"] == "echo"
+    assert server.predict("echo", b"still").content == b"still"
+
+
+def test_no_request_inside_a_body_with_tokens(start_server):
+    """Where tokens are asked for, a body cannot carry a request past them, nor can a trailer bring one."""
+    server = start_server(disable_token_authorization="false", token_authorization="always")
+    text = (server.home.path / "key_file.json").read_text()
+    tokens = {
+        role: re.search(rf'"{role}": {{\s*"key": "([^"]+)"', text)[1] for role in ("management", "inference")
+    }
+    bearer = f"Authorization: Bearer {tokens['inference']}\r\n".encode()
+    evil = b"POST /models?url=echo.mar HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    port = port_of(server, "management")
+    for offer in (b"", *UPGRADES.values()):
+        converse(server.port, post(b"/ping", evil, bearer + offer), CLOSE)
+        converse(port, post(b"/models", evil, bearer + offer), CLOSE)
+    trailer = f"Authorization: Bearer {tokens['management']}\r\n".encode()
+    assert statuses(converse(port, chunked(b"/models?url=echo.mar", b"{}", b"", trailer)))[0] == 400
+
+    listed = server.management.get("/models", headers={"authorization": f"Bearer {tokens['management']}"})
+    assert listed.json() == {"models": []}
+
+
+def test_trailers_reach_nobody(server, tmp_path):
+    """What is said behind a chunked body is not among the headers that a handler sees."""
+    said = b"x-request-id: theirs\r\nX-Trusted: yes\r\n"
+    received = converse(server.port, chunked(b"/predictions/echo", b"hi", b"", said), CLOSE)
+
+    assert statuses(received) == [200, 200]
+    assert b"theirs" not in received
+
+
+@pytest.mark.parametrize("role", ["inference", "management", "metrics"])
+def test_a_client_that_ends_its_side(server, role):
+    """Who only says that no more will come still gets the answers to what came, and then the end."""
+    two = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" * 2
+    path = {"inference": b"/ping", "management": b"/models", "metrics": b"/metrics"}[role]
+    one = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path
+
+    assert statuses(converse(port_of(server, role), one, half_close=True))[-1] == 200
+    assert [code for code in statuses(converse(server.port, two, half_close=True)) if code != 102] == [
+        200,
+        200,
+    ]
+
+
+def test_a_client_that_waits_for_a_slow_answer(server):
+    """So it does for an answer that takes a while: the server asks whether it is there, and it is."""
+    received = converse(
+        server.port,
+        post(b"/predictions/obey", b'{"do": "sleep", "seconds": 0.5, "token": "here"}'),
+        half_close=True,
+    )
+
+    assert statuses(received) == [102, 200]
+    assert b"here" in received
+
+
+def test_a_client_that_is_gone(server):
+    """Who has left for good takes its waiting request with it, though it looks the same at first (F37)."""
+    server.registered("obey.mar", model_name="busy")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as first:
+        first.sendall(post(b"/predictions/busy", b'{"do": "sleep", "seconds": 4}'))
+        wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
+        others = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(5)]
+        for other in others:
+            other.sendall(post(b"/predictions/busy", b'{"do": "sleep", "seconds": 4}'))
+        server.wait_pending("busy", 4)
+        for other in others:
+            other.close()
+        wait_until(lambda: server.describe("busy")["jobQueueStatus"]["pendingRequests"] == 0, "none waits", 3)
+    server.unregister("busy")
+
+
+@pytest.mark.parametrize("role", ["inference", "management"])
+def test_a_client_that_leaves_in_mid_body(server, role):
+    """Nobody is told of an error that is none, on any route."""
+    before = server.metric("Requests5XX")
+    for path in (b"/models", b"/v2/repository/index", b"/predictions/echo", b"/ping"):
+        with socket.create_connection(("127.0.0.1", port_of(server, role)), timeout=10) as connection:
+            connection.sendall(post(path, b"{}" + b" " * 97, JSON)[:-98])
+            time.sleep(0.05)
+    time.sleep(0.2)
+
+    assert server.metric("Requests5XX") == before
+    assert "Traceback" not in server.home.log("model_log.log") + server.home.log()
+
+
+def upload(server, body, announced):
+    """One connection, as `curl -T` makes it; an announced length above the body's breaks it off."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(
+            post(b"/predictions/echo", body).replace(b"%d\r\n\r\n" % len(body), b"%d\r\n\r\n" % announced, 1)
+        )
+        while announced == len(body) and not connection.recv(1 << 20).endswith(body[-16:]):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("ending", "count"),
+    [
+        ("answered", 30),
+        ("broken off", 40),
+        pytest.param("answered", 200, marks=pytest.mark.slow),
+        pytest.param("broken off", 1000, marks=pytest.mark.slow),
+    ],
+)
+def test_bodies_do_not_stay(server, ending, count):
+    """However uploads end, the memory of their bodies is the system's again within 5 s."""
+    body = b"0123456789abcdef" * (SIZE // 16)
+    announced = len(body) + (ending == "broken off")
+    for _ in range(5):
+        upload(server, body, announced)
+    time.sleep(1)
+    before = server_memory(server)
+    for _ in range(count):
+        upload(server, body, announced)
+
+    wait_until(
+        lambda: server_memory(server) < 1.1 * before, f"back to {before} from {server_memory(server)}", 5
+    )
+
+
+@pytest.mark.slow
+def test_tiny_chunks_take_no_more_than_their_bytes(server):
+    """A body in chunks of two bytes takes its own size in memory, not that of an object for each (F5)."""
+    before = server_memory(server)
+    connections, pieces, chunks = 4, 30, 50_000
+    with contextlib.ExitStack() as stack:
+        for _ in range(connections):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            connection.sendall(
+                b"POST /predictions/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+            for _ in range(pieces):
+                connection.sendall(b"2\r\nxx\r\n" * chunks)
+        time.sleep(0.5)
+        # An object for each would take twenty times as much.
+        assert server_memory(server) - before < 2 * connections * pieces * 2 * chunks + (10 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("javac"), reason="Java is not installed")
+def test_java_client(server):
+    """Java's own client, which offers HTTP/2 with its first request, is answered as any other."""
+    program = Path(__file__).with_name("UpgradingClient.java")
+    bases = [f"http://127.0.0.1:{port_of(server, role)}" for role in ("inference", "management")]
+    ran = subprocess.run(["java", program, *bases], capture_output=True, text=True, timeout=100, check=False)
+
+    assert ran.stdout.splitlines() == [
+        "known length: 200 HTTP_1_1 one",
+        "same connection: 200 HTTP_1_1 two",
+        "chunked: 200 HTTP_1_1 3000000",
+        "no body: 200 HTTP_1_1 {",
+        '  "status": "Healthy"',
+        "}",
+        "management: 200",
+        "at once: 200",
+    ], ran.stdout + ran.stderr
