@@ -32,6 +32,16 @@ def test_request_ends_once_when_its_last_answer_comes() -> None:
     assert request.error is None
 
 
+def test_an_ended_request_knows_nobody() -> None:
+    """Who waits for a request and the request itself do not keep each other."""
+    for end in (lambda r: r.deliver(0, [answer(b"a")]), lambda r: r.fail(RuntimeError("no"))):
+        request = make(1, [])
+        request.on_part, request.backlog = print, int
+        end(request)
+
+        assert (request.on_done, request.on_part, request.backlog) == (None, None, None)
+
+
 def test_failed_request_ignores_later_answers_and_errors() -> None:
     """The first end counts: answers and errors that come afterwards change nothing."""
     done: list[Request] = []

@@ -6,9 +6,11 @@ import json
 import re
 import shutil
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import psutil
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_client import (
@@ -221,6 +223,37 @@ def test_many_at_once(inference):
         answers = pool.map(lambda t: inference.Predictions(predict("echo", data=t), timeout=PATIENCE), texts)
 
         assert [answer.prediction for answer in answers] == texts
+
+
+def test_thousands_at_once(server, inference):
+    """However many calls come in at one time, each is answered, logged and counted."""
+
+    def logged():
+        return server.home.log("access_log.log").count("/Ping HTTP/2.0")
+
+    before = logged()
+    empty = message("google.protobuf.Empty")()
+    calls = [inference.Ping.future(empty, timeout=60) for _ in range(3000)]
+    endings = Counter(call.code().name for call in calls)
+
+    assert endings == {"OK": 3000}
+    wait_until(lambda: logged() == before + 3000, "all are in the log")
+
+
+def test_messages_do_not_stay(tmp_path, model_store):
+    """What a call brought is let go with its answer: the server does not grow by its messages."""
+    large = predict("echo", data=b"x" * 6_000_000)
+    with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
+        server.registered("echo.mar")
+        predictions = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
+        for _ in range(10):
+            predictions(large, timeout=PATIENCE)
+        before = psutil.Process(server.pid).memory_info().rss
+        for _ in range(60):
+            predictions(large, timeout=PATIENCE)
+
+        # Its threads keep some messages' worth of memory each; they are a handful.
+        assert psutil.Process(server.pid).memory_info().rss - before < 80_000_000
 
 
 # Streams

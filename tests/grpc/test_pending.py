@@ -83,17 +83,18 @@ async def test_parts(model: Any) -> None:
     """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
     async with Pending(model, request(), None, parts=True) as waiting:
         made = waiting.request
+        backlog = made.backlog
         assert made.on_part is not None
-        assert made.backlog is not None
+        assert backlog is not None
         made.on_part(made, Answer(3), b"one")
         made.on_part(made, Answer(3), b"two")
-        assert made.backlog() == 6
+        assert backlog() == 6
         parts = waiting.parts()
         assert await anext(parts) == b"one"
         made.deliver(0, [(Answer(4), b"last")])
 
         assert [part async for part in parts] == [b"two", b"last"]
-        assert made.backlog() == 0
+        assert backlog() == 0
 
 
 async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,11 @@ class Request:
 
     def _end(self) -> None:
         self.done = True
-        if self.on_done is not None:
-            self.on_done(self)
+        on_done = self.on_done
+        # Who waits for it usually knows it: together they would stay until a collector comes by.
+        self.on_done = self.on_part = self.backlog = None
+        if on_done is not None:
+            on_done(self)
 
 
 class Parcel:

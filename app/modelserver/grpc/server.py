@@ -145,6 +145,9 @@ class GrpcServers:
             ("grpc.max_send_message_length", -1),
             # Two servers at one port would each get some of the calls.
             ("grpc.so_reuseport", 0),
+            # Calls beyond a thousand that wait to be taken in would be cancelled at random, unknown to us.
+            ("grpc.server.max_pending_requests", _MOST_PENDING),
+            ("grpc.server.max_pending_requests_hard_limit", _MOST_PENDING),
         ]
         for name in ("max_connection_age_ms", "max_connection_age_grace_ms"):
             given = getattr(settings, f"grpc_{side}_{name}")
@@ -169,6 +172,7 @@ class GrpcServers:
 
 
 _FOREVER = 1e6  # seconds
+_MOST_PENDING = 1 << 20
 
 
 def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
