@@ -32,6 +32,9 @@ _pack = msgspec.msgpack.Encoder().encode
 
 # Pieces of a body with fewer bytes than this are kept joined: each object of its own costs more than they do.
 _SMALL_PIECE = 4096
+# What makes a head worth a second look: no Host, or two; a transfer coding; a length of many digits.
+_NO_HOST = 1 << 20
+_SHORT_LENGTH = 12
 # Bytes of an answer in parts that may wait for a client that reads slowly: as many as a whole answer may have
 # by default (max_response_size).
 MAX_UNSENT = 6_553_500
@@ -75,7 +78,8 @@ class Exchange:
     It is answered by exactly one :meth:`reply`, or in parts by :meth:`begin`, :meth:`send` and :meth:`end`.
 
     ``headers`` are (name, value) as the client wrote them; what the server itself reads of them is in
-    ``announced`` (content length, 0 without one), ``content_type``, ``encoding``, ``deadline_ms`` (0: none)
+    ``announced`` (content length, 0 without one), ``doubt`` (0 where nobody could understand the head in
+    another way, see :mod:`modelserver.api.head`), ``content_type``, ``encoding``, ``deadline_ms`` (0: none)
     and ``request_id`` (the client's or a new one). ``on_disconnect`` is called if the client leaves before
     the end of the answer. ``begun`` is the status of an answer in parts between :meth:`begin` and
     :meth:`end`, otherwise 0.
@@ -91,6 +95,7 @@ class Exchange:
         "content_type",
         "deadline_ms",
         "disconnected",
+        "doubt",
         "encoding",
         "expects_continue",
         "headers",
@@ -135,6 +140,7 @@ class Exchange:
         self.pieces: list[bytes | bytearray] = []
         self.received = 0
         self.announced = 0
+        self.doubt = _NO_HOST
         self.content_type = ""
         self.encoding = b""
         self.deadline_ms = 0
@@ -171,11 +177,6 @@ class Exchange:
         pieces = self.pieces
         # The first piece is never a bytearray.
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)  # type: ignore[assignment]
-        self.pieces = []
-
-    def drop_body(self) -> None:
-        """Nobody reads the body any more."""
-        self.body = b""
         self.pieces = []
 
     def packed_headers(self) -> bytes:
@@ -314,7 +315,17 @@ def _type_line(content_type: str) -> bytes:
 
 
 def _read_length(exchange: Exchange, value: bytes) -> None:
-    exchange.announced = int(value)
+    exchange.announced = int(value[:20])
+    if len(value) > _SHORT_LENGTH:
+        exchange.doubt += 1
+
+
+def _read_host(exchange: Exchange, _: bytes) -> None:
+    exchange.doubt -= _NO_HOST
+
+
+def _read_coding(exchange: Exchange, _: bytes) -> None:
+    exchange.doubt += 1
 
 
 def _read_type(exchange: Exchange, value: bytes) -> None:
@@ -343,6 +354,8 @@ _READERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
     b"content-type": _read_type,
     b"content-encoding": _read_encoding,
     b"expect": _read_expectation,
+    b"host": _read_host,
+    b"transfer-encoding": _read_coding,
     b"x-request-id": _read_id,
     # The client's own deadline in milliseconds: ours, and the one that Envoy sets for services behind it.
     b"x-request-timeout-ms": _read_deadline,

@@ -143,10 +143,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._receiving = True
             self._waiting_since = time.monotonic()
         try:
-            rest = self._parse(data)
-            while rest is not None and not self._refused:
-                self._decline_upgrade()
-                rest = self._parse(rest)
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                self._decline_upgrade(memoryview(data)[offer.args[0] :])
         except httptools.HttpParserCallbackError:
             # Not the client's fault: an endpoint of the short way raised what it should have answered.
             _log.exception("Failure while taking in a request")
@@ -160,27 +160,26 @@ class HttpProtocol(HttpToolsProtocol):
         if self._receiving and not self._refused:
             self._count_piece()
 
-    def _parse(self, data: bytes | memoryview) -> memoryview | None:
-        """Feeds the parser, which stops behind a head that offers an upgrade: what follows is returned."""
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as offer:
-            return memoryview(data)[offer.args[0] :]
-        return None
+    def _decline_upgrade(self, rest: memoryview) -> None:
+        """Takes a head that offers an upgrade, and the ``rest`` behind it, for an ordinary request.
 
-    def _decline_upgrade(self) -> None:
-        """Reads the head again without the offer.
-
-        To no protocol is upgraded here, and such a request is an ordinary one, body and all (RFC 9110, 7.8).
-        The parser takes what follows such a head for another protocol, and nothing tells it otherwise.
+        To no protocol is upgraded here, and such a request has its body as any other (RFC 9110, 7.8). The
+        parser takes what follows for another protocol, and nothing tells it otherwise: another one reads the
+        head again, without the offer.
         """
-        self._offer = False
-        lines = [
-            b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        ]
-        lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
-        self.parser = new_parser(self)
-        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+        while not self._refused:
+            self._offer = False
+            method, version = self.parser.get_method(), self.parser.get_http_version()
+            lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+            lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
+            self.parser = new_parser(self)
+            self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[offer.args[0] :]
+            else:
+                return
 
     def _count_piece(self) -> None:
         """The last piece is part of a request that is not whole yet."""
@@ -276,20 +275,24 @@ class HttpProtocol(HttpToolsProtocol):
         if parser.should_upgrade() and method != b"CONNECT":
             self._offer = True
             return
-        version = parser.get_http_version()
-        fault = fault_of(self._raw_headers, version)
-        if fault is not None:
-            self._refuse(fault)
-            return
         if self._listener.guard is not None and self._stop(self._listener.guard, method):
             return
         target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
+        version = parser.get_http_version()
         if target is None:
-            self._take_long_way(method)
+            fault = fault_of(self._raw_headers, version)
+            if fault is None:
+                self._take_long_way(method)
+            else:
+                self._refuse(fault)
             return
         keep_alive = version != "1.0" and parser.should_keep_alive()
+        exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive)
+        if exchange.doubt and (fault := fault_of(self._raw_headers, version)) is not None:
+            self._refuse(fault)
+            return
         before = self.cycle
-        self._incoming = exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive)
+        self._incoming = exchange
         self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn asks of a cycle
         if before is None or before.response_complete:
             self._begin(exchange)
@@ -414,7 +417,7 @@ class HttpProtocol(HttpToolsProtocol):
         )  # fmt: skip
         if self._exchange is exchange:
             self._exchange = None
-        exchange.drop_body()
+        exchange.body = b""
         transport = self.transport
         if exchange.disconnected or transport.is_closing():
             return
