@@ -159,15 +159,15 @@ def test_a_client_that_is_gone(server):
     """Who has left for good takes its waiting request with it, though it looks the same at first (F37)."""
     server.registered("obey.mar", model_name="busy")
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as first:
-        first.sendall(post(b"/predictions/busy", b'{"do": "sleep", "seconds": 4}'))
+        first.sendall(post(b"/predictions/busy", b'{"do": "sleep", "seconds": 3}'))
         wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
         others = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(5)]
         for other in others:
-            other.sendall(post(b"/predictions/busy", b'{"do": "sleep", "seconds": 4}'))
+            other.sendall(post(b"/predictions/busy", b"{}"))
         server.wait_pending("busy", 4)
         for other in others:
             other.close()
-        wait_until(lambda: server.describe("busy")["jobQueueStatus"]["pendingRequests"] == 0, "none waits", 3)
+        wait_until(lambda: server.describe("busy")["jobQueueStatus"]["pendingRequests"] == 0, "none waits", 2)
     server.unregister("busy")
 
 
@@ -198,8 +198,8 @@ def upload(server, body, announced):
 @pytest.mark.parametrize(
     ("ending", "count"),
     [
-        ("answered", 30),
-        ("broken off", 40),
+        ("answered", 15),
+        ("broken off", 20),
         pytest.param("answered", 200, marks=pytest.mark.slow),
         pytest.param("broken off", 1000, marks=pytest.mark.slow),
     ],
