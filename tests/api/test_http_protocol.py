@@ -316,8 +316,10 @@ async def test_pipelined_body_too_large(wire: Wire) -> None:
 async def test_head_too_large(wire: Wire, request_head: bytes, at_once: bool) -> None:
     """A head over the limit is refused with 431, whether it comes in one piece or in many (F14)."""
     size = len(request_head) if at_once else 4000
-    answer = wire.send(*[request_head[start : start + size] for start in range(0, len(request_head), size)])
+    wire.send(*[request_head[start : start + size] for start in range(0, len(request_head), size)])
+    await settle()
 
+    answer = wire.transport.written
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert answer.count(b"HTTP/1.1 ") == 1
     assert wire.hot.exchanges == []
@@ -817,3 +819,45 @@ async def test_pieces_of_a_body(wire: Wire) -> None:
     wire.send(b"0\r\n\r\n")
 
     assert wire.hot.exchanges[0].body == b"".join(pieces) + b"yy" * 1000
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_thousands_of_requests_in_one_piece(wire: Wire, path: str) -> None:
+    """They are parsed a few at a time, between those of others, and all answered in their order."""
+    count = 3000
+    sent = b"".join(head("Content-Length: 4", path=path) + b"%04d" % number for number in range(count))
+    wire.hot.at_once = False
+    wire.send(sent[:100_000], sent[100_000:])
+    assert len(wire.protocol.pipeline) < 500
+    assert not wire.transport.reading
+
+    for _ in range(20 * count):
+        if wire.hot.exchanges:
+            exchange = wire.hot.exchanges.pop()
+            exchange.reply(200, exchange.body)
+        await asyncio.sleep(0)
+        if wire.transport.written.endswith(b"%04d" % (count - 1)):
+            break
+    await settle()
+
+    bodies = [part[-4:] for part in wire.transport.written.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [b"%04d" % number for number in range(count)]
+    assert wire.transport.reading
+
+
+async def test_thousands_of_chunks_in_one_piece(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece that takes long to parse is parsed over several turns of the loop; what comes next waits."""
+    monkeypatch.setattr("modelserver.api.http_protocol._TURN", 0.0)
+    wire.listener.max_body = 1 << 20
+    wire.send(head("Transfer-Encoding: chunked"), b"2\r\nab\r\n" * 30_000)
+    incoming = wire.protocol.cycle
+    assert isinstance(incoming, Exchange)
+    assert incoming.received < 5000
+    assert not wire.transport.reading
+
+    wire.send(b"2\r\ncd\r\n0\r\n\r\n")
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert wire.hot.exchanges[0].body == b""
+    assert wire.transport.written.endswith(b"ab" * 30_000 + b"cd")
+    assert wire.transport.reading

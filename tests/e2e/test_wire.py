@@ -185,6 +185,22 @@ def test_a_client_that_leaves_in_mid_body(server, role):
     assert "Traceback" not in server.home.log("model_log.log") + server.home.log()
 
 
+@pytest.mark.parametrize(
+    "one", [post(b"/predictions/echo", b"1"), post(b"/ping", b"1")], ids=["hot", "other"]
+)
+def test_thousands_of_requests_in_one_piece(server, one):
+    """They are all answered, and others are not held up by them."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(one * 2000)
+        assert server.inference.get("/livez").status_code == 200
+        connection.sendall(CLOSE)
+        received = b""
+        while data := connection.recv(1 << 20):
+            received += data
+
+    assert received.count(b"HTTP/1.1 200 OK") == 2001
+
+
 def upload(server, body, announced):
     """One connection, as `curl -T` makes it; an announced length above the body's breaks it off."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:

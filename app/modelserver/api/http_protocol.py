@@ -6,6 +6,8 @@
 * An offer to upgrade is passed over, and trailers are dropped: neither is anybody's request or header.
 * Who sends a head or a body too slowly, does not take an answer, or holds an idle connection for too long, is
   cut off by one timer for all connections (F15), instead of one per request.
+* Of one connection only so much is parsed at a time that others are not held up by thousands of requests or
+  chunks in one piece.
 * Nothing outlives its connection: what a request holds is let go when it ends, however it ends, and not
   when the collector of circles comes by, which is rarely.
 * Header names keep the client's case for handlers that look them up by it (reference 7.3).
@@ -49,6 +51,9 @@ _log = logging.getLogger("modelserver.api")
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
 # Bytes that must move between two checks for the client to count as sending, or as taking its answer.
 MIN_PROGRESS = 4096
+# Bytes that are parsed in one go, and seconds after which the rest of a piece waits for the loop's next turn.
+_SLICE = 1 << 14
+_TURN = 0.004
 # A client that has ended its side may be gone or may wait for its answer; this is how one finds out.
 _ARE_YOU_THERE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
@@ -105,6 +110,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._framing = 0
         # The head offers an upgrade: it is read again without the offer.
         self._offer = False
+        # What of the last piece is still to be parsed.
+        self._unparsed: memoryview | None = None
         self._refused = False
         # The exchange whose request is coming in, and the one whose turn it is.
         self._incoming: Exchange | None = None
@@ -131,8 +138,15 @@ class HttpProtocol(HttpToolsProtocol):
         if self.client:
             self._peer = f"{self.client[0]}:{self.client[1]}"
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         if self._refused:
+            return
+        if self._unparsed is not None:
+            # uvicorn has let the transport read on.
+            self._unparsed = memoryview(b"".join((self._unparsed, data)))
+            return
+        if len(data) > _SLICE:
+            self._parse_slices(memoryview(data))
             return
         self._last_piece = len(data)
         if self._in_head:
@@ -159,6 +173,26 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._receiving and not self._refused:
             self._count_piece()
+
+    def _parse_slices(self, left: memoryview) -> None:
+        until = time.perf_counter() + _TURN
+        while left and not self._refused:
+            self.data_received(left[:_SLICE])
+            left = left[_SLICE:]
+            if left and (self.pipeline or time.perf_counter() > until):
+                # After the requests that are there, or in the loop's next turn.
+                self._unparsed = left
+                self.flow.pause_reading()
+                if not self.pipeline:
+                    self.loop.call_soon(self._parse_rest)
+                return
+
+    def _parse_rest(self) -> None:
+        rest, self._unparsed = self._unparsed, None
+        if rest is not None and not self.transport.is_closing():
+            self._parse_slices(rest)
+            if self._unparsed is None and not self.pipeline:
+                self.flow.resume_reading()
 
     def _decline_upgrade(self, rest: memoryview) -> None:
         """Takes a head that offers an upgrade, and the ``rest`` behind it, for an ordinary request.
@@ -242,6 +276,7 @@ class HttpProtocol(HttpToolsProtocol):
         # These know the connection: what it knows of them would keep all of it.
         self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
         self.pipeline.clear()
+        self._unparsed = None
         if exchange is not None and exchange.on_disconnect is not None:
             on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
             on_disconnect()
@@ -443,7 +478,9 @@ class HttpProtocol(HttpToolsProtocol):
         elif flow.write_paused:
             if not self.transport.is_closing():
                 self._hold()
-        elif (self.pipeline or flow.read_paused) and not self.transport.is_closing():
+        elif (
+            self.pipeline or flow.read_paused or self._unparsed is not None
+        ) and not self.transport.is_closing():
             self._next()
 
     def _hold(self) -> None:
@@ -458,7 +495,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._next()
 
     def _next(self) -> None:
-        self.flow.resume_reading()
+        if self._unparsed is None:
+            self.flow.resume_reading()
+        elif not self.pipeline:
+            self.loop.call_soon(self._parse_rest)
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
