@@ -11,6 +11,7 @@ from modelserver.cgroups import (
     available_memory,
     cpu_seconds,
     memory_group,
+    memory_kills,
     parse_own_cgroups,
 )
 
@@ -58,6 +59,25 @@ def test_version_1_memory(tmp_path: Path, folder: str) -> None:
 
     _write(group / "memory.limit_in_bytes", "9223372036854771712\n")
     assert memory_group(tmp_path / "fs", tmp_path / "own") is None
+
+
+@pytest.mark.parametrize(
+    ("own", "file"), [("0::/pod/x\n", "memory.events"), ("4:memory:/pod/x\n", "memory/memory.oom_control")]
+)
+def test_kills_for_memory(tmp_path: Path, own: str, file: str) -> None:
+    """They are counted by the process's own group, which a container may show as the root; not by others (F43)."""
+    root = tmp_path / "fs"
+    _write(tmp_path / "own", own)
+    assert memory_kills(root, tmp_path / "own") is None
+    _write(root / file, "low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert memory_kills(root, tmp_path / "own") == 2
+
+    folder, name = (root / file).parent, file.rpartition("/")[2]
+    _write(folder / "pod" / name, "oom_kill 5\n")
+    (folder / "pod" / "x").mkdir()
+    assert memory_kills(root, tmp_path / "own") is None
+    _write(folder / "pod" / "x" / name, "oom_kill 1\n")
+    assert memory_kills(root, tmp_path / "own") == 1
 
 
 @pytest.mark.parametrize("own", ["0::/pod\n", "4:memory:/pod\n", "1:name=systemd:/\n", ""])

@@ -7,6 +7,7 @@ be shown as the root, so the root is looked at in any case. What is not there, o
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 MEMINFO = Path("/proc/meminfo")
 
+_OOM_KILL = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE)
 # Version 1 writes "no limit" as the largest number of whole pages.
 _NO_LIMIT = 1 << 60
 
@@ -96,6 +98,21 @@ def cpu_seconds(root: Path = ROOT, own: Path = OWN) -> float | None:
             used = (number(group.folder / "cpuacct.usage") or 0.0) / 1e9
         if used > 0:
             return used
+    return None
+
+
+def memory_kills(root: Path = ROOT, own: Path = OWN) -> int | None:
+    """How many processes of this process's own group the kernel has killed for want of memory so far.
+
+    None where that is not counted, as for a whole machine: what happens to others on it does not count.
+    """
+    for unified, file in ((True, "memory.events"), (False, "memory.oom_control")):
+        folders = (group.folder for group in groups("memory", root, own) if group.unified is unified)
+        # Not one above: that counts for others too.
+        nearest = next((folder for folder in folders if folder.is_dir()), None)
+        counted = None if nearest is None else _OOM_KILL.search(read(nearest / file))
+        if counted is not None:
+            return int(counted[1])
     return None
 
 

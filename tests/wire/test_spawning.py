@@ -8,11 +8,13 @@ import pytest
 from modelserver.wire.spawning import (
     Ended,
     FromSpawner,
+    Prepare,
+    Prepared,
     Refused,
     Spawn,
     Spawned,
     receive_report,
-    receive_spawn,
+    receive_request,
     send,
 )
 
@@ -27,7 +29,7 @@ def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -
     request = Spawn("/models/m", "image_classifier", ["torch"], {"A": "é\n" * 4000}, 3)
     reading, writing = os.pipe()
     send(ends[0], request, [reading, writing])
-    received = receive_spawn(ends[1])
+    received = receive_request(ends[1])
 
     assert received is not None
     assert received[0] == request
@@ -39,7 +41,17 @@ def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -
         end.close()
 
 
-@pytest.mark.parametrize("report", [Spawned(7), Refused("why"), Ended(7, -9)])
+def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A spawner may be asked to import what a worker will need, without one."""
+    request = Prepare("/models/m", "", ["torch"])
+    send(ends[0], request)
+
+    assert receive_request(ends[1]) == (request, [])
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.parametrize("report", [Prepared(), Spawned(7), Refused("why"), Ended(7, -9)])
 def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
     """A report is told apart by its kind; after the last one comes None."""
     send(ends[0], report)
@@ -47,5 +59,5 @@ def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner)
 
     assert receive_report(ends[1]) == (report, [])
     assert receive_report(ends[1]) is None
-    assert receive_spawn(ends[1]) is None
+    assert receive_request(ends[1]) is None
     ends[1].close()

@@ -66,6 +66,10 @@ class Halves:
 class Channel:
     def __init__(self) -> None:
         self.sent: list[tuple[ToServer, list[bytes]]] = []
+        self.begun: list[int] = []
+
+    def begin(self, sequence: int) -> None:
+        self.begun.append(sequence)
 
     def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
         self.sent.append((message, list(bodies)))

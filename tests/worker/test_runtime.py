@@ -28,6 +28,10 @@ from modelserver.worker.runtime import load_service, read_config, read_manifest,
 class Channel:
     def __init__(self) -> None:
         self.sent: list[tuple[ToServer, list[bytes]]] = []
+        self.begun: list[int] = []
+
+    def begin(self, sequence: int) -> None:
+        self.begun.append(sequence)
 
     def send(self, message: ToServer, bodies: Any = ()) -> None:
         self.sent.append((message, list(bodies)))

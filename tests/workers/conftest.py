@@ -25,6 +25,7 @@ class PlayedProcess:
         self.pid = pid
         self.received: list[tuple[Any, list[bytes]]] = []
         self.killed = False
+        self.begun: int | None = None
         self.output = ""
         self._on_message = on_message
         self._on_lost = on_lost

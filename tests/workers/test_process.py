@@ -11,6 +11,7 @@ import pytest
 
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.workers.process import WorkerSpec, describe_exit, launch
+from modelserver.workers.spawner import Spawner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,36 +131,78 @@ async def test_kill(tmp_path: Path) -> None:
     assert not psutil.pid_exists(talk.process.pid)
 
 
-GRANDCHILD = """
-import subprocess, sys
-code = "import time; time.sleep(30)"
-child = subprocess.Popen([sys.executable, "-c", code], start_new_session={own_session})
-print(child.pid, flush=True)
+# What a handler may leave behind, in ways that lead further and further away from it.
+LEAVINGS = {
+    "group": "child = subprocess.Popen(PROGRAM).pid",
+    "session": "child = subprocess.Popen(PROGRAM, start_new_session=True).pid",
+    "daemon": "child = int(subprocess.run([*PROGRAM, 'daemon'], stdout=subprocess.PIPE).stdout)",
+    "fork": "child = os.fork()\nif not child:\n    os.setsid()\n    time.sleep(60)",
+}
+LEAVE = """
+import os, subprocess, sys, time
+CODE = '''
+import os, sys, time
+if sys.argv[1:] and (pid := os.fork()):
+    os.write(1, str(pid).encode())
+    os._exit(0)
+if sys.argv[1:]:
+    os.setsid()
+    os.dup2(2, 1)
+time.sleep(60)
+'''
+PROGRAM = [sys.executable, "-c", CODE]
+{leave}
+print(child, flush=True)
 def handle(data, context):
-    return data
+    if data:
+        os._exit(3)
 """
 
 
-@pytest.mark.parametrize("own_session", [False, True])
-async def test_grandchild(tmp_path: Path, own_session: bool) -> None:
-    """What user code started ends with its worker; one that left the session is not waited for (F45)."""
-    (tmp_path / "h.py").write_text(GRANDCHILD.format(own_session=own_session))
-    talk = await Conversation().start(tmp_path, "h.py")
+@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize("way", LEAVINGS)
+async def test_what_a_handler_left_ends_with_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, forked: bool
+) -> None:
+    """Children end with the worker, also in sessions of their own and without a parent (F45)."""
+    monkeypatch.setattr("modelserver.workers.preloading.HEAVY", frozenset({"subprocess"}))
+    spawner = Spawner() if forked else None
+    (tmp_path / "h.py").write_text(LEAVE.format(leave=LEAVINGS[way]))
+    talk = await Conversation().start(tmp_path, "h.py", spawner=spawner)
     await talk.next()
-    talk.process.kill()
-    how = await asyncio.wait_for(talk.process.wait(), 4)
-    grandchild = int(talk.process.last_output())
+    parent = psutil.Process(talk.process.pid).ppid()
+    if way in {"group", "fork"}:
+        talk.process.kill()
+    else:
+        talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+    how = await asyncio.wait_for(talk.process.wait(), 10)
+    if spawner is not None:
+        await spawner.close()
 
-    assert how.startswith("was killed by SIGKILL")
-    await talk.lost
-    if own_session:
-        assert is_running(grandchild)
-        os.kill(grandchild, signal.SIGKILL)
-    for _ in range(1000):
-        if not is_running(grandchild):
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("the grandchild lives on")
+    assert (parent == os.getpid()) is not forked
+    assert how in {"was killed by SIGKILL", "exited with status 3"}
+    assert not is_running(int(talk.process.last_output()))
+
+
+async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
+    """Neither a program that was started without the mark, nor another worker, ends with a worker."""
+    code = LEAVINGS["session"].replace("True", "True, env={}")
+    (tmp_path / "h.py").write_text(LEAVE.format(leave=code))
+    first, second = Conversation(), Conversation()
+    for talk in (first, second):
+        await talk.start(tmp_path, "h.py")
+        await talk.next()
+    first.process.kill()
+    await first.process.wait()
+    second_lives = is_running(second.process.pid)
+    second.process.kill()
+    await second.process.wait()
+    daemons = [int(talk.process.last_output()) for talk in (first, second)]
+
+    assert second_lives
+    assert [is_running(daemon) for daemon in daemons] == [True, True]
+    for daemon in daemons:
+        os.kill(daemon, signal.SIGKILL)
 
 
 def is_running(pid: int) -> bool:

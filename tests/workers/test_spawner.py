@@ -15,7 +15,10 @@ import psutil
 import pytest
 
 from modelserver.wire.messages import Load, Loaded, LoadFailed, Predict, Row, Stop
+from modelserver.wire.marks import MARK, mark_of, server_of
 from modelserver.workers import spawner as spawner_module
+from modelserver.workers.preload_reader import PreloadReader
+from modelserver.workers.preloading import Preload
 from modelserver.workers.process import WorkerProcess, WorkerSpec, launch
 from modelserver.workers.spawner import Spawner, can_fork, why_not
 
@@ -91,7 +94,7 @@ class Conversation:
 @pytest.fixture
 async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
     """A spawner that takes a light module for a heavy one."""
-    monkeypatch.setattr("modelserver.workers.preloading._HEAVY", frozenset({_HEAVY}))
+    monkeypatch.setattr("modelserver.workers.preloading.HEAVY", frozenset({_HEAVY}))
     made = Spawner()
     yield made
     await made.close()
@@ -104,6 +107,15 @@ async def until(happened: Callable[[], Any]) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("waited in vain")
+
+
+def preloaded(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Has this module imported for all models, though none of them names it."""
+
+    async def preload_of(self: PreloadReader, model_dir: Path, handler: str) -> Preload:
+        return Preload((module,), "")
+
+    monkeypatch.setattr(PreloadReader, "preload_of", preload_of)
 
 
 async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path) -> None:
@@ -119,7 +131,7 @@ async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path)
         told.append(await talk.told())
     (other, own), pids = told, [talk.process.pid for talk in (plain, forked)]
     lines = [psutil.Process(pid).cmdline() for pid in pids]
-    spawner_pid = forked.parent()
+    spawner_pid, shown_mark = forked.parent(), mark_of(pids[1])
     for talk in (plain, forked):
         talk.process.send(Stop())
 
@@ -129,7 +141,10 @@ async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path)
     kinds = [sorted(re.sub(r"\d+", "", name) for name in each["descriptors"]) for each in (other, own)]
     # One more: the pipe that it lives by.
     assert kinds[1] == sorted([*kinds[0], "pipe:[]"])
+    marks = [each["variables"].pop(MARK) for each in (other, own)]
     assert own["variables"] == other["variables"]
+    assert server_of(marks[0]) == server_of(marks[1])
+    assert marks[0] != marks[1] == shown_mark
     assert own["session"] == pids[1]
     assert own["random"] != other["random"]
     for same in ("directory", "path", "signals", "threads"):
@@ -210,8 +225,9 @@ async def test_failure_to_load_when_forked(spawner: Spawner, tmp_path: Path) -> 
     assert await talk.process.wait() == "exited with status 1"
 
 
-async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path) -> None:
+async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers outlive their spawner, their end is noticed, and the next ones get another (F39)."""
+    monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 20.0)
     (tmp_path / "h.py").write_text(TELL)
     first = await Conversation(spawner).start(tmp_path)
     await first.next()
@@ -262,7 +278,7 @@ async def test_modules_of_the_model_come_first(spawner: Spawner, tmp_path: Path,
     other.mkdir()
     (other / "h.py").write_text(f"import {_HEAVY}, code\ndef handle(data, context):\n    return data\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modelserver.workers.preloading._HEAVY", frozenset({_HEAVY, "code"}))
+        patch.setattr("modelserver.workers.preloading.HEAVY", frozenset({_HEAVY, "code"}))
         before = await Conversation(spawner).start(other)
     talk = await Conversation(spawner).start(tmp_path)
     outcome, _ = await talk.next()
@@ -303,7 +319,7 @@ async def test_an_unfit_spawner_refuses(
     (model / "h.py").write_text("def handle(data, context):\n    return data\n")
     path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setattr("modelserver.workers.preloading.heavy_imports", lambda source: {"unfit"})
+    preloaded(monkeypatch, "unfit")
     caplog.set_level("INFO", "modelserver.workers")
     for _ in range(2):
         talk = await Conversation(spawner).start(model)
@@ -327,7 +343,7 @@ async def test_a_closed_spawner_lets_nobody_wait(
     (packages / "endless.py").write_text("import time\ntime.sleep(60)\n")
     (model / "h.py").write_text("def handle(data, context):\n    return data\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr("modelserver.workers.preloading.heavy_imports", lambda source: {"endless"})
+    preloaded(monkeypatch, "endless")
     waiting = asyncio.create_task(Conversation(spawner).start(model))
     await until(lambda: spawner._process and spawner._process._pending)
     await spawner.close()
@@ -367,7 +383,7 @@ from modelserver.wire.messages import Load
 from modelserver.workers import preloading
 from modelserver.workers.process import WorkerSpec, launch
 from modelserver.workers.spawner import Spawner
-preloading._HEAVY = frozenset({"colorsys"})
+preloading.HEAVY = frozenset({"colorsys"})
 async def main():
     loaded = asyncio.Event()
     spec = WorkerSpec(load=Load("m", "1.0", sys.argv[1], "h.py", 1), threads=1, frame_limit=9999)

@@ -18,13 +18,10 @@ from modelserver.workers.worker import (
     WorkerState,
     WorkerTimes,
     backoff,
-    count_oom_kills,
     quote,
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from modelserver.workers.process import WorkerSpec
 
 
@@ -156,10 +153,10 @@ async def test_bug_in_supervision(
 ) -> None:
     """An error that nobody expected ends the worker as FAILED; nobody waits for it in vain."""
 
-    async def launch(*arguments: Any) -> Any:
+    def live(worker: Worker) -> Any:
         raise OverflowError("integer out of range")
 
-    monkeypatch.setattr(worker_module, "launch", launch)
+    monkeypatch.setattr(Worker, "_live", live)
     worker = make()
     with pytest.raises(StartFailed, match="cannot be run: integer out of range"):
         await worker.first_load
@@ -167,6 +164,25 @@ async def test_bug_in_supervision(
 
     assert worker.state is WorkerState.FAILED
     assert len(owner.lost) == 1
+
+
+async def test_a_start_that_fails_within_the_server(
+    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails before user code runs is tried again, with the usual pauses."""
+    with monkeypatch.context() as patched:
+
+        async def launch(*arguments: Any) -> Any:
+            raise SystemError("AST constructor recursion depth mismatch")
+
+        patched.setattr(worker_module, "launch", launch)
+        worker = make()
+        with pytest.raises(StartFailed, match="could not be started: AST constructor"):
+            await worker.first_load
+    (await stage.enter()).load()
+
+    assert worker.state is WorkerState.READY
+    assert stage.sleeps[0] == 1.0
 
 
 async def test_third_try(make: Any, stage: Any) -> None:
@@ -218,9 +234,8 @@ async def test_death_while_serving(make: Any, stage: Any, owner: Owner) -> None:
 async def test_killed_for_memory(
     make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A SIGKILL while the system's counter of memory kills moved is told as 507 (F43)."""
-    counts = itertools.count()
-    monkeypatch.setattr(worker_module, "count_oom_kills", lambda: next(counts))
+    """A SIGKILL that the worker's control group counted as one for memory is told as 507 (F43)."""
+    monkeypatch.setattr(worker_module.kills, "claim", lambda: True)
     worker = make()
     process = await stage.enter()
     process.load()
@@ -229,6 +244,50 @@ async def test_killed_for_memory(
     await stage.enter(2)
 
     assert isinstance(owner.lost[0][2], OutOfMemory)
+    assert worker.failure.endswith("Its memory limit was reached.")
+
+
+@pytest.mark.parametrize(
+    ("known", "failure"),
+    [
+        (False, "The worker was killed by SIGKILL. It printed nothing."),
+        (None, "The worker was killed by SIGKILL (perhaps out of memory). It printed nothing."),
+    ],
+)
+async def test_killed_by_somebody(
+    make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch, known: bool | None, failure: str
+) -> None:
+    """A SIGKILL that was not for memory, or of which that is not known, is told as 500 (F43)."""
+    monkeypatch.setattr(worker_module.kills, "claim", lambda: known)
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    worker.send(batch())
+    process.exit("was killed by SIGKILL")
+    await stage.enter(2)
+
+    assert type(owner.lost[0][2]) is WorkerDied
+    assert worker.failure == failure
+
+
+@pytest.mark.parametrize(("begun", "lost"), [(0, 0), (1, 1), (2, 2)])
+async def test_only_what_was_begun_is_lost(
+    make: Any, stage: Any, owner: Owner, begun: int, lost: int
+) -> None:
+    """A process that ended tells how many batches it had begun: others may go elsewhere (F39)."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    sent = [batch(), batch()]
+    for each in sent:
+        worker.send(each)
+    process.begun = begun
+    process.exit("was killed by SIGKILL")
+    await stage.enter(2)
+    running = [each for each, _, _ in owner.lost if each is not None]
+
+    assert running == sent[:lost]
+    assert owner.lost[-1][1] == sent[lost:]
 
 
 async def test_response_timeout(make: Any, stage: Any, owner: Owner) -> None:
@@ -394,16 +453,6 @@ async def test_reserve_follows_the_cost(make: Any, stage: Any) -> None:
 def test_backoff() -> None:
     """The pauses are Fibonacci's numbers, at most a minute."""
     assert list(itertools.islice(backoff(), 12)) == [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 60, 60]
-
-
-def test_count_oom_kills(tmp_path: Path) -> None:
-    """The system's counter is read where there is one; elsewhere it is 0."""
-    (tmp_path / "vmstat").write_text("pgfault 9\noom_kill 7\n")
-    (tmp_path / "other").write_text("pgfault 9\noom_kill many\n")
-
-    assert count_oom_kills(tmp_path / "vmstat") == 7
-    assert count_oom_kills(tmp_path / "other") == 0
-    assert count_oom_kills(tmp_path / "none") == 0
 
 
 def test_quote() -> None:

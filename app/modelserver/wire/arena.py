@@ -11,6 +11,9 @@ it. Where there is no room, bytes travel in the socket: nobody ever waits.
 Nothing that a worker does to the memory can harm the server. The file is sealed against changes of its size,
 and the server reads and writes it by system calls, which fail where an access to mapped memory would kill.
 Places are checked, and what was copied out changes no more. Workers map the memory, which is quicker.
+
+At the end is a number: how many batches the worker has begun. It stays when the worker has ended,
+however that was, so that the server can tell what was never begun.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ import fcntl
 import mmap
 import os
 import socket
+import struct
 import sys
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # Bytes that rows together must have to travel here; measured by benchmarks.large_bodies.
 LARGE = 1 << 17
@@ -34,6 +38,9 @@ LARGE = 1 << 17
 HALF = 1 << 26
 
 _PAGE = 4096
+# The last page of the half that the worker writes.
+_BEGUN = 2 * HALF - _PAGE
+_NUMBER = struct.Struct("<Q")
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
 _MAX_PIECES = 512
@@ -205,6 +212,15 @@ class Arena:
         self.outgoing = outgoing
         self.incoming = incoming
 
+    def begun(self) -> Callable[[int], None]:
+        """What a worker sets the number of begun batches by."""
+        page = mmap.mmap(self.descriptor, _PAGE, offset=_BEGUN)
+
+        def set_begun(count: int) -> None:
+            _NUMBER.pack_into(page, 0, count)
+
+        return set_begun
+
     def trim(self) -> None:
         """Gives back what is not in use; for moments of rest."""
         self.outgoing.trim()
@@ -233,12 +249,18 @@ def create() -> Arena | None:
     except OSError:
         os.close(descriptor)
         return None
-    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF))
+    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF, HALF - _PAGE))
 
 
 def adopt(descriptor: int) -> Arena:
     """An arena that the server made, as its worker sees it."""
-    return Arena(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
+    return Arena(descriptor, MappedOutgoing(descriptor, HALF, HALF - _PAGE), MappedIncoming(descriptor, 0))
+
+
+def read_begun(descriptor: int) -> int:
+    """How many batches the worker of this memory has begun. Raises OSError."""
+    (count,) = _NUMBER.unpack(os.pread(descriptor, _NUMBER.size, _BEGUN))
+    return int(count)
 
 
 def send_with(connection: socket.socket, data: bytes, arena: Arena | None) -> None:

@@ -29,6 +29,18 @@ class Spawn(msgspec.Struct, frozen=True, array_like=True, tag="spawn"):
     threads: int
 
 
+class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
+    """Server to spawner: import what a worker of this model needs, as before a :class:`Spawn`."""
+
+    model_dir: str
+    handler: str
+    modules: list[str]
+
+
+class Prepared(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
+    """Spawner to server: it is imported."""
+
+
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
     """Spawner to server: the worker runs. Its pidfd travels beside this."""
 
@@ -48,21 +60,22 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     code: int
 
 
-FromSpawner: TypeAlias = Spawned | Refused | Ended
+ToSpawner: TypeAlias = Spawn | Prepare
+FromSpawner: TypeAlias = Prepared | Spawned | Refused | Ended
 
 _encode = msgspec.msgpack.Encoder().encode
-_to_spawner = msgspec.msgpack.Decoder(Spawn)
+_to_spawner: msgspec.msgpack.Decoder[ToSpawner] = msgspec.msgpack.Decoder(ToSpawner)
 _from_spawner: msgspec.msgpack.Decoder[FromSpawner] = msgspec.msgpack.Decoder(FromSpawner)
 
 
 def send(
-    connection: socket.socket, message: Spawn | FromSpawner, descriptors: list[int] | None = None
+    connection: socket.socket, message: ToSpawner | FromSpawner, descriptors: list[int] | None = None
 ) -> None:
     """Sends one packet, whole or not at all. Raises OSError."""
     socket.send_fds(connection, [_encode(message)], descriptors or [])
 
 
-def receive_spawn(connection: socket.socket) -> tuple[Spawn, list[int]] | None:
+def receive_request(connection: socket.socket) -> tuple[ToSpawner, list[int]] | None:
     """The next request; None when the server has closed. Raises OSError."""
     data, descriptors = _receive(connection, SPAWN_DESCRIPTORS)
     return (_to_spawner.decode(data), descriptors) if data else None

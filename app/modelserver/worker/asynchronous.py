@@ -63,6 +63,7 @@ class AsyncCalls:
 
     def _receive(self, message: ToWorker, tail: memoryview) -> None:
         if isinstance(message, Predict):
+            self._channel.begin(message.sequence)
             work = self._service.receive(message.sequence, message.rows, tail)
             task = asyncio.create_task(self._answer(work), name=f"batch {work.sequence}")
             self._calls[work.sequence] = task

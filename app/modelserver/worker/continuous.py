@@ -70,6 +70,7 @@ class ContinuousBatch:
         """New requests join; they are waited for only if there are none."""
         for message, tail in self._channel.take(wait=not self._members):
             if isinstance(message, Predict):
+                self._channel.begin(message.sequence)
                 self._join(self._service.receive(message.sequence, message.rows, tail))
             elif isinstance(message, Cancelled):
                 self._service.cancel(message)

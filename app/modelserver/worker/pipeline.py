@@ -58,6 +58,7 @@ class Pipeline:
         self._service = service
         self._channel = channel
         self._slot: queue.Queue[Prepared | Ping | Stop] = queue.Queue(maxsize=1)
+        self._received = self._answered = 0
 
     def serve(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
         """Returns when the server says stop or closes the connection."""
@@ -66,13 +67,19 @@ class Pipeline:
             if isinstance(item, Ping):
                 self._channel.send(Pong())
             else:
+                self._channel.begin(item.work.sequence)
                 seconds = item.seconds + timed(lambda: self._finish(item))
                 self._channel.send(*self._service.finish(item.work, seconds))
+                self._answered += 1
 
     def _receive(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
         try:
             for message, tail in messages:
                 if isinstance(message, Predict):
+                    if self._received == self._answered:
+                        # What is prepared while another batch is computed has not begun.
+                        self._channel.begin(message.sequence)
+                    self._received += 1
                     self._slot.put(self._prepare(self._service.receive(message.sequence, message.rows, tail)))
                 elif isinstance(message, Cancelled):
                     self._service.cancel(message)

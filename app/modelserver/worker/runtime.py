@@ -153,6 +153,7 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
     """Answers one batch after the other, each from start to end."""
     for message, tail in messages:
         if isinstance(message, Predict):
+            channel.begin(message.sequence)
             work = service.receive(message.sequence, message.rows, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
             channel.send(*service.finish(work, seconds))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from modelserver.wire.marks import MARK
 from modelserver.worker.parent import die_when_closed
 from modelserver.worker.runtime import run
 
@@ -50,6 +51,7 @@ def become_worker(birth: Birth) -> NoReturn:
         os.dup2(descriptor, standard)
         os.close(descriptor)
     replace_environment(birth.request.environment)
+    show_mark(birth.request.environment.get(MARK, ""))
     set_threads(birth.request.threads)
     reseed()
     arguments = [str(connection), str(birth.server_pid)]
@@ -128,14 +130,31 @@ def reseed() -> None:
         torch.default_generator.seed()
 
 
+def show_mark(mark: str) -> None:
+    """Writes the mark over the spawner's, where the kernel reads it: a process forked from here has it too."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        start, end = _memory_of(47)
+        old = Path("/proc/self/environ").read_bytes()
+        position = (b"\0" + old).find(b"\0" + MARK.encode() + b"=")
+        value = position + len(MARK) + 1
+        new = mark.encode()
+        if position >= 0 and len(old) == end - start and old.find(b"\0", value) == value + len(new):
+            ctypes.memmove(start + value, new, len(new))
+
+
+def _memory_of(field: int) -> tuple[int, int]:
+    """Two neighbouring addresses in the process's statistics."""
+    fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return int(fields[field]), int(fields[field + 1])
+
+
 def show_command(module: str, descriptor: str, server_pid: str) -> None:
     """Makes the process list show the worker's own command instead of the spawner's.
 
     It is written over the old one, in its length: the kernel reads it there.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        start, end = int(fields[45]), int(fields[46])
+        start, end = _memory_of(45)
         old = Path("/proc/self/cmdline").read_bytes()
         parts = [old.split(b"\0")[0], b"-m", module.encode(), b"", server_pid.encode(), b""]
         room = end - start - sum(map(len, parts)) - len(parts) + 1

@@ -15,11 +15,12 @@ import select
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.wire.spawning import Ended, Refused, Spawn, Spawned, receive_spawn, send
-from modelserver.worker.parent import die_with
+from modelserver.wire.marks import MARK, end_marked, server_of
+from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_request, send
 from modelserver.worker.runtime import be_left_alone
 from modelserver.worker.spawn_child import Birth, become_worker
 from modelserver_handlers import BUILT_IN
@@ -27,6 +28,10 @@ from modelserver_handlers import BUILT_IN
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from modelserver.wire.spawning import FromSpawner, ToSpawner
+
+# Seconds in which a server whose connection is gone is gone itself, if it is to be.
+_FAREWELL = 5.0
 # What a worker that was started in the plain way has loaded too, when it looks for its handler.
 _LIGHT = frozenset(sys.modules)
 
@@ -54,16 +59,19 @@ class Spawner:
                 if ready in self._children:
                     self._report(ready)
                     continue
-                received = receive_spawn(self._control)
+                received = receive_request(self._control)
                 if received is None:
                     return None
                 birth = self._answer(*received)
                 if birth is not None:
                     return birth
 
-    def _answer(self, request: Spawn, descriptors: list[int]) -> Birth | None:
+    def _answer(self, request: ToSpawner, descriptors: list[int]) -> Birth | None:
         try:
             self._prepare(request)
+            if isinstance(request, Prepare):
+                self._tell(Prepared())
+                return None
             check_fitness({self._control.fileno(), *self._children, *descriptors})
             return self._fork(request, descriptors)
         except (Unfit, OSError) as error:
@@ -75,7 +83,7 @@ class Spawner:
                 for descriptor in descriptors:
                     os.close(descriptor)
 
-    def _prepare(self, request: Spawn) -> None:
+    def _prepare(self, request: ToSpawner) -> None:
         if self._broken:
             raise Unfit(self._broken)
         if own := shadowed(Path(request.model_dir)):
@@ -120,13 +128,13 @@ class Spawner:
         if end is not None:
             self._tell(Ended(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
 
-    def _tell(self, report: Spawned | Refused | Ended, descriptors: list[int] | None = None) -> None:
+    def _tell(self, report: FromSpawner, descriptors: list[int] | None = None) -> None:
         # The server may be gone; the next turn notices.
         with contextlib.suppress(OSError):
             send(self._control, report, descriptors)
 
 
-def modules_of(request: Spawn) -> list[str]:
+def modules_of(request: ToSpawner) -> list[str]:
     """What is imported for a worker: what its archive imports, and its handler if it is built in."""
     built_in = BUILT_IN.get(request.handler)
     return [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
@@ -171,10 +179,20 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
+def outlives(server_pid: int) -> bool:
+    """Waits for the end of the parent, whose connection is closed; False if it only has no more use for this."""
+    end = time.monotonic() + _FAREWELL
+    while os.getppid() == server_pid and time.monotonic() < end:
+        time.sleep(0.01)
+    return os.getppid() != server_pid
+
+
 def main() -> None:
-    """Serves until the server is gone; in a forked child, runs the worker."""
+    """Serves until the server is gone, however it ended; in a forked child, runs the worker.
+
+    What handlers of that server started, and left in sessions of its own, ends with it.
+    """
     server_pid = int(sys.argv[2])
-    die_with(server_pid)
     be_left_alone()
     gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -184,6 +202,8 @@ def main() -> None:
     birth = Spawner(control, server_pid).serve()
     if birth is not None:
         become_worker(birth)
+    if outlives(server_pid):
+        end_marked(server_of(os.environ[MARK]))
     # Nothing here needs to be taken apart, which would take a second.
     os._exit(0)
 

@@ -43,6 +43,7 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._outgoing: list[bytes] = []
         self._flush_is_due = False
+        self._gone: asyncio.Future[None] = self._loop.create_future()
 
     def allow(self, limit: int) -> None:
         """The worker's frames may have so many bytes from now on."""
@@ -66,7 +67,14 @@ class Channel(asyncio.Protocol):
         arena, self._arena, self._outgoing_arena, self._reader.arena = self._arena, None, None, None
         if arena is not None:
             arena.close()
+        if not self._gone.done():
+            self._gone.set_result(None)
         self._on_lost(self._reason or (str(exc) if exc else None))
+
+    async def finish(self, patience: float) -> None:
+        """Waits, at most so many seconds, until all is read that the worker said before it ended."""
+        await asyncio.wait([self._gone], timeout=patience)
+        self.close()
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
         """Queues one frame; what is sent in one turn of the loop goes out in one write.

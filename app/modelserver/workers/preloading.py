@@ -1,15 +1,23 @@
-"""Which heavy packages a model will import, seen from outside: sources are read, never run."""
+"""Which heavy packages a model will import, seen from outside: sources are read, never run.
+
+Parsing holds the interpreter for seconds where a file is large, and may take all memory where one was made
+for that: the server has it done by a process of its own, which runs this file (see
+:mod:`modelserver.workers.preload_reader`). So nothing is imported here but the standard library.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
-from dataclasses import dataclass
+import resource
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 # Variables that libraries read once, when they load, or the interpreter when it starts.
 EARLY_VARIABLE = re.compile(
@@ -17,7 +25,7 @@ EARLY_VARIABLE = re.compile(
     "|PYTHON.*|LANG|LANGUAGE|TZ"
 )
 _EARLY_TEXT = re.compile(r"""["'](LD|OMP|KMP|GOMP|MKL|OPENBLAS|DNNL|ONEDNN|TORCH|PYTORCH|ATEN)_[A-Z_]+["']""")
-_HEAVY = frozenset({"torch", "torchvision"})
+HEAVY = frozenset({"torch", "torchvision"})
 _OURS = "modelserver_handlers"
 _OURS_LIGHT = frozenset(
     {
@@ -40,6 +48,9 @@ _OURS_LIGHT = frozenset(
 # TorchServe's names of what needs torch, which lead to ours.
 _TORCHSERVE = "ts.torch_handler"
 _MAX_SOURCE = 1 << 20
+# What the process that parses may use: bytes of address space, and seconds of a processor.
+_MEMORY = 1 << 30
+_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Preload:
     handler: str = ""
 
 
-def preload_of(model_dir: Path, handler: str) -> Preload | None:
+def preload_of(model_dir: Path, handler: str, heavy: Collection[str] = HEAVY) -> Preload | None:
     """What pays to be imported before the worker is forked; None if nothing does, or it may not be.
 
     It may not where a file sets, or merely names, a variable that counts before torch is imported.
@@ -63,11 +74,11 @@ def preload_of(model_dir: Path, handler: str) -> Preload | None:
         return None
     if any(_EARLY_TEXT.search(text) for text in sources):
         return None
-    modules = sorted({module for text in sources for module in heavy_imports(text)})
+    modules = sorted({module for text in sources for module in heavy_imports(text, heavy)})
     return Preload(tuple(modules), "" if brought else name) if modules or not brought else None
 
 
-def heavy_imports(source: str) -> set[str]:
+def heavy_imports(source: str, heavy: Collection[str] = HEAVY) -> set[str]:
     """The packages worth a preload that a source imports at once, not within a function or a condition."""
     try:
         body = ast.parse(source).body
@@ -78,7 +89,7 @@ def heavy_imports(source: str) -> set[str]:
     for node in body:
         for name in _imported(node):
             root, _, rest = name.partition(".")
-            if root in _HEAVY:
+            if root in heavy:
                 found.add(root)
             elif root == _OURS and rest.partition(".")[0] not in _OURS_LIGHT:
                 found.add(f"{_OURS}.{rest.partition('.')[0]}")
@@ -100,3 +111,20 @@ def _sources(model_dir: Path) -> Iterator[str]:
     for path in sorted(model_dir.glob("*.py")):
         if path.stat().st_size <= _MAX_SOURCE:
             yield path.read_text("utf-8", "replace")
+
+
+def main() -> None:
+    """Prints the preload of the model directory and handler that are named by the arguments, as JSON.
+
+    The third argument are the heavy packages, separated by commas.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    model_dir, handler, heavy = sys.argv[1:]
+    preload = preload_of(Path(model_dir), handler, heavy.split(","))
+    print(json.dumps(None if preload is None else asdict(preload)))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,11 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from modelserver.wire.arena import create, send_with
+from modelserver.wire.arena import create, read_begun, send_with
 from modelserver.wire.frames import encode
+from modelserver.wire.marks import MARK, end_marked, new_mark
 from modelserver.workers.capture import Capture
 from modelserver.workers.channel import Channel
 from modelserver.workers.gate import BASE_NEED, StartGate
@@ -26,9 +28,16 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
 
+    from modelserver.wire.arena import Arena
     from modelserver.wire.messages import Load, ToServer, ToWorker
     from modelserver.workers.printed_metrics import Measured
     from modelserver.workers.ranks import Ranks
+
+
+# Seconds in which all that a worker said before its end has been read.
+_LAST_WORDS = 1.0
+# Threads of their own: others may be busy for long, and whoever waits for these waits for a new worker.
+_enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +94,30 @@ class Child(Protocol):
 
 
 class WorkerProcess:
-    """A running worker process with its channel and captured output."""
+    """A running worker process with its channel and captured output.
 
-    def __init__(self, process: Child, channel: Channel, capture: Capture) -> None:
+    ``mark`` is what it and all that it starts are known by. ``begun``: how many batches it had begun when it
+    ended; None before its end, and where that cannot be known. ``memory`` is a descriptor to read that from.
+    """
+
+    def __init__(
+        self, process: Child, channel: Channel, capture: Capture, mark: str, memory: int | None
+    ) -> None:
+        self.begun: int | None = None
         self._process = process
         self._channel = channel
         self._capture = capture
+        self._mark = mark
+        self._memory = memory
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes: the one."""
+        return [self.pid]
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
         self._channel.send(message, bodies)
@@ -110,18 +133,27 @@ class WorkerProcess:
         self._channel.close()
 
     async def wait(self) -> str:
-        """Waits for the end of the process and of its output; returns how it ended, in words."""
+        """Waits for the end of the process, of what it started and of its output; returns how it ended."""
         code = await self._process.wait()
-        self._end_descendants()
+        await self._end_descendants()
         await self._capture.finish()
-        # A descendant may have inherited the worker's end: nothing it says counts.
-        self._channel.close()
+        # A descendant may have inherited the worker's end, and live on: nothing it says counts.
+        await self._channel.finish(_LAST_WORDS)
+        self._read_begun()
         return describe_exit(code)
 
-    def _end_descendants(self) -> None:
-        """Ends what user code started and left behind in the worker's process group (F45)."""
+    async def _end_descendants(self) -> None:
+        """Ends what user code started and left behind, in the worker's process group or elsewhere (F45)."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        await asyncio.get_running_loop().run_in_executor(_enders, end_marked, self._mark)
+
+    def _read_begun(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            with contextlib.suppress(OSError):
+                self.begun = read_begun(memory)
+            os.close(memory)
 
     def last_output(self, lines: int = 20) -> str:
         return self._capture.tail.last(lines)
@@ -130,7 +162,7 @@ class WorkerProcess:
 def describe_exit(code: int | None) -> str:
     """An exit code in words; a negative one is a signal, as :mod:`subprocess` says it."""
     if code is None:
-        return "ended in a way that nobody saw: the process that had started it ended before"
+        return "ended in a way that nobody saw: the process that had started it has not told"
     if code >= 0:
         return f"exited with status {code}"
     try:
@@ -161,15 +193,20 @@ async def launch(
             end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
     ours.setblocking(False)
     capture = Capture()
-    arena = create()
+    mark = new_mark()
+    environment = {**spec.environment(os.environ), MARK: mark}
+    arena, memory = create(), None
     try:
+        memory = _memory_of(arena)
         send_with(ours, b"".join(encode(spec.load)), arena)
-        process = await _start(spec, theirs.fileno(), capture.outputs)
+        process = await _start(spec, environment, theirs.fileno(), capture.outputs)
     except BaseException:
         ours.close()
         capture.discard()
         if arena is not None:
             arena.close()
+        if memory is not None:
+            os.close(memory)
         raise
     finally:
         theirs.close()
@@ -178,13 +215,20 @@ async def launch(
     _, channel = await asyncio.get_running_loop().create_unix_connection(
         lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=ours
     )
-    return WorkerProcess(process, channel, capture)
+    return WorkerProcess(process, channel, capture, mark, memory)
 
 
-async def _start(spec: WorkerSpec, connection: int, outputs: tuple[int, int]) -> Child:
+def _memory_of(arena: Arena | None) -> int | None:
+    """A descriptor that stays open when the connection is gone, with which the arena ends. Raises OSError."""
+    return None if arena is None else os.dup(arena.descriptor)
+
+
+async def _start(
+    spec: WorkerSpec, environment: Mapping[str, str], connection: int, outputs: tuple[int, int]
+) -> Child:
     if spec.spawner is not None:
         with contextlib.suppress(SpawnRefused):
-            return await spec.spawner.spawn(spec, outputs, connection)
+            return await spec.spawner.spawn(spec, environment, outputs, connection)
     return await asyncio.create_subprocess_exec(
         spec.python,
         "-m",
@@ -193,7 +237,7 @@ async def _start(spec: WorkerSpec, connection: int, outputs: tuple[int, int]) ->
         str(os.getpid()),
         # `-m` looks for modules in the current directory first: it must be one that nobody else can write to.
         cwd="/",
-        env=spec.environment(os.environ),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=outputs[0],
         stderr=outputs[1],

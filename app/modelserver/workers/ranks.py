@@ -188,6 +188,13 @@ class RankGroup:
         return [member.pid for member in self._members]
 
     @property
+    def begun(self) -> int | None:
+        """How many batches any of them had begun when all had ended; None where that cannot be known."""
+        counts = [member.begun for member in self._members]
+        known = [count for count in counts if count is not None]
+        return max(known) if known and len(known) == len(counts) else None
+
+    @property
     def failed(self) -> bool:
         """Whether a rank has said that it cannot load."""
         return self._guilty is not None
@@ -214,6 +221,11 @@ class RankGroup:
         self._killed = True
         for member in self._members:
             member.kill()
+
+    async def abandon(self) -> None:
+        """Ends those that were started, of a group that could not be."""
+        self.kill()
+        await asyncio.gather(*(member.wait() for member in self._members))
 
     async def wait(self) -> str:
         """Waits for the end of all processes, which the first end brings about; returns how that was."""
@@ -309,6 +321,6 @@ async def launch_ranks(
             if group.failed:
                 break
     except BaseException:
-        group.kill()
+        await group.abandon()
         raise
     return group

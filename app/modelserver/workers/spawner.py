@@ -19,20 +19,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.wire.spawning import Ended, Refused, Spawn, Spawned, receive_report, send
+from modelserver.wire.marks import MARK, new_mark
+from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_report, send
 from modelserver.workers.capture import Capture
-from modelserver.workers.preloading import EARLY_VARIABLE, preload_of
+from modelserver.workers.preload_reader import PreloadReader
+from modelserver.workers.preloading import EARLY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.wire.spawning import FromSpawner
+    from modelserver.wire.spawning import FromSpawner, ToSpawner
     from modelserver.workers.process import WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 
-# Seconds until a worker is forked, the imports before it included.
+# Seconds until what workers need is imported, and until a worker is forked then.
 PATIENCE = 120.0
+FORK_PATIENCE = 30.0
+# Seconds that a worker waits for a spawner which has taken the place of one that was lost.
+REPLACEMENT_PATIENCE = 2.0
+# Seconds for which a spawner that is asked for something may be stopped, as by a debugger; how often that
+# is looked at; and how long after the end of a worker the spawner may tell how it ended.
+STOPPED_PATIENCE = 1.0
+LOOKS = 0.25
+REPORT_PATIENCE = 1.0
 # Spawners that end by themselves before they are used no more.
 MAX_DEATHS = 3
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -62,6 +72,7 @@ class ForkedProcess:
         self._life = life
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[int | None] = self._loop.create_future()
+        self._loop.add_reader(pidfd, self._ended_unreported)
 
     def kill(self) -> None:
         """Ends the process; ProcessLookupError if it has ended."""
@@ -81,12 +92,14 @@ class ForkedProcess:
             os.close(self._life)
             self._end.set_result(code)
 
-    def orphaned(self) -> None:
-        """The spawner is gone: only that the process ends can still be seen, not how."""
-        if not self._end.done():
-            self._loop.add_reader(self._pidfd, self._ended_as_orphan)
+    def _ended_unreported(self) -> None:
+        """Usually the spawner is about to say how; one that is busy, stopped or gone is not waited for."""
+        self._loop.remove_reader(self._pidfd)
+        self._loop.call_later(REPORT_PATIENCE, self._ended_unknown)
 
-    def _ended_as_orphan(self) -> None:
+    def _ended_unknown(self) -> None:
+        if self._end.done():
+            return
         try:
             _, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
@@ -98,10 +111,10 @@ class ForkedProcess:
 
 @dataclass(slots=True)
 class _Pending:
-    """A request that has no reply yet."""
+    """A request that has no reply yet. ``life`` is the pipe of the worker that is to be forked, if one is."""
 
-    reply: asyncio.Future[ForkedProcess]
-    life: int
+    reply: asyncio.Future[ForkedProcess | None]
+    life: int | None
 
 
 class Spawner:
@@ -114,15 +127,19 @@ class Spawner:
         self._told: set[str] = set()
         self._closed = False
         self._hidden = ""
+        self._preloads = PreloadReader()
+        self._replacing: asyncio.Task[None] | None = None
 
-    async def spawn(self, spec: WorkerSpec, outputs: tuple[int, int], connection: int) -> ForkedProcess:
-        """Forks a worker that gets these descriptors.
+    async def spawn(
+        self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
+    ) -> ForkedProcess:
+        """Forks a worker that gets this environment and these descriptors.
 
         Raises:
             SpawnRefused: it must be started in the plain way.
         """
         try:
-            return await self._spawn(spec, outputs, connection)
+            return await self._spawn(spec, environment, outputs, connection)
         except SpawnRefused as refused:
             reason = str(refused)
             if reason and reason not in self._told:
@@ -130,23 +147,36 @@ class Spawner:
                 _log.info("Workers of %s are not forked: %s", spec.load.model_name, reason)
             raise
 
-    async def _spawn(self, spec: WorkerSpec, outputs: tuple[int, int], connection: int) -> ForkedProcess:
+    async def _spawn(
+        self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
+    ) -> ForkedProcess:
         if reason := why_not(spec):
             raise SpawnRefused(reason)
         load = spec.load
-        preload = await asyncio.to_thread(preload_of, Path(load.model_dir), load.handler)
+        preload = await self._preloads.preload_of(Path(load.model_dir), load.handler)
         if preload is None:
             raise SpawnRefused("")
-        environment = spec.environment(os.environ)
+        needs = Prepare(load.model_dir, preload.handler, list(preload.modules))
         request = Spawn(
-            model_dir=load.model_dir,
-            handler=preload.handler,
-            modules=list(preload.modules),
-            environment=environment,
+            needs.model_dir,
+            needs.handler,
+            needs.modules,
+            environment=dict(environment),
             threads=int(environment[THREAD_VARIABLES[0]]),
         )
         process = await self._running(spec, environment)
-        return await process.spawn(request, [connection, *outputs])
+        try:
+            await process.prepare(needs)
+            return await process.spawn(request, [connection, *outputs])
+        except SpawnRefused:
+            if process.lost and not self._closed and (self._replacing is None or self._replacing.done()):
+                # Those that come next need not wait for it.
+                self._replacing = asyncio.create_task(self._replace(spec, environment, needs))
+            raise
+
+    async def _replace(self, spec: WorkerSpec, environment: Mapping[str, str], needs: Prepare) -> None:
+        with contextlib.suppress(SpawnRefused):
+            await (await self._running(spec, environment)).prepare(needs)
 
     async def _running(self, spec: WorkerSpec, environment: Mapping[str, str]) -> _SpawnerProcess:
         hidden = spec.hidden_variables.pattern if spec.hidden_variables else ""
@@ -161,7 +191,7 @@ class Spawner:
             if self._process is None:
                 self._hidden = hidden
                 try:
-                    self._process = await _SpawnerProcess.start(environment)
+                    self._process = await _SpawnerProcess.start(environment, replaces=self._deaths > 0)
                 except OSError as error:
                     raise SpawnRefused(f"the spawner could not be started: {error}") from error
             elif hidden != self._hidden:
@@ -171,6 +201,8 @@ class Spawner:
     async def close(self) -> None:
         """Ends the helper, also if it is busy; workers live on."""
         self._closed = True
+        if self._replacing is not None:
+            self._replacing.cancel()
         if self._process is not None:
             self._process.close()
             await self._process.closed()
@@ -196,11 +228,30 @@ def _spawner_threads() -> dict[str, str]:
     return {name: "1" if name.startswith("OPENBLAS") else cores for name in THREAD_VARIABLES}
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    try:
+        statistics = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return statistics.rpartition(")")[2].split()[0] in {"T", "t"}
+
+
 class _SpawnerProcess:
     """One helper process and the talk with it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, control: socket.socket, capture: Capture) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        control: socket.socket,
+        capture: Capture,
+        *,
+        replaces: bool,
+    ) -> None:
         self.lost = False
+        self._patience = REPLACEMENT_PATIENCE if replaces else PATIENCE
+        self._looking: asyncio.TimerHandle | None = None
+        self._stopped_since: float | None = None
         self._process = process
         self._control = control
         self._capture = capture
@@ -212,8 +263,8 @@ class _SpawnerProcess:
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, environment: Mapping[str, str]) -> _SpawnerProcess:
-        """Starts a process with this environment. Raises OSError."""
+    async def start(cls, environment: Mapping[str, str], *, replaces: bool) -> _SpawnerProcess:
+        """Starts a process with this environment. ``replaces``: another one was lost. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         ours.setblocking(False)
@@ -226,7 +277,7 @@ class _SpawnerProcess:
                 str(theirs.fileno()),
                 str(os.getpid()),
                 cwd="/",
-                env={**environment, **_spawner_threads()},
+                env={**environment, **_spawner_threads(), MARK: new_mark()},
                 stdin=subprocess.DEVNULL,
                 stdout=capture.outputs[0],
                 stderr=capture.outputs[1],
@@ -240,25 +291,66 @@ class _SpawnerProcess:
         finally:
             theirs.close()
             capture.close_outputs()
-        return cls(process, ours, capture)
+        return cls(process, ours, capture, replaces=replaces)
+
+    async def prepare(self, needs: Prepare) -> None:
+        """Has it import what a worker needs. Raises SpawnRefused."""
+        try:
+            await asyncio.wait_for(self._ask(needs), self._patience)
+        except asyncio.TimeoutError:
+            if self._patience == REPLACEMENT_PATIENCE:
+                raise SpawnRefused("the spawner was lost, and another is not ready yet") from None
+            self.close()
+            raise SpawnRefused(f"the spawner was not ready within {self._patience:g} s") from None
 
     async def spawn(self, request: Spawn, descriptors: list[int]) -> ForkedProcess:
-        """Asks for a worker. Raises SpawnRefused."""
+        """Asks for a worker, for which it is prepared. Raises SpawnRefused."""
         theirs, ours = os.pipe()
-        pending = _Pending(self._loop.create_future(), ours)
         try:
-            send(self._control, request, [*descriptors, theirs])
-        except OSError as error:
+            reply = self._ask(request, [*descriptors, theirs], ours)
+        except SpawnRefused:
             os.close(ours)
-            raise SpawnRefused(f"the spawner cannot be asked: {error}") from error
+            raise
         finally:
             os.close(theirs)
-        self._pending.append(pending)
         try:
-            return await asyncio.wait_for(pending.reply, PATIENCE)
+            child = await asyncio.wait_for(reply, FORK_PATIENCE)
         except asyncio.TimeoutError:
             self.close()
-            raise SpawnRefused(f"the spawner did not answer within {PATIENCE:g} s") from None
+            raise SpawnRefused(f"the spawner did not fork within {FORK_PATIENCE:g} s") from None
+        assert child is not None  # noqa: S101 - what answers a Spawn
+        return child
+
+    def _ask(
+        self, request: ToSpawner, descriptors: list[int] | None = None, life: int | None = None
+    ) -> asyncio.Future[ForkedProcess | None]:
+        """Sends a request; its reply, or SpawnRefused, comes by the future. Raises SpawnRefused."""
+        try:
+            send(self._control, request, descriptors)
+        except OSError as error:
+            raise SpawnRefused(f"the spawner cannot be asked: {error}") from error
+        pending = _Pending(self._loop.create_future(), life)
+        self._pending.append(pending)
+        self._look()
+        return pending.reply
+
+    def _look(self) -> None:
+        """While it is asked for something: one that is stopped will not answer, one that imports will."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        if self.lost or not self._pending:
+            self._stopped_since = None
+            return
+        if not is_stopped(self._process.pid):
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = self._loop.time()
+        elif self._loop.time() - self._stopped_since >= STOPPED_PATIENCE:
+            _log.warning("The spawner was stopped by a signal: it is replaced")
+            self.close()
+            return
+        self._looking = self._loop.call_later(LOOKS, self._look)
 
     def _read(self) -> None:
         try:
@@ -279,12 +371,19 @@ class _SpawnerProcess:
                 child.ended(report.code)
             return
         pending = self._pending.popleft()
+        if isinstance(report, Prepared):
+            self._patience = PATIENCE
+            if not pending.reply.done():
+                pending.reply.set_result(None)
+            return
         if isinstance(report, Refused):
-            os.close(pending.life)
+            if pending.life is not None:
+                os.close(pending.life)
             if not pending.reply.done():
                 pending.reply.set_exception(SpawnRefused(report.reason))
             return
         assert isinstance(report, Spawned)  # noqa: S101 - the last of the union
+        assert pending.life is not None  # noqa: S101 - what a Spawn has
         child = ForkedProcess(report.pid, descriptors[0], pending.life)
         self._children[report.pid] = child
         if pending.reply.done():
@@ -300,13 +399,14 @@ class _SpawnerProcess:
         self.lost = True
         self._loop.remove_reader(self._control)
         self._control.close()
+        if self._looking is not None:
+            self._looking.cancel()
         for pending in self._pending:
-            os.close(pending.life)
+            if pending.life is not None:
+                os.close(pending.life)
             if not pending.reply.done():
                 pending.reply.set_exception(SpawnRefused("the spawner has ended"))
         self._pending.clear()
-        for child in self._children.values():
-            child.orphaned()
         self._children.clear()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()

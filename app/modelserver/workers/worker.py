@@ -15,7 +15,6 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -34,6 +33,7 @@ from modelserver.wire.messages import (
     Stop,
     ToServer,
 )
+from modelserver.workers.memory_kills import kills
 from modelserver.workers.process import WorkerProcess, WorkerSpec, launch
 from modelserver.workers.ranks import RankGroup, launch_ranks
 
@@ -110,6 +110,8 @@ class Worker:
         self._cost = RESERVE
         self.splits = False
         self.in_flight: deque[Batch] = deque()
+        # Requests that the current process has answered.
+        self.served = 0
         self._spec = spec
         self._times = times
         self._owner = owner
@@ -123,6 +125,7 @@ class Worker:
         self._heard = 0.0
         self._watchdog: asyncio.TimerHandle | None = None
         self._verdict: ModelServerError | None = None
+        self._begun: int | None = None
         self._killed_because = ""
         self._stopping = False
         self._concurrent = spec.concurrency > 0
@@ -241,8 +244,10 @@ class Worker:
         """One process from start to end. Returns whether its failure is permanent."""
         self._loaded = self._loop.create_future()
         self._verdict = None
+        self._begun = None
         self._killed_because = ""
-        oom_kills = count_oom_kills()
+        self.served = 0
+        kills.look()
         async with contextlib.AsyncExitStack() as place:
             await place.enter_async_context(self._spec.gate.place(self._spec.need))
             process = await self._launch()
@@ -266,16 +271,20 @@ class Worker:
             finally:
                 self._process = None
                 self._disarm()
+        self._begun = process.begun
         if self._stopping:
             self._lose(WorkerDied())
             return False
+        was_killed = "SIGKILL" in how and not self._killed_because
+        for_memory = kills.claim() if was_killed else False
+        if for_memory is None:
+            how += " (perhaps out of memory)"
         if self._loaded.done() and isinstance(self._loaded.result(), Loaded):
             self.failure = self._killed_because or f"The worker {how}.{quote(process.last_output())}"
             _log.warning("Worker %s %s. Worker disconnected.", self.label, how)
-        killed_for_memory = "SIGKILL" in how and not self._killed_because and count_oom_kills() > oom_kills
-        if killed_for_memory:
-            self.failure += " The system had no memory left."
-        self._lose(self._verdict or (OutOfMemory() if killed_for_memory else WorkerDied()))
+        if for_memory:
+            self.failure += " Its memory limit was reached."
+        self._lose(self._verdict or (OutOfMemory() if for_memory else WorkerDied()))
         return permanent
 
     async def _launch(self) -> WorkerProcess | RankGroup | None:
@@ -284,10 +293,14 @@ class Worker:
         try:
             return await asyncio.shield(launching)
         except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
-                (await launching).kill()
+            with contextlib.suppress(Exception):
+                process = await launching
+                process.kill()
+                await process.wait()
             raise
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - no user code has run: whatever it is, another try may do
+            if not isinstance(error, OSError):
+                _log.exception("Worker %s: its process could not be started", self.label)
             self._load_failed(f"The worker process could not be started: {error}")
             return None
 
@@ -330,13 +343,19 @@ class Worker:
     def _lose(self, error: ModelServerError) -> None:
         batches = list(self.in_flight)
         self.in_flight.clear()
-        if self._concurrent:
-            # All of them were begun.
-            for batch in batches:
+        begun = self._count_begun(batches)
+        running = batches[0] if begun == 1 and not self._concurrent else None
+        if running is None:
+            for batch in batches[:begun]:
                 self._owner.worker_lost(self, batch, [], error)
-            batches = []
-        running = batches[0] if batches else None
-        self._owner.worker_lost(self, running, batches[1:], error)
+        self._owner.worker_lost(self, running, batches[begun:], error)
+
+    def _count_begun(self, batches: list[Batch]) -> int:
+        """How many of these, the oldest ones, must not be run again."""
+        if self._begun is not None:
+            return sum(batch.sequence < self._begun for batch in batches)
+        # The process lives, or cannot tell.
+        return len(batches) if self._concurrent else min(1, len(batches))
 
     # -- messages
 
@@ -352,6 +371,7 @@ class Worker:
             else:
                 return
             self._head_since = self._heard
+            self.served += len(batch.parcels)
             self._learn(message.handler_time)
             self._owner.worker_answered(self, batch, message, tail)
         elif isinstance(message, Parts):
@@ -451,6 +471,7 @@ class Worker:
             if now - max(self._heard, self._head_since) >= silence:
                 self._silent()
                 return
+            kills.look()
             if self._process is not None:
                 self._process.send(Ping())
             pause = min(silence / 3, response)
@@ -509,17 +530,6 @@ def backoff() -> Iterator[float]:
 def quote(output: str) -> str:
     """A worker's last output as the end of a sentence that reports on it."""
     return f" Its last output was:\n{output}" if output.strip() else " It printed nothing."
-
-
-def count_oom_kills(path: Path = Path("/proc/vmstat")) -> int:
-    """How many processes the kernel killed for want of memory since boot; 0 where it does not say."""
-    try:
-        for line in path.read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -1,0 +1,142 @@
+"""What a worker started is known by a mark in its environment, wherever in the process tree it went.
+
+Every worker has a mark of its own in the variable ``MODELSERVER_WORKER``, which all that it starts inherits:
+also what is in a session of its own, and what lost its parent. When a worker has ended, however that was,
+all that still has its mark is ended. A program that is to outlive its worker is started without the variable.
+
+A mark begins with the server's process id and start time, so that those of servers that are gone can be told.
+It says nothing outside of the process namespace it was made in: processes of containers are left alone.
+Nothing here does anything where there is no ``/proc``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MARK = "MODELSERVER_WORKER"
+# Of the same length each: a forked worker writes its own over that of the spawner.
+_FORM = "{pid:010d}.{started:020d}.{unique}"
+_MARK = re.compile(r"(\d{10})\.(\d{20})\.[0-9a-f]{32}")
+_SERVER = 31
+_PROC = Path("/proc")
+# What starts new processes faster than they are ended is given up on after so many rounds.
+_ROUNDS = 50
+# Seconds in which a killed process is gone, if it can be at all.
+_PATIENCE = 1.0
+
+
+def new_mark() -> str:
+    """A mark for a worker of this server."""
+    pid = os.getpid()
+    return _FORM.format(pid=pid, started=_start_of(pid) or 0, unique=uuid.uuid4().hex)
+
+
+def server_of(mark: str) -> str:
+    """What the marks of all workers of one server begin with."""
+    return mark[:_SERVER]
+
+
+def end_marked(beginning: str) -> int:
+    """Kills all processes, but this one, whose mark begins so; returns how many that were."""
+    return _end(lambda mark: mark.startswith(beginning))
+
+
+def end_orphans() -> int:
+    """Kills what is left of workers whose server is gone; returns how many that were."""
+    return _end(lambda mark: not _server_lives(mark))
+
+
+def _end(is_meant: Callable[[str], bool]) -> int:
+    ended = 0
+    for _ in range(_ROUNDS):
+        killed = [descriptor for pid in _others() if (descriptor := _kill(pid, is_meant)) is not None]
+        if not killed:
+            break
+        ended += len(killed)
+        _await_ends(killed)
+    return ended
+
+
+def _others() -> list[int]:
+    """The processes of this namespace, without this one."""
+    try:
+        names = os.listdir(_PROC)
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdecimal() and int(name) != os.getpid()]
+
+
+def _kill(pid: int, is_meant: Callable[[str], bool]) -> int | None:
+    """Kills the process if it is meant; returns a descriptor of it then."""
+    if not _is(pid, is_meant):
+        return None
+    descriptor = None
+    try:
+        descriptor = os.pidfd_open(pid)
+        # Another process may have got the number meanwhile: not after this.
+        if _is(pid, is_meant):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            return descriptor
+    except OSError:
+        pass
+    if descriptor is not None:
+        os.close(descriptor)
+    return None
+
+
+def _await_ends(descriptors: list[int]) -> None:
+    end = time.monotonic() + _PATIENCE
+    for descriptor in descriptors:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll(max(0.0, end - time.monotonic()) * 1000)
+        os.close(descriptor)
+
+
+def _is(pid: int, is_meant: Callable[[str], bool]) -> bool:
+    """Whether the process has a mark that is meant, and is of this namespace."""
+    mark = mark_of(pid)
+    return bool(mark) and is_meant(mark) and _namespace(pid) == _namespace(os.getpid())
+
+
+def mark_of(pid: int) -> str:
+    """The mark that a process was started with; nothing for one that has none, has ended, or is not ours."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return ""
+    _, found, rest = (b"\0" + environment).partition(b"\0" + MARK.encode() + b"=")
+    mark = rest.partition(b"\0")[0]
+    text = mark.decode("ascii", "replace")
+    return text if found and _MARK.fullmatch(text) else ""
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(_PROC / str(pid) / "ns" / "pid")
+    except OSError:
+        return ""
+
+
+def _server_lives(mark: str) -> bool:
+    pid, started, _ = mark.split(".")
+    return _start_of(int(pid)) == int(started)
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process was started, in ticks since the machine was; None where it is gone or cannot be told."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
