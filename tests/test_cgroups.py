@@ -65,7 +65,7 @@ def test_version_1_memory(tmp_path: Path, folder: str) -> None:
     ("own", "file"), [("0::/pod/x\n", "memory.events"), ("4:memory:/pod/x\n", "memory/memory.oom_control")]
 )
 def test_kills_for_memory(tmp_path: Path, own: str, file: str) -> None:
-    """They are counted by the process's own group, which a container may show as the root; not by others (F43)."""
+    """They are counted by the process's own group, which a container may show as the root (F43)."""
     root = tmp_path / "fs"
     _write(tmp_path / "own", own)
     assert memory_kills(root, tmp_path / "own") is None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from modelserver.wire.arena import (
     HALF,
+    SIZE,
     CopiedIncoming,
     Incoming,
     MappedIncoming,
@@ -236,7 +237,7 @@ def test_half_a_block_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_new_arena_takes_no_memory(arena: Arena) -> None:
     """A worker that gets small bodies only has the file, and nothing in it."""
-    assert os.fstat(arena.descriptor).st_size == 2 * HALF
+    assert os.fstat(arena.descriptor).st_size == SIZE
     assert os.fstat(arena.descriptor).st_blocks == 0
 
 
@@ -249,7 +250,7 @@ def test_size_is_sealed(arena: Arena, size: int) -> None:
     with pytest.raises(PermissionError):
         fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
     with pytest.raises(PermissionError):
-        os.pwrite(copy, b"x", 2 * HALF)
+        os.pwrite(copy, b"x", SIZE)
     os.close(copy)
 
 
@@ -259,7 +260,7 @@ def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
     sent = theirs.outgoing.put([b"answer"], 6)
     got = arena.outgoing.put([b"question"], 8)
     assert (sent, got) == (0, 0)
-    with mmap.mmap(theirs.descriptor, 2 * HALF) as everything:
+    with mmap.mmap(theirs.descriptor, SIZE) as everything:
         everything.madvise(mmap.MADV_REMOVE)
 
     assert bytes(arena.incoming.take(0, 6)) == bytes(6)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from modelserver.wire.messages import Load, Loaded, LoadFailed, Predict, Row, Stop
 from modelserver.wire.marks import MARK, mark_of, server_of
+from modelserver.wire.messages import Load, Loaded, LoadFailed, Predict, Row, Stop
 from modelserver.workers import spawner as spawner_module
 from modelserver.workers.preload_reader import PreloadReader
 from modelserver.workers.preloading import Preload

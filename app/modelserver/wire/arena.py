@@ -38,8 +38,9 @@ LARGE = 1 << 17
 HALF = 1 << 26
 
 _PAGE = 4096
-# The last page of the half that the worker writes.
-_BEGUN = 2 * HALF - _PAGE
+_BEGUN = 2 * HALF
+# Bytes of the file.
+SIZE = _BEGUN + _PAGE
 _NUMBER = struct.Struct("<Q")
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
@@ -243,18 +244,18 @@ def create() -> Arena | None:
     except OSError:
         return None
     try:
-        os.ftruncate(descriptor, 2 * HALF)
+        os.ftruncate(descriptor, SIZE)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     except OSError:
         os.close(descriptor)
         return None
-    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF, HALF - _PAGE))
+    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF))
 
 
 def adopt(descriptor: int) -> Arena:
     """An arena that the server made, as its worker sees it."""
-    return Arena(descriptor, MappedOutgoing(descriptor, HALF, HALF - _PAGE), MappedIncoming(descriptor, 0))
+    return Arena(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
 
 
 def read_begun(descriptor: int) -> int:

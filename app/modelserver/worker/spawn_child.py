@@ -131,7 +131,7 @@ def reseed() -> None:
 
 
 def show_mark(mark: str) -> None:
-    """Writes the mark over the spawner's, where the kernel reads it: a process forked from here has it too."""
+    """Writes the mark over the spawner's, where the kernel reads it: what is forked from here has it too."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         start, end = _memory_of(47)
         old = Path("/proc/self/environ").read_bytes()

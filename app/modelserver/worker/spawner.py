@@ -180,7 +180,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def outlives(server_pid: int) -> bool:
-    """Waits for the end of the parent, whose connection is closed; False if it only has no more use for this."""
+    """Waits for the end of the parent, whose connection is closed; False if it lives on without this."""
     end = time.monotonic() + _FAREWELL
     while os.getppid() == server_pid and time.monotonic() < end:
         time.sleep(0.01)
