@@ -305,7 +305,6 @@ class Server:
     ) -> None:
         """No new connections, answers for what waits, then no more workers."""
         grace = self._settings.drain_timeout
-        drained = asyncio.get_running_loop().time() + grace
         _log.info("Stopping: what waits is served, at most for %g s", grace)
         await listeners.refuse()
         if rpc is not None:
@@ -326,7 +325,7 @@ class Server:
             await rpc.close(5.0)
         if self._payloads is not None:
             # The last answers were given just now.
-            await self._payloads.close(max(1.0, drained - asyncio.get_running_loop().time()))
+            await self._payloads.close(self._settings.payload_log_drain_timeout)
         _log.info("modelserver stopped.")
 
     def _on_signal(self) -> None:

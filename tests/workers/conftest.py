@@ -48,6 +48,10 @@ class PlayedProcess:
     def last_output(self, lines: int = 20) -> str:
         return self.output
 
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid]
+
     # -- what a test makes it do
 
     @property

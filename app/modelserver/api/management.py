@@ -45,11 +45,14 @@ _REGISTRATION_NUMBERS = (
     "autoscale_target_wait",
     "autoscale_up_pause",
     "autoscale_down_pause",
+    "max_worker_memory",
+    "max_worker_requests",
 )
 _RUNTIMES = ("python", "python3", "LSP")
 _CHANGES = (
     *("batch_size", "max_batch_delay", "batch_policy", "response_timeout"),
     *("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause"),
+    *("max_worker_memory", "max_worker_requests"),
 )
 
 

@@ -483,6 +483,8 @@ def _register_parameters() -> dict[str, Document]:
         "autoscale_target_wait": of("integer", "Milliseconds that requests may wait for a worker."),
         "autoscale_up_pause": of("integer", "Milliseconds of longer waits before there are more workers."),
         "autoscale_down_pause": of("integer", "Milliseconds of spare workers before there are fewer."),
+        "max_worker_memory": of("integer", "Bytes a worker may occupy until a fresh one takes its place."),
+        "max_worker_requests": of("integer", "Requests a worker answers until a fresh one takes its place."),
         "synchronous": of("boolean", "Answer when the workers are ready.", default=True),
         "response_timeout": of("integer", "Seconds a worker may take for a batch."),
         "startup_timeout": of("integer", "Seconds a worker may take to load the model."),
@@ -529,6 +531,10 @@ def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) 
         _query("autoscale_target_wait", "integer", "Milliseconds that requests may wait for a worker."),
         _query("autoscale_up_pause", "integer", "Milliseconds of longer waits until there are more workers."),
         _query("autoscale_down_pause", "integer", "Milliseconds of spare workers until there are fewer."),
+        _query(
+            "max_worker_memory", "integer", "Bytes a worker may occupy until it is replaced."
+        ),
+        _query("max_worker_requests", "integer", "Requests a worker answers until it is replaced."),
         _query(
             "url",
             "string",

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 # They decide how a batch is made, and mean something else where requests are not batched like others.
 _BATCHING = ("batch_size", "max_batch_delay", "batch_policy")
 _AUTOSCALING = ("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
+_RECYCLING = ("max_worker_memory", "max_worker_requests")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be changed, None for what stays; the timeout is in s, the other times are in ms.
+    """What is to be changed, None for what stays; the timeout in s, the other times in ms, memory in bytes.
 
     Exactly what is named changes: a delay alone leaves the policy, other than at a registration.
     """
@@ -31,6 +32,8 @@ class Change:
     autoscale_target_wait: int | None = None
     autoscale_up_pause: int | None = None
     autoscale_down_pause: int | None = None
+    max_worker_memory: int | None = None
+    max_worker_requests: int | None = None
 
     @classmethod
     def of(cls, **given: Any) -> Change:
@@ -50,7 +53,7 @@ class Change:
 
     def named(self) -> Iterator[tuple[str, Any]]:
         """The names and values of what changes."""
-        for name in (*_BATCHING, "response_timeout", *_AUTOSCALING):
+        for name in (*_BATCHING, "response_timeout", *_AUTOSCALING, *_RECYCLING):
             value = getattr(self, name)
             if value is not None:
                 yield name, value

@@ -60,6 +60,8 @@ class ModelConfig:
     autoscale_target_wait: int | None = None
     autoscale_up_pause: int | None = None
     autoscale_down_pause: int | None = None
+    max_worker_memory: int | None = None
+    max_worker_requests: int | None = None
     batch_size: int | None = None
     max_batch_delay: int | None = None
     response_timeout: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modelserver.models.config_values import (
+    LARGEST_SIZE,
     Values,
     boolean,
     device_list,
@@ -127,6 +128,29 @@ CONFIG_KEYS: dict[str, ConfigKey] = {
             "own.",
             ("`autoscale_down_pause`",),
             ("`autoscale_down_pause` of config.properties",),
+            strict=True,
+        ),
+        ConfigKey(
+            WORKERS,
+            "maxWorkerMemory",
+            "max_worker_memory",
+            whole(0, LARGEST_SIZE),
+            "0",
+            "Bytes of memory that a worker may occupy until a fresh one takes its place "
+            "([Running](operations.md#recycling-workers)); 0 is without limit; own.",
+            ("`max_worker_memory`",),
+            ("`max_worker_memory` of config.properties",),
+            strict=True,
+        ),
+        ConfigKey(
+            WORKERS,
+            "maxWorkerRequests",
+            "max_worker_requests",
+            whole(0),
+            "0",
+            "Requests that a worker answers until a fresh one takes its place; 0 is without limit; own.",
+            ("`max_worker_requests`",),
+            ("`max_worker_requests` of config.properties",),
             strict=True,
         ),
         ConfigKey(

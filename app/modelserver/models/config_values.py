@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 # What fits TorchServe's own integers: more is a mistake, and would not fit a clock.
 LARGEST = 2**31 - 1
+# Of bytes.
+LARGEST_SIZE = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,14 @@ class CorrectedError(Exception):
         self.value = value
 
 
-def whole(minimum: int) -> Values:
+def whole(minimum: int, most: int = LARGEST) -> Values:
     """A whole number of at least ``minimum``."""
     allowed = f"a whole number of at least {minimum}"
 
     def read(value: object) -> int:
-        if _is_whole(value) and minimum <= value <= LARGEST:
+        if _is_whole(value) and minimum <= value <= most:
             return value
-        raise ValueError(f"{_most() if _is_whole(value) and value > LARGEST else allowed} is needed")
+        raise ValueError(f"{_most(most) if _is_whole(value) and value > most else allowed} is needed")
 
     return Values(allowed, read)
 
@@ -112,8 +114,8 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def _most() -> str:
-    return f"a whole number of at most {LARGEST}"
+def _most(most: int = LARGEST) -> str:
+    return f"a whole number of at most {most}"
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from modelserver.errors import BadRequest
 from modelserver.models.config import BATCH_POLICIES, LARGEST, Batcher, ModelConfig, Torchrun
 from modelserver.models.config_keys import RANKED
+from modelserver.models.config_values import LARGEST_SIZE
 from modelserver.models.signature import Signature
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
@@ -88,6 +89,8 @@ class Registration:
     autoscale_target_wait: int | None = None
     autoscale_up_pause: int | None = None
     autoscale_down_pause: int | None = None
+    max_worker_memory: int | None = None
+    max_worker_requests: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, batch_size=_given(self.batch_size, -1, 0))
@@ -101,6 +104,8 @@ class Registration:
             autoscale_up_pause=self.autoscale_up_pause,
             autoscale_down_pause=self.autoscale_down_pause,
         )
+        _at_least(0, max_worker_requests=self.max_worker_requests)
+        _at_least(0, LARGEST_SIZE, max_worker_memory=self.max_worker_memory)
         _at_least(1, max_batch_size=self.max_batch_size, max_latency=self.max_latency, timeout=self.timeout)
         _one_of(BATCH_POLICIES, batch_policy=self.batch_policy)
         _one_of(_SPLITS, split_instances=self.split_instances)
@@ -119,7 +124,7 @@ class Registration:
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How one model version is served. ``max_batch_delay`` and the times of ``autoscale`` are in ms, the
-    timeouts in s.
+    timeouts in s, ``max_worker_memory`` is in bytes; of it and of ``max_worker_requests`` 0 is without limit.
 
     ``request_timeout`` is the server's deadline for a request, None for none. ``batcher``: a block like
     KServe's is present. ``device_ids`` is empty where any device will do. ``parallel_level`` are the devices
@@ -143,6 +148,8 @@ class ModelOptions:
     autoscale_target_wait: int = 100
     autoscale_up_pause: int = 2000
     autoscale_down_pause: int = 60_000
+    max_worker_memory: int = 0
+    max_worker_requests: int = 0
     job_queue_size: int = 100
     job_queue_bytes: int = 512 * 1024 * 1024
     split_instances: SplitInstances = "auto"
@@ -228,7 +235,7 @@ class _Resolver:
             "min_workers": (workers[0], workers_source),
             "max_workers": (workers[1], workers_source),
             "autoscale": self.autoscale(warnings),
-            **{name: self.autoscale_time(name) for name in _AUTOSCALE_TIMES},
+            **{name: self.ranked(name) for name in (*_AUTOSCALE_TIMES, *_WORKER_LIMITS)},
             "job_queue_size": _first(
                 (self.config.job_queue_size or None, YAML), last=self.setting("job_queue_size")
             ),
@@ -474,7 +481,7 @@ class _Resolver:
             warnings.append("autoscale has no effect on a model with sequenceBatching")
         return False, DEFAULT
 
-    def autoscale_time(self, name: str) -> _Choice[int]:
+    def ranked(self, name: str) -> _Choice[int]:
         return _first(
             (getattr(self.registration, name), REGISTER),
             (getattr(self.config, name), YAML),
@@ -503,6 +510,7 @@ class _Resolver:
 
 
 _AUTOSCALE_TIMES = ("autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
+_WORKER_LIMITS = ("max_worker_memory", "max_worker_requests")
 _YAML_ONLY = (
     "use_job_ticket",
     "use_venv",
@@ -541,12 +549,12 @@ def _as_split(value: str | bool | None) -> str | None:
     return None if value is None else str(value).lower() or None
 
 
-def _at_least(minimum: int, **parameters: int | None) -> None:
+def _at_least(minimum: int, most: int = LARGEST, /, **parameters: int | None) -> None:
     for name, value in parameters.items():
         if value is not None and value < minimum:
             raise BadRequest(f"{name}={value}: a whole number of at least {minimum} is needed")
-        if value is not None and value > LARGEST:
-            raise BadRequest(f"{name}: a whole number of at most {LARGEST} is needed")
+        if value is not None and value > most:
+            raise BadRequest(f"{name}: a whole number of at most {most} is needed")
 
 
 def _one_of(choices: tuple[str, ...], **parameters: str | bool | None) -> None:

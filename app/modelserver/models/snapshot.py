@@ -2,8 +2,8 @@
 
 The fields are TorchServe's, so that either server reads the other's. Ours beside them keep what TorchServe
 forgets: ``url`` where it is more than the archive's file name, ``handler`` where the registration named one,
-``batchPolicy``, ``splitInstances``, those of ``autoscale``, and ``batcher`` with ``timeout`` for
-registrations in KServe's words.
+``batchPolicy``, ``splitInstances``, those of ``autoscale`` and of workers' limits, and ``batcher`` with
+``timeout`` for registrations in KServe's words.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ AUTOSCALING = {
     "autoscaleUpPause": "autoscale_up_pause",
     "autoscaleDownPause": "autoscale_down_pause",
 }
+RECYCLING = {"maxWorkerMemory": "max_worker_memory", "maxWorkerRequests": "max_worker_requests"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
         document["handler"] = registration.handler
     if options.sources.get("split_instances") in (REGISTER, SNAPSHOT):
         document["splitInstances"] = options.split_instances
-    for field, option in AUTOSCALING.items():
+    for field, option in (*AUTOSCALING.items(), *RECYCLING.items()):
         if options.sources.get(option) in (REGISTER, SNAPSHOT):
             document[field] = getattr(options, option)
     if registration.has_batcher:
@@ -138,6 +139,8 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
             autoscale_target_wait=fields.number("autoscaleTargetWait"),
             autoscale_up_pause=fields.number("autoscaleUpPause"),
             autoscale_down_pause=fields.number("autoscaleDownPause"),
+            max_worker_memory=fields.number("maxWorkerMemory"),
+            max_worker_requests=fields.number("maxWorkerRequests"),
             batch_size=None if batcher else batch_size,
             max_batch_delay=None if batcher else delay,
             max_batch_size=batch_size if batcher else None,

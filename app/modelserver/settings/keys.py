@@ -280,6 +280,23 @@ _BATCHING_KEYS = (
     ),
     Key(
         BATCHING,
+        "max_worker_memory",
+        Kind.INTEGER,
+        "0",
+        "Bytes of memory that a worker may occupy until a fresh one takes its place; 0: without limit.",
+        minimum=0,
+    ),
+    Key(
+        BATCHING,
+        "max_worker_requests",
+        Kind.INTEGER,
+        "0",
+        "Requests that a worker answers until a fresh one takes its place; 0: without limit.",
+        minimum=0,
+        maximum=LARGEST,
+    ),
+    Key(
+        BATCHING,
         "initial_worker_port",
         Kind.INTEGER,
         "9000",
@@ -732,6 +749,14 @@ _PAYLOAD_KEYS = (
         "10",
         "Seconds to wait for the sink.",
         minimum=0.1,
+    ),
+    Key(
+        PAYLOADS,
+        "payload_log_drain_timeout",
+        Kind.NUMBER,
+        "2",
+        "Seconds that the end of the server waits for events that are still to be sent.",
+        minimum=0,
     ),
     Key(
         PAYLOADS,

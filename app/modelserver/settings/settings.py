@@ -62,6 +62,8 @@ class Settings:
     autoscale_target_wait: int = 100
     autoscale_up_pause: int = 2000
     autoscale_down_pause: int = 60_000
+    max_worker_memory: int = 0
+    max_worker_requests: int = 0
     initial_worker_port: int = 9000
     worker_start: Literal["auto", "spawn"] = "auto"
 
@@ -126,6 +128,7 @@ class Settings:
     payload_log_queue_bytes: int = 64 * 1024 * 1024
     payload_log_max_body: int = 6553500
     payload_log_timeout: float = 10.0
+    payload_log_drain_timeout: float = 2.0
     payload_log_connections: int = 5
 
     private_key_file: Path | None = None

@@ -120,6 +120,7 @@ class _Families:
         self.rejected = self._counter("rejected_total", "Requests refused before queueing.", "reason")
         changes = "Changes of the number of workers by autoscaling."
         self.scalings = self._counter("scalings_total", changes, "direction", "reason")
+        self.recycled = self._counter("workers_recycled_total", "Workers recycled, by why.", "reason")
         self.cancelled = self._counter("cancelled_total", "Requests whose client went away.")
         self.expired = self._counter("expired_total", "Requests whose deadline passed.")
         self.split = self._counter("split_requests_total", "Requests spread over several batches.")
@@ -213,6 +214,7 @@ class ModelMetrics:
         self._workers: dict[str, Value] = {}
         self._wished: Value | None = None
         self._scalings: dict[tuple[str, str], Value] = {}
+        self._recycled: dict[str, Value] = {}
         self._torchserve_series()
         self._batch_series()
         self._outcome_series()
@@ -318,6 +320,13 @@ class ModelMetrics:
         series = self._scalings.get((direction, reason))
         if series is None:
             series = self._scalings[direction, reason] = self._own(self._families.scalings, direction, reason)
+        series.add(1.0)
+
+    def recycled(self, reason: str) -> None:
+        """A fresh worker has taken the place of one that had reached a limit: ``memory`` or ``requests``."""
+        series = self._recycled.get(reason)
+        if series is None:
+            series = self._recycled[reason] = self._own(self._families.recycled, reason)
         series.add(1.0)
 
     def wished(self, workers: int | None) -> None:

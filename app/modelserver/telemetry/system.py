@@ -114,10 +114,10 @@ class SystemMonitor:
 
 
 def worker_memory(pid: int) -> int:
-    """Resident bytes of a process, 0 when it is gone or not ours to read."""
+    """Resident bytes of a process, 0 when it is gone, not ours to read, or no descriptor is left for it."""
     try:
         return int(psutil.Process(pid).memory_info().rss) if pid > 0 else 0
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return 0
 
 

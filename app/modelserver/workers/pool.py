@@ -27,6 +27,7 @@ from modelserver.errors import (
     ServiceUnavailable,
 )
 from modelserver.wire.frames import ProtocolError
+from modelserver.workers.recycling import Recycler
 from modelserver.workers.worker import Worker, WorkerState, WorkerTimes
 
 if TYPE_CHECKING:
@@ -76,12 +77,17 @@ class PoolMetrics(Protocol):
     ) -> None: ...
     def worker_gone(self, worker_name: str) -> None: ...
     def scaled(self, direction: str, reason: str) -> None: ...
+    def recycled(self, reason: str) -> None: ...
     def wished(self, workers: int | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How a pool batches and bounds; times in seconds. ``tickets``: only an idle worker takes requests."""
+    """How a pool batches and bounds; times in seconds. ``tickets``: only an idle worker takes requests.
+
+    A worker is recycled when it occupies more than ``max_worker_memory`` bytes or has answered
+    ``max_worker_requests``; 0 is without limit.
+    """
 
     batch_size: int
     policy: str
@@ -89,6 +95,8 @@ class PoolLimits:
     max_requests: int
     max_bytes: int
     tickets: bool = False
+    max_worker_memory: int = 0
+    max_worker_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,8 @@ class Pool:
         # Devices of workers that left: those that come next get them, so that devices stay evenly taken.
         self._vacated: list[int | None] = []
         self.autoscaling: PoolScaling | None = None
+        self._recycler = Recycler(self)
+        self._recycler.follow()
         # The pool that has taken this one's place, and what it got from here.
         self._successor: Pool | None = None
         self._passed_on: set[Request] = set()
@@ -182,9 +192,10 @@ class Pool:
             frame_limit=frame_limit,
         )
         self._times = times
-        for worker in (*self.workers, *self._leaving):
+        for worker in self._all_workers():
             worker.reconfigure(self._spec, times)
         self.limits = limits
+        self._recycler.follow()
         self.queue.reconfigure(limits.batch_size, self._policy_for(limits))
         self.pump()
 
@@ -329,6 +340,7 @@ class Pool:
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
         self._metrics.worker_loaded(worker.label, seconds)
+        self._recycler.loaded(worker)
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
@@ -360,6 +372,9 @@ class Pool:
         if result.metrics:
             for m in result.metrics:
                 self._metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
+        most = self.limits.max_worker_requests
+        if most and worker.served >= most:
+            self._recycler.served(worker)
         if self._quiet is not None:
             self._check_quiet()
 
@@ -496,13 +511,17 @@ class Pool:
         self.workers = [worker for worker in self.workers if worker.state is not WorkerState.FAILED]
 
     def _start(self) -> Worker:
+        worker = self.make_worker(self._vacated.pop() if self._vacated else self._devices.assign())
+        self.workers.append(worker)
+        return worker
+
+    def make_worker(self, device: int | None) -> Worker:
+        """Starts a worker that has no place yet."""
         worker_id = self._next_id()
-        device = self._vacated.pop() if self._vacated else self._devices.assign()
         load = msgspec.structs.replace(self._spec.load, gpu_id=device)
         threads = max(1, self._spec.threads // max(1, self._sharers))
         spec = replace(self._spec, load=load, threads=threads)
         worker = Worker(worker_id, f"W-{worker_id}-{self._label}", spec, self._times, self)
-        self.workers.append(worker)
         worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
         return worker
 
@@ -515,8 +534,18 @@ class Pool:
         """The workers that the cores are shared out to: all that there may be, where they come and go."""
         return self.min_workers if self.autoscaling is None else self.max_workers
 
+    def exchange(self, worker: Worker, fresh: Worker) -> None:
+        """``fresh``, which is on the same device, takes the worker's place, and the worker leaves."""
+        self.workers[self.workers.index(worker)] = fresh
+        self.end_worker(worker)
+        self.pump()
+
     def _retire(self, worker: Worker) -> None:
         self._vacated.append(worker.gpu_id)
+        self.end_worker(worker)
+
+    def end_worker(self, worker: Worker) -> None:
+        """Ends one that has no place any more, when it has finished what it has."""
         task = self._loop.create_task(self._leave(worker))
         self._leaving[worker] = task
         task.add_done_callback(lambda _: self._gone(worker))
@@ -560,7 +589,7 @@ class Pool:
         except BaseException:
             await self.close(0.0)
             raise
-        workers = [*self.workers, *self._leaving]
+        workers = self._all_workers()
         await self.close(self._times.response)
         for worker in workers:
             self._metrics.worker_gone(worker.label)
@@ -568,12 +597,18 @@ class Pool:
     async def close(self, grace: float) -> None:
         """Refuses what still waits, lets what runs finish within ``grace`` seconds, ends all workers."""
         self._closing = True
+        self._recycler.close()
         self._clear_queue()
-        workers, self.workers = [*self.workers, *self._leaving], []
+        workers, self.workers = self._all_workers(), []
         await asyncio.gather(*(worker.stop(grace) for worker in workers))
         for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()
+
+    def _all_workers(self) -> list[Worker]:
+        """Those that serve, those on their way out, and one that is to take another's place."""
+        coming = self._recycler.coming
+        return [*self.workers, *self._leaving, *([] if coming is None else [coming])]
 
     def _is_quiet(self) -> bool:
         return not self.queue.requests and not any(

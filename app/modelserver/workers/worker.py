@@ -132,6 +132,11 @@ class Worker:
         self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
 
     @property
+    def pids(self) -> list[int]:
+        """Its processes; none between the end of one and the start of the next."""
+        return [] if self._process is None else self._process.pids
+
+    @property
     def idle(self) -> bool:
         """Whether a batch sent now would run at once."""
         return self.state is WorkerState.READY and not self.in_flight
