@@ -46,6 +46,7 @@ from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.telemetry.text import shortened
 from modelserver.tls.certificate import load_certificate, uses_tls
 from modelserver.tls.renewal import Renewal
+from modelserver.wire.marks import end_orphans
 from modelserver.workers.devices import DeviceRing
 from modelserver.workers.spawner import Spawner, can_fork
 
@@ -133,6 +134,8 @@ class Server:
             # After the addresses are had: another server's file of tokens must not be replaced.
             tokens = stack.enter_context(kept_tokens(settings, os.environ, Path.cwd()))
             workdir = stack.enter_context(work_directory())
+            if ended := await asyncio.to_thread(end_orphans):
+                _log.warning("%d processes of workers whose server is gone were ended", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
             await self._serve(sockets, workdir, tokens, certificate, held)

@@ -9,7 +9,7 @@ from torchvision import transforms
 
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.handler_options import probability
-from modelserver_handlers.vision import VisionHandler
+from modelserver_handlers.vision import VisionHandler, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,10 +39,14 @@ class ObjectDetector(VisionHandler):
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """The network's detections for a list of pictures, one mapping each."""
-        with torch.inference_mode():
+        with self._ms_blaming_tensors(data), torch.inference_mode():
             found = self.model([picture.to(self.device) for picture in data], *args, **kwargs)
         # Networks of torchvision as TorchScript answer (losses, detections).
         return found[1] if isinstance(found, tuple) else found
+
+    def _ms_why_unfit(self, data: Any) -> str:
+        reasons = (unfit(picture.shape, picture.dtype, (3, -1, -1)) for picture in data)
+        return next(filter(None, reasons), "")
 
     def postprocess(self, data: Any) -> list[Any]:
         """Detections of each picture to a list of labelled boxes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
@@ -26,7 +27,7 @@ from modelserver_handlers.transfer import CopyStream, DeviceLanding, HostLanding
 from modelserver_handlers.vision_options import NVJPEG, VisionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,26 @@ class VisionHandler(BaseHandler):
         """As BaseHandler; replayed where a CUDA graph fits."""
         if self._ms_graphs is not None and not args and not kwargs and self._ms_graphs.fits(data):
             return self._ms_graphs(data)
-        return super().inference(data, *args, **kwargs)
+        with self._ms_blaming_tensors(data):
+            return super().inference(data, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _ms_blaming_tensors(self, data: Any) -> Iterator[None]:
+        """A network's refusal of tensors, which clients sent instead of pictures, counts as theirs (400)."""
+        try:
+            yield
+        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
+            reason = self._ms_why_unfit(data)
+            if not reason or isinstance(error, torch.OutOfMemoryError) or "CUDA" in str(error):
+                raise
+            raise PredictionException(reason, 400) from error
+
+    def _ms_why_unfit(self, data: Any) -> str:
+        """What is odd about the tensors that the network got, or nothing: pictures come in one shape."""
+        expected = self._ms_input_shape()
+        if expected is None or not isinstance(data, torch.Tensor):
+            return ""
+        return unfit(data.shape[1:], data.dtype, expected)
 
     def _ms_use_gpu(self, batch_size: int) -> None:
         self._ms_copies = CopyStream(self.device)
@@ -214,6 +234,20 @@ class VisionHandler(BaseHandler):
             if "image_processing" in vars(owner):
                 return None
         return None
+
+
+def unfit(shape: Sequence[int], dtype: torch.dtype, expected: tuple[int, ...]) -> str:
+    """How a tensor differs from those of pictures, in words for the client, or nothing; -1 is any size."""
+    fits = len(shape) == len(expected) and all(
+        size > 0 if wanted < 0 else size == wanted for size, wanted in zip(shape, expected, strict=True)
+    )
+    if fits and dtype.is_floating_point:
+        return ""
+    kind = str(dtype).removeprefix("torch.")
+    return (
+        f"the model takes no tensor of shape {list(shape)} and type {kind}: "
+        f"those of pictures have {list(expected)} and float32"
+    )
 
 
 def _is_eager(model: Any) -> bool:

@@ -315,7 +315,11 @@ def test_message_too_large(services):
 def test_end(tmp_path, model_store):
     """What waits for the sink when the server is told to end is sent before it does."""
     with sink_server() as sink:
-        settings = {"payload_log_url": sink.url, "payload_log_connections": 1, "drain_timeout": 10}
+        settings = {
+            "payload_log_url": sink.url,
+            "payload_log_connections": 1,
+            "payload_log_drain_timeout": 10,
+        }
         with serving(Server(Home(tmp_path), model_store, (), settings)) as server:
             server.registered("echo.mar")
             sink.gate.clear()
@@ -328,3 +332,18 @@ def test_end(tmp_path, model_store):
 
         assert len(sink.events) == 20
         assert "are lost" not in server.home.log("ts_log.log")
+
+
+def test_end_with_a_hanging_sink(tmp_path, model_store):
+    """Where nothing but the payload log has something to do, its own limit ends the wait."""
+    with sink_server() as sink:
+        settings = {"payload_log_url": sink.url, "payload_log_drain_timeout": 0.5, "drain_timeout": 30}
+        with serving(Server(Home(tmp_path), model_store, (), settings)) as server:
+            server.registered("echo.mar")
+            sink.gate.clear()
+            assert server.predict("echo", b"x").status_code == 200
+            server.terminate()
+            assert server.process.wait(15) == 0
+            sink.gate.set()
+
+        assert "were left when the server ended" in server.home.log("ts_log.log")

@@ -76,6 +76,60 @@ def test_idle_worker_that_is_killed(obey):
     assert obey.predict("obey", {}).status_code == 200
 
 
+def test_request_for_a_worker_that_was_just_killed(obey):
+    """What was sent to a worker that was killed a moment before, and was never begun, is served (F39)."""
+    for _ in range(10):
+        obey.wait_ready("obey")
+        os.kill(obey.describe("obey")["workers"][0]["pid"], signal.SIGKILL)
+        assert obey.predict("obey", {}).status_code == 200
+
+
+def test_descriptions_without_descriptors(start_server):
+    """A server that can open nothing more tells what it knows of its models (F38)."""
+    server = start_server().registered("obey.mar")
+    whole = server.describe("obey")
+    process = psutil.Process(server.pid)
+    limits = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), limits[1]))
+    # The connection is there from before.
+    described = server.describe("obey")
+    process.rlimit(psutil.RLIMIT_NOFILE, limits)
+
+    assert whole["workers"][0]["memoryUsage"] > 0
+    assert described["workers"][0] == {**whole["workers"][0], "memoryUsage": 0}
+    assert "Traceback" not in server.home.log()
+
+
+@pytest.mark.parametrize("end", ["unregister", "exit", "stop"])
+def test_children_end_with_their_worker(start_server, end):
+    """What a handler started in sessions of its own is gone when its worker is, however that ended (F45)."""
+    server = start_server().registered("obey.mar")
+    children = [server.predict("obey", {"do": "daemon"}).json()["pid"] for _ in range(5)]
+    alive = [psutil.Process(pid) for pid in children]
+    assert all(child.is_running() for child in alive)
+    if end == "unregister":
+        server.unregister("obey")
+    elif end == "exit":
+        server.predict("obey", {"do": "exit"})
+    else:
+        server.stop()
+
+    assert psutil.wait_procs(alive, timeout=5)[1] == []
+
+
+def test_children_of_a_killed_server(tmp_path, model_store):
+    """What handlers of a killed server left is ended by the next one that starts (F48)."""
+    server = Server(Home(tmp_path), model_store).start()
+    try:
+        server.registered("obey.mar")
+        child = psutil.Process(server.predict("obey", {"do": "daemon"}).json()["pid"])
+    finally:
+        server.process.kill()
+        server.kill()
+    with serving(Server(Home(tmp_path), model_store)):
+        assert psutil.wait_procs([child], timeout=1)[1] == []
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_killed_under_load(shared_server, pool, name):
     """Under load a killed worker costs only what it was computing; all else is answered, each once (F39)."""

@@ -471,6 +471,8 @@ _ALL: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any], dict[
             ("autoscale_target_wait", "autoscaleTargetWait", 100),
             ("autoscale_up_pause", "autoscaleUpPause", 2000),
             ("autoscale_down_pause", "autoscaleDownPause", 60_000),
+            ("max_worker_memory", "maxWorkerMemory", 0),
+            ("max_worker_requests", "maxWorkerRequests", 0),
         )
     ),
     *(

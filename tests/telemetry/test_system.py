@@ -89,6 +89,16 @@ def test_worker_memory():
     assert system.worker_memory(2**22 + 12345) == 0
 
 
+def test_worker_memory_without_descriptors(monkeypatch):
+    """Where nothing can be opened any more it is 0."""
+
+    def process(pid):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(system.psutil, "Process", process)
+    assert system.worker_memory(os.getpid()) == 0
+
+
 @pytest.mark.usefixtures("no_nvml")
 def test_without_a_driver_there_are_no_gpus():
     """Where NVML is absent there are no GPUs, and a GPU worker's use cannot be read."""

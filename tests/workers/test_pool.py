@@ -210,6 +210,25 @@ async def test_hopeless(make: Any, stage: Any) -> None:
         made.submit(request(b"b"))
 
 
+async def test_what_was_never_begun_is_put_back_once(pool: Pool, stage: Any) -> None:
+    """A request for a worker that was killed a moment before goes to the next one, and to no third (F39)."""
+    first, second = request(b"a"), request(b"b")
+    submit(pool, first)
+    stage.processes[0].begun = 0
+    stage.processes[0].exit("was killed by SIGKILL")
+    (await stage.enter(2)).load()
+    stage.processes[1].answer()
+    assert (contents(first), first.error) == ([b"a"], None)
+
+    submit(pool, second)
+    for number in (1, 2):
+        stage.processes[number].begun = 0
+        stage.processes[number].exit("was killed by SIGKILL")
+        (await stage.enter(number + 2)).load()
+        await stage.settle()
+    assert isinstance(second.error, WorkerDied)
+
+
 async def test_hopeless_after_serving(pool: Pool, stage: Any) -> None:
     """A worker that served, died and cannot be loaded again leaves nobody waiting for it."""
     first = await stage.enter()

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -129,6 +130,40 @@ async def test_kill(tmp_path: Path) -> None:
 
     assert how.startswith("was killed by SIGKILL")
     assert not psutil.pid_exists(talk.process.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no memory that both sides share")
+async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
+    """A killed process tells how many batches it had begun: not those that it had not read yet (F39)."""
+    (tmp_path / "h.py").write_text(
+        "import time\ndef handle(data, context):\n    if data and bytes(data[0]['body']) == b's':\n"
+        "        print('begun', flush=True)\n        time.sleep(60)\n    return [b''] * len(data or [])\n"
+    )
+    talk = await Conversation().start(tmp_path, "h.py")
+    await talk.next()
+    talk.process.send(Predict(7, [Row("a", 1)]), [b"x"])
+    await talk.next()
+    for sequence in (8, 9):
+        talk.process.send(Predict(sequence, [Row("a", 1)]), [b"s"])
+    while "begun" not in talk.process.last_output():
+        await asyncio.sleep(0.01)
+    before = talk.process.begun
+    talk.process.kill()
+    await talk.process.wait()
+
+    assert (before, talk.process.begun) == (None, 9)
+
+
+async def test_a_dead_process_has_begun_nothing_that_comes_later(tmp_path: Path) -> None:
+    """What is written to a process that was killed a moment before was never begun (F39)."""
+    (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
+    talk = await Conversation().start(tmp_path, "h.py")
+    await talk.next()
+    os.kill(talk.process.pid, signal.SIGKILL)
+    talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+    await talk.process.wait()
+
+    assert talk.process.begun == (0 if sys.platform == "linux" else None)
 
 
 # What a handler may leave behind, in ways that lead further and further away from it.

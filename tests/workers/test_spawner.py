@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -246,6 +247,86 @@ async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch
     assert (await second.process.wait()).startswith("was killed by SIGKILL")
 
 
+async def test_a_stopped_spawner_is_noticed(
+    spawner: Spawner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds up neither the end of a worker nor the start of the next; another takes its place (F39)."""
+    (tmp_path / "h.py").write_text(TELL)
+    first, second = Conversation(spawner), Conversation(spawner)
+    await first.start(tmp_path)
+    await first.next()
+    old = psutil.Process(first.parent())
+    old.suspend()
+    started = time.monotonic()
+    first.process.kill()
+    await first.process.wait()
+    await second.start(tmp_path)
+    passed = time.monotonic() - started
+    await second.next()
+    await until(lambda: spawner._replacing is not None and spawner._replacing.done())
+    third = await Conversation(spawner).start(tmp_path)
+    await third.next()
+
+    # A second for the report that does not come, a second and a bit for the state that does not change.
+    assert passed < 8
+    assert second.parent() == os.getpid()
+    assert third.parent() not in {old.pid, os.getpid()}
+    assert "The spawner was stopped by a signal" in caplog.text
+    assert not old.is_running()
+    for talk in (second, third):
+        talk.process.kill()
+        await talk.process.wait()
+
+
+async def test_a_busy_spawner_is_waited_for(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that imports for longer than a stopped one would be given is left to it."""
+    packages, model = tmp_path / "packages", tmp_path / "model"
+    packages.mkdir()
+    model.mkdir()
+    (packages / "lengthy.py").write_text("import time\ntime.sleep(0.5)\n")
+    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
+    monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
+    preloaded(monkeypatch, "lengthy")
+    talk = await Conversation(spawner).start(model)
+    await talk.next()
+
+    assert talk.parent() != os.getpid()
+    talk.process.kill()
+    await talk.process.wait()
+
+
+async def test_workers_do_not_wait_for_a_replacement(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the one that takes the place of a lost spawner imports, workers are new Pythons; then forks."""
+    packages, model = tmp_path / "packages", tmp_path / "model"
+    packages.mkdir()
+    model.mkdir()
+    (packages / "gradual.py").write_text("import time\ntime.sleep(0.4)\n")
+    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 0.1)
+    preloaded(monkeypatch, "gradual")
+    talks = [await Conversation(spawner).start(model)]
+    lost = talks[0].parent()
+    os.kill(lost, signal.SIGKILL)
+    await until(lambda: spawner._process and spawner._process.lost)
+    talks.append(await Conversation(spawner).start(model))
+    await until(lambda: spawner._process and not spawner._process._pending)
+    talks.append(await Conversation(spawner).start(model))
+    parents = [psutil.Process(talk.process.pid).ppid() for talk in talks[1:]]
+    for talk in talks:
+        talk.process.kill()
+        await talk.process.wait()
+
+    assert parents[0] == os.getpid()
+    assert parents[1] not in {lost, os.getpid()}
+
+
 async def test_a_spawner_that_keeps_dying_is_given_up(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,10 +478,14 @@ asyncio.run(main())
 
 
 def test_workers_and_spawner_die_with_the_server(tmp_path: Path) -> None:
-    """Also when the server is killed while a forked worker computes without ever looking up (F48)."""
+    """Also when the server is killed while a forked worker computes without ever looking up; what a handler
+    left in a session of its own goes with them (F48).
+    """
     # The interpreter lock is held for all that time.
     (tmp_path / "h.py").write_text(
-        f"import {_HEAVY}, re, threading\n"
+        f"import {_HEAVY}, re, subprocess, sys, threading\n"
+        "program = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "subprocess.Popen(program, start_new_session=True)\n"
         "def handle(data, context):\n    return data\n"
         "threading.Timer(0.05, lambda: re.match('(a*)*b', 'a' * 40)).start()\n"
     )
@@ -411,7 +496,8 @@ def test_workers_and_spawner_die_with_the_server(tmp_path: Path) -> None:
         worker = psutil.Process(int(server.stdout.readline()))
         spawner = psutil.Process(worker.ppid())
         assert spawner.ppid() == server.pid
+        (left,) = worker.children()
         server.kill()
-    _, alive = psutil.wait_procs([worker, spawner], timeout=5)
+    _, alive = psutil.wait_procs([worker, spawner, left], timeout=5)
 
     assert alive == []

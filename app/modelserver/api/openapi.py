@@ -531,9 +531,7 @@ def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) 
         _query("autoscale_target_wait", "integer", "Milliseconds that requests may wait for a worker."),
         _query("autoscale_up_pause", "integer", "Milliseconds of longer waits until there are more workers."),
         _query("autoscale_down_pause", "integer", "Milliseconds of spare workers until there are fewer."),
-        _query(
-            "max_worker_memory", "integer", "Bytes a worker may occupy until it is replaced."
-        ),
+        _query("max_worker_memory", "integer", "Bytes a worker may occupy until it is replaced."),
         _query("max_worker_requests", "integer", "Requests a worker answers until it is replaced."),
         _query(
             "url",

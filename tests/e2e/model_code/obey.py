@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -51,6 +52,10 @@ class Obey:
 
     def do_cuda(self, order, index):
         raise RuntimeError("CUDA error: out of memory")
+
+    def do_daemon(self, order, index):
+        program = [sys.executable, "-c", "import time; time.sleep(60)"]
+        return {"pid": subprocess.Popen(program, start_new_session=True).pid}
 
     def do_exit(self, order, index):
         os._exit(order.get("code", 3))
