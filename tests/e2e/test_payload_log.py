@@ -334,6 +334,7 @@ def test_end(tmp_path, model_store):
         assert "are lost" not in server.home.log("ts_log.log")
 
 
+@pytest.mark.slow
 def test_end_with_a_hanging_sink(tmp_path, model_store):
     """Where nothing but the payload log has something to do, its own limit ends the wait."""
     with sink_server() as sink:

@@ -31,16 +31,19 @@ def under_load(server, enough):
 
 @pytest.mark.parametrize(
     ("reason", "limit"),
-    [("requests", {"max_worker_requests": 20}), ("memory", {"max_worker_memory": 120 << 20})],
+    [
+        ("requests", {"max_worker_requests": 20}),
+        pytest.param("memory", {"max_worker_memory": 120 << 20}, marks=pytest.mark.slow),
+    ],
 )
-def test_recycled_under_load(start_server, reason, limit):
+def test_recycled_under_load(shared_server, reason, limit):
     """No request fails; the log and a metric tell of it."""
-    server = start_server().registered("leaks.mar", initial_workers=2, **limit)
+    server = shared_server.registered("leaks.mar", initial_workers=2, **limit)
     before = {worker.pid for worker in server.workers()}
 
     def recycled():
         count = server.metric("modelserver_workers_recycled_total", model_name="leaks", reason=reason)
-        return count >= 3 and not before & {worker.pid for worker in server.workers()}
+        return count >= 2 and not before & {worker.pid for worker in server.workers()}
 
     statuses = under_load(server, recycled)
     assert set(statuses) == {200}
@@ -48,6 +51,7 @@ def test_recycled_under_load(start_server, reason, limit):
     assert len(server.describe("leaks")["workers"]) == 2
     assert "is recycled: it has " in server.home.log()
     wait_until(lambda: len(server.workers()) <= 3, "the old ones leave")
+    server.unregister("leaks")
 
 
 def test_limits_change_while_it_runs(shared_server):

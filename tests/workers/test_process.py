@@ -145,8 +145,10 @@ async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
     await talk.next()
     for sequence in (8, 9):
         talk.process.send(Predict(sequence, [Row("a", 1)]), [b"s"])
-    while "begun" not in talk.process.last_output():
+    for _ in range(1000):
         await asyncio.sleep(0.01)
+        if "begun" in talk.process.last_output():
+            break
     before = talk.process.begun
     talk.process.kill()
     await talk.process.wait()
