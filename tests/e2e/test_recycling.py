@@ -59,6 +59,7 @@ def test_limits_change_while_it_runs(shared_server):
     shared_server.registered("leaks.mar")
     answer = shared_server.management.put("/models/leaks?max_worker_requests=1")
     assert answer.json() == {"status": 'Model "leaks" changed: max_worker_requests=1'}
+    assert shared_server.describe("leaks")["maxWorkerRequests"] == 1
     first = shared_server.predict("leaks", b"x").text
     wait_until(lambda: shared_server.predict("leaks", b"x").text != first, "it is recycled")
     answer = shared_server.management.put("/models/leaks?max_worker_requests=0&max_worker_memory=-1")

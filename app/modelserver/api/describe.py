@@ -53,6 +53,8 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "useJobTicket": options.use_job_ticket,
         "useVenv": options.use_venv,
         **describe_sequences(options),
+        "maxWorkerMemory": options.max_worker_memory or None,
+        "maxWorkerRequests": options.max_worker_requests or None,
         "loadedAtStartup": model.loaded_at_startup,
         **describe_failure(model),
         "autoscaling": describe_autoscaling(model),

@@ -690,6 +690,7 @@ def _model_description() -> Document:
         *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"),
         *("maxRetryTimeoutInSec", "clientTimeoutInMills", "parallelLevel", "sequenceMaxIdleMSec"),
         *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
+        *("maxWorkerMemory", "maxWorkerRequests"),
     )
     flags = ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup")
     queue = _object({"remainingCapacity": {"type": "integer"}, "pendingRequests": {"type": "integer"}})

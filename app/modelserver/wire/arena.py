@@ -30,7 +30,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 # Bytes that rows together must have to travel here; measured by benchmarks.large_bodies.
 LARGE = 1 << 17
@@ -41,7 +41,7 @@ _PAGE = 4096
 _BEGUN = 2 * HALF
 # Bytes of the file.
 SIZE = _BEGUN + _PAGE
-_NUMBER = struct.Struct("<Q")
+_NUMBER = struct.Struct("=Q")
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
 _MAX_PIECES = 512
@@ -213,14 +213,10 @@ class Arena:
         self.outgoing = outgoing
         self.incoming = incoming
 
-    def begun(self) -> Callable[[int], None]:
-        """What a worker sets the number of begun batches by."""
+    def begun(self) -> memoryview:
+        """What a worker writes the number of begun batches to: its only element."""
         page = mmap.mmap(self.descriptor, _PAGE, offset=_BEGUN)
-
-        def set_begun(count: int) -> None:
-            _NUMBER.pack_into(page, 0, count)
-
-        return set_begun
+        return memoryview(page)[: _NUMBER.size].cast("Q")
 
     def trim(self) -> None:
         """Gives back what is not in use; for moments of rest."""

@@ -14,7 +14,7 @@ from modelserver.wire.frames import FrameReader, encode, to_worker_decoder
 from modelserver.wire.messages import Pong, Proceed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from modelserver.wire.arena import Arena
     from modelserver.wire.messages import ToServer, ToWorker
@@ -34,7 +34,7 @@ class ServerChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._arena: Arena | None = None
-        self._set_begun: Callable[[int], None] | None = None
+        self._begun: memoryview | None = None
         self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
         self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
         self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
@@ -50,7 +50,7 @@ class ServerChannel:
         data, self._arena = receive_with(self._connection, _CHUNK)
         if self._arena is not None:
             self._reader.arena = self._arena.incoming
-            self._set_begun = self._arena.begun()
+            self._begun = self._arena.begun()
         self._fed(data)
         while self.is_open:
             for item in self._feeding:
@@ -61,8 +61,8 @@ class ServerChannel:
 
     def begin(self, sequence: int) -> None:
         """From now on this batch counts as begun: should the process end, it is not run again elsewhere."""
-        if self._set_begun is not None:
-            self._set_begun(sequence + 1)
+        if self._begun is not None:
+            self._begun[0] = sequence + 1
 
     def take(self, *, wait: bool) -> Iterator[tuple[ToWorker, memoryview]]:
         """Those that have come by now; with ``wait`` one read more is made if there are none.
