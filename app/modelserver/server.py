@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
 from modelserver.api.app import Role, Services
+from modelserver.api.aside import Aside
 from modelserver.api.inference import InferenceApi
 from modelserver.api.payloads import LoggedRoutes
 from modelserver.auth.policy import WARNING, notice
@@ -42,6 +43,7 @@ from modelserver.telemetry.collector import Collector
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.registry import Counter, Gauge
+from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.telemetry.text import shortened
 from modelserver.tls.certificate import load_certificate, uses_tls
@@ -110,6 +112,7 @@ class Server:
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
         self._payloads = None if loaded.settings.payload_log_url is None else payload_log(loaded.settings)
+        self._aside = Aside(loaded.settings.max_request_size)
         self._rpc: GrpcServers | None = None
         self._stop = asyncio.Event()
         self._signals = 0
@@ -148,8 +151,7 @@ class Server:
         certificate: Certificate | None,
         held: list[socket.socket],
     ) -> None:
-        settings = self._settings
-        loop = asyncio.get_running_loop()
+        settings, loop = self._settings, asyncio.get_running_loop()
         metrics = ServerMetrics(
             mode=settings.metrics_mode,
             config=self._metrics_config,
@@ -162,7 +164,7 @@ class Server:
         registry = Registry(
             Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
         )
-        access = AccessLog(stamped=self._stamped_log)
+        access, watch = AccessLog(stamped=self._stamped_log), LoopWatch(metrics)
         access.start(loop)
 
         def on_response(  # noqa: PLR0917 - called for each answer
@@ -172,15 +174,13 @@ class Server:
             access.log(client, method, target, version, status, seconds)
 
         keeper_of_tokens = None if tokens is None else tokens.keeper
-        services = Services(registry, metrics, settings, keeper_of_tokens, self._payloads)
+        services = Services(registry, metrics, settings, keeper_of_tokens, self._payloads, self._aside)
         hot = self._hot_routes(registry, metrics)
         fleet = None
         if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
-            bound = sockets[settings.inference_address]
-            stamped = self._stamped_log
             fleet = make_fleet(
-                *(count, bound, settings, services, hot, on_response),
-                stamped_log=stamped,
+                *(count, sockets[settings.inference_address], settings, services, hot, on_response),
+                stamped_log=self._stamped_log,
                 certificate=certificate,
             )
             fleet.start()
@@ -215,11 +215,13 @@ class Server:
                     task.cancel()
             await self._shut_down(listeners, registry, spawner, keeper, rpc)
         finally:
+            watch.close()
             access.close()
+            self._aside.close()
 
     def _hot_routes(self, registry: Registry, metrics: ServerMetrics) -> HotRoutes:
         """Inference; where there is a payload log, it sees what comes and goes."""
-        hot = InferenceApi(registry, self._settings.max_request_size)
+        hot = InferenceApi(registry, self._settings.max_request_size, self._aside)
         payloads = self._payloads
         if payloads is None:
             return hot
@@ -312,6 +314,7 @@ class Server:
         await listeners.refuse()
         if rpc is not None:
             rpc.refuse()
+        await self._aside.settle(grace)
         await registry.drain(grace)
         if keeper is not None and registry.on_change is not None:
             # Of a start that was broken off nothing is kept: it had not loaded all. What goes from here on

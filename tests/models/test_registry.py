@@ -89,6 +89,9 @@ class Preparation:
         self.no_room = False
         self.forgotten: list[str] = []
 
+    def close(self) -> None:
+        pass
+
     async def open(self, url: str, on_progress: Any = None, *, beside: Any = None) -> Archive:
         if url == "absent":
             raise ModelNotFound("Model not found at: absent")

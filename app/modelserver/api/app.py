@@ -30,6 +30,7 @@ from modelserver.errors import (
 )
 
 if TYPE_CHECKING:
+    from modelserver.api.aside import Aside
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
@@ -50,6 +51,7 @@ class Services:
     settings: Settings
     tokens: TokenKeeper | None = None
     payloads: PayloadLog | None = None
+    aside: Aside | None = None
 
 
 def build_app(roles: set[Role], services: Services) -> FastAPI:

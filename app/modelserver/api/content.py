@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import re
 import zlib
-from urllib.parse import unquote_to_bytes
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from python_multipart.multipart import parse_options_header
 
 from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
 # Of a form: its parts, the bytes of one part's headers, the options in one header.
 _MAX_PARTS = 1000
 _MAX_PART_HEAD = 8192
 _MAX_OPTIONS = 16
+# Bytes of a content type that may name a form, and of a field's value that are looked at.
+_MAX_TYPE = 1024
+_MAX_VALUE = 4096
+# Of a query: more have no use, and take long.
+MAX_PARAMETERS = 1024
+# Bytes of a body that only names parameters.
+MAX_PARAMETERS_BODY = 1 << 16
 _DISPOSITION = re.compile(rb"^content-disposition:(.*)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -57,20 +68,54 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
     return content
 
 
+def read_query(query: bytes) -> list[tuple[str, str]]:
+    """Names and values of a URL's query, empty ones too. Raises BadRequest for more than there may be."""
+    check_query(query)
+    return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+
+
+def check_query(query: bytes) -> None:
+    """Raises BadRequest for more parameters than there may be."""
+    count = query.count(b"&")
+    if count >= MAX_PARAMETERS:
+        raise BadRequest(f"The query has {count + 1} parameters, {MAX_PARAMETERS} are allowed.")
+
+
+async def read_parameters_body(request: Request) -> bytes:
+    """The body of a request whose body only names parameters. Raises PayloadTooLarge."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_PARAMETERS_BODY:
+            raise PayloadTooLarge(f"The body of parameters is larger than {MAX_PARAMETERS_BODY} bytes.")
+    return bytes(body)
+
+
 def form_field(body: bytes, content_type: str, name: str) -> str | None:
     """A field's value in a form, the last one of several; None without one, or if the body is no form.
 
     A damaged form is no error here: the worker that decodes the body says what is wrong with it. What it
     would refuse for its size is not searched to the end.
     """
+    if len(content_type) > _MAX_TYPE:
+        return None
     kind, options = parse_options_header(content_type)
     value = None
     if kind == b"application/x-www-form-urlencoded":
-        given = re.findall(rb"(?:^|&)" + re.escape(name.encode()) + rb"=([^&]*)", body)
-        value = unquote_to_bytes(given[-1].replace(b"+", b" ")) if given else None
+        value = _urlencoded(body, name.encode())
     elif kind == b"multipart/form-data" and (boundary := options.get(b"boundary")):
         value = _part(body, b"\r\n--" + boundary, name.encode())
     return None if value is None else value.decode("utf-8", "replace")
+
+
+def _urlencoded(body: bytes, name: bytes) -> bytes | None:
+    mark = name + b"="
+    begin = body.rfind(b"&" + mark) + 1
+    if not begin and not body.startswith(mark):
+        return None
+    begin += len(mark)
+    value = body[begin : begin + _MAX_VALUE].partition(b"&")[0]
+    return unquote_to_bytes(value.replace(b"+", b" "))
 
 
 def _part(body: bytes, delimiter: bytes, name: bytes) -> bytes | None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect
 
 from modelserver.api.answers import JSON, NO_CACHE, error_body, is_kserve
+from modelserver.api.content import check_query
 from modelserver.api.cors import is_preflight
 from modelserver.api.head import announced_length
 from modelserver.api.http_protocol import too_large
 from modelserver.api.ids import accept_request_id, make_request_id
 from modelserver.errors import InternalError, ModelServerError
+from modelserver.telemetry.stalls import served
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -56,7 +58,7 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        call = _Call(scope, receive, send, self._max_body, self._cors)
+        call = served.request = _Call(scope, receive, send, self._max_body, self._cors)
         started = time.perf_counter()
         is_told = True
         if len(scope["path"]) > 1:
@@ -67,6 +69,7 @@ class Edge:
             else:
                 if self._check is not None:
                     self._check(scope["method"], scope["headers"])
+                check_query(scope["query_string"])
                 await self._app(scope, call.receive, call.send)
         except ClientDisconnect:
             # It left before its request was whole: there is nothing to answer, log or count.
@@ -102,6 +105,7 @@ class _Call:
         self._request_id = accept_request_id(given) if given else make_request_id()
         self._kserve = is_kserve(scope["path"])
         self._last = scope["http_version"] == "1.0" or (b"connection", b"close") in scope["headers"]
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._max_body = max_body
@@ -110,6 +114,11 @@ class _Call:
         self._announced = announced_length(scope["headers"])
         self.status = 500
         self._begun = False
+
+    def __str__(self) -> str:
+        """Method and route, without the names in it."""
+        route = getattr(self._scope.get("route"), "path", "of no route")
+        return f"{self._scope['method']} {route}"
 
     async def receive(self) -> Message:
         message = await self._receive()

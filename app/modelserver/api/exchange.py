@@ -157,6 +157,10 @@ class Exchange:
             self.request_id = make_request_id()
         self.started = time.monotonic()
 
+    def __str__(self) -> str:
+        """Method and route, without the names in it."""
+        return f"{self.method.decode()} {self.target.route.template}"
+
     def receive(self, piece: bytes) -> int:
         """Takes in a piece of the body; returns the bytes received so far."""
         pieces, size = self.pieces, len(piece)

@@ -6,26 +6,35 @@ Bodies are passed on as bytes; the worker decodes them and encodes the answers.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 import msgspec
 
 from modelserver.api import v1
 from modelserver.api.answers import JSON, header_block
-from modelserver.api.content import form_field, inflate
+from modelserver.api.aside import Aside
+from modelserver.api.content import form_field, inflate, read_query
 from modelserver.api.exchange import Target, read_target
 from modelserver.api.limits import check_size
-from modelserver.api.open_inference import read_inference, said_beside
+from modelserver.api.open_inference import (
+    SECONDS,
+    encode_answer,
+    read_inference,
+    read_inference_aside,
+    said_beside,
+)
 from modelserver.api.sequences import read_sequence, sequence_headers
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, HandlerError, MethodNotAllowed, ModelServerError
+from modelserver.telemetry.stalls import served
+from modelserver.tensors import weight
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 if TYPE_CHECKING:
@@ -34,12 +43,16 @@ if TYPE_CHECKING:
     from modelserver.api.exchange import Exchange
     from modelserver.api.open_inference import Inference
     from modelserver.models.registry import ModelVersion, Registry
+    from modelserver.offload.helpers import Helpers
 
 _log = logging.getLogger("modelserver.api")
 
 # URLs whose meaning is remembered, and the bytes that one may have for that.
 _TARGETS_KEPT = 1024
 _LONGEST_KEPT = 512
+
+# Bytes of a compressed body that are inflated on the event loop; they make a thousand times as many at most.
+_LIGHT_COMPRESSED = 1 << 12
 
 # First segments that never name a model in the legacy form `/{model}/predict`.
 _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
@@ -62,6 +75,19 @@ class Route:
         """Whether errors are told as KServe's clients read them."""
         return self.v1 or self.v2
 
+    @property
+    def template(self) -> str:
+        """The path without the names in it."""
+        verb = "explain" if self.explain else "infer" if self.v2 else "predict"
+        version = "/versions/{version}" if self.version else ""
+        if self.v1:
+            return f"/v1/models/{{name}}:{verb}"
+        if self.v2:
+            return f"/v2/models/{{name}}{version}/{verb}"
+        if self.query:
+            return "/models/{name}/invoke" if self.model else "/invocations"
+        return f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
+
 
 class InferenceApi:
     """Serves the hot routes of the inference port.
@@ -69,11 +95,13 @@ class InferenceApi:
     Args:
         registry: of the models.
         max_body: bytes that a body may have, also once inflated.
+        aside: takes what would hold up the event loop.
     """
 
-    def __init__(self, registry: Registry, max_body: int) -> None:
+    def __init__(self, registry: Registry, max_body: int, aside: Aside | None = None) -> None:
         self._registry = registry
         self._max_body = max_body
+        self._aside = aside or Aside(max_body)
         self._targets: dict[bytes, Target] = {}
 
     def find(self, url: bytes) -> Target | None:
@@ -95,35 +123,67 @@ class InferenceApi:
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request, now if it is refused, otherwise when its batch comes back."""
+        served.request = exchange
         route: Route = exchange.target.route
         model: ModelVersion | None = None
         try:
             if route.v2 and exchange.method != b"POST":
                 raise MethodNotAllowed("POST")
+            if exchange.encoding or not route.model:
+                _check_light(exchange)
             if exchange.encoding:
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
-            model = self._registry.get(route.model or self._unnamed(exchange), route.version)
-            model.metrics.request(route.version is not None)
-            self._submit(exchange, route, model)
+            model = self._find(route.model or _named(exchange) or self._only_one(), route)
+            split = _split(exchange.body, model) if route.v1 else None
+            asked = read_inference(exchange, model) if route.v2 else None
+            self._submit(exchange, route, model, split, asked, time.monotonic())
+        except weight.TooHeavy:
+            self._serve_aside(exchange, route, model)
         except ModelServerError as error:
-            in_no_batch = "" if model is not None and route.v1 and model.batches else None
-            exchange.fail(error, kserve=route.kserve, batch_id=in_no_batch)
+            _refuse(exchange, route, model, error)
 
-    def _unnamed(self, exchange: Exchange) -> str:
-        """The model of ``/invocations``: the query's, the form's, or the only one loaded at start."""
-        named = dict(parse_qsl(exchange.target.query.decode("latin-1"))).get("model_name")
-        named = named or form_field(exchange.body, exchange.content_type, "model_name")
-        if named:
-            return named
+    def _find(self, name: str, route: Route) -> ModelVersion:
+        model = self._registry.get(name, route.version)
+        model.metrics.request(route.version is not None)
+        return model
+
+    def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
+        """The same for a request that would hold up the event loop; ``model`` if it was found already."""
+
+        async def read() -> None:
+            nonlocal model
+            now = time.monotonic()
+            if model is None:
+                encoding, exchange.encoding = exchange.encoding, b""
+                exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
+                name: str | None = route.model or await asyncio.to_thread(_named, exchange)
+                model = self._find(name or self._only_one(), route)
+            helpers = self._aside.helpers
+            split = await _split_aside(exchange.body, model, helpers) if route.v1 else None
+            asked = await read_inference_aside(exchange, model, helpers) if route.v2 else None
+            exchange.on_disconnect = None
+            self._submit(exchange, route, model, split, asked, now)
+
+        exchange.on_disconnect = self._aside.start(
+            len(exchange.body), read(), lambda error: _refuse(exchange, route, model, error)
+        )
+
+    def _only_one(self) -> str:
+        """The model of ``/invocations`` where the request names none: the only one loaded at start."""
         at_startup = [model.name for model in self._registry.versions() if model.loaded_at_startup]
         if len(at_startup) != 1:
             raise BadRequest("Parameter model_name is required.")
         return at_startup[0]
 
-    def _submit(self, exchange: Exchange, route: Route, model: ModelVersion) -> None:
-        split = _split(exchange.body, model) if route.v1 else None
-        asked = read_inference(exchange, model) if route.v2 else None
-        now = time.monotonic()
+    def _submit(  # noqa: PLR0917 - called for each request
+        self,
+        exchange: Exchange,
+        route: Route,
+        model: ModelVersion,
+        split: v1.V1Body | None,
+        asked: Inference | None,
+        now: float,
+    ) -> None:
         names, packed = model.sequence_headers, exchange.packed_headers()
         if names is not None:
             mark, packed = read_sequence(packed if asked is None else asked.headers(packed), names)
@@ -137,7 +197,7 @@ class InferenceApi:
         elif split is None:
             query = None
             if route.query:
-                query = parse_qsl(exchange.target.query.decode("latin-1"), keep_blank_values=True)
+                query = read_query(exchange.target.query)
             row = Row(
                 exchange.request_id, len(exchange.body), BODY, exchange.content_type, headers, query,
                 route.url_path, route.explain,
@@ -158,12 +218,12 @@ class InferenceApi:
             deadline = min(now + asked.timeout, math.inf if deadline is None else deadline)
         if names is None:
             request = Request(exchange.request_id, rows, bodies, now, key=key, deadline=deadline)
-            reply = _Reply(exchange, model, route, time.monotonic)
+            reply = _Reply(exchange, model, route, time.monotonic, self._aside)
         else:
             request = SequencedRequest(
                 exchange.request_id, rows, bodies, now, mark, key=key, deadline=deadline
             )
-            reply = _SequenceReply(exchange, model, route, time.monotonic)
+            reply = _SequenceReply(exchange, model, route, time.monotonic, self._aside)
         if asked is not None:
             request.on_done = partial(reply.tensors, asked)
         elif split is not None:
@@ -178,15 +238,21 @@ class InferenceApi:
 class _Reply:
     """Turns an ended request into the answer to its exchange."""
 
-    __slots__ = ("_begun", "_clock", "_exchange", "_model", "_route")
+    __slots__ = ("_aside", "_begun", "_clock", "_exchange", "_model", "_route")
 
     def __init__(
-        self, exchange: Exchange, model: ModelVersion, route: Route, clock: Callable[[], float]
+        self,
+        exchange: Exchange,
+        model: ModelVersion,
+        route: Route,
+        clock: Callable[[], float],
+        aside: Aside,
     ) -> None:
         self._exchange = exchange
         self._model = model
         self._route = route
         self._clock = clock
+        self._aside = aside
         self._begun = False
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
@@ -235,6 +301,7 @@ class _Reply:
 
     def split(self, request: Request) -> None:
         """The answers are the predictions, or the first failure is everybody's."""
+        served.request = self._exchange
         joined = self._joined(request, b"instances[%d]: ")
         if joined is None:
             return
@@ -245,19 +312,35 @@ class _Reply:
 
     def tensors(self, asked: Inference, request: Request) -> None:
         """The answers are rows of the outputs, or the first failure is everybody's."""
+        served.request = self._exchange
         joined = self._joined(request, b"row %d: ")
         if joined is None:
             return
         status, headers, contents = joined
         batch_id = request.batch_id if self._model.batches else None
-        try:
-            body, content_type, length = asked.answer(
-                self._model, contents, self._exchange.request_id, batch_id, said_beside(request)
-            )
-        except ModelServerError as error:
-            self._exchange.fail(error, kserve=True, extra=self._extra(request))
+        exchange = self._exchange
+        answering = asked.answering(
+            self._model, contents, exchange.request_id, batch_id, said_beside(request)
+        )
+
+        def fail(error: ModelServerError) -> None:
+            exchange.fail(error, kserve=True, extra=self._extra(request))
+
+        def reply(encoded: tuple[bytes, str, bytes]) -> None:
+            body, content_type, length = encoded
+            exchange.reply(status, body, content_type, self._extra(request) + headers + length)
+
+        async def encode_aside() -> None:
+            reply(await self._aside.helpers.call(SECONDS, encode_answer, answering))
+
+        if not answering.is_light:
+            size = sum(map(len, contents))
+            exchange.on_disconnect = self._aside.start(size, encode_aside(), fail)
             return
-        self._exchange.reply(status, body, content_type, self._extra(request) + headers + length)
+        try:
+            reply(encode_answer(answering))
+        except ModelServerError as error:
+            fail(error)
 
     def _joined(self, request: Request, where: bytes) -> tuple[int, bytes, list[bytes]] | None:
         """Status, header lines and contents of the rows' answers; None if it was answered with a failure.
@@ -336,16 +419,48 @@ def _queued(request: Request) -> float:
     return (request.dispatched or arrived) - arrived
 
 
+def _check_light(exchange: Exchange) -> None:
+    """Raises TooHeavy for what takes long to inflate, or to search for a field."""
+    if len(exchange.body) > (_LIGHT_COMPRESSED if exchange.encoding else weight.LIGHT_TEXT):
+        raise weight.TooHeavy
+
+
+def _named(exchange: Exchange) -> str | None:
+    """The model that a request for ``/invocations`` names: in its query, or in its form."""
+    named = [value for name, value in read_query(exchange.target.query) if name == "model_name" and value]
+    if named:
+        return named[-1]
+    return form_field(exchange.body, exchange.content_type, "model_name")
+
+
 def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:
     """The instances of a V1 body, or None if the model takes the body as it is (design section 9, "Rows")."""
     if model.splits == "never":
         return None
+    if weight.is_heavy_json(body):
+        raise weight.TooHeavy
     try:
         return v1.split(body)
     except BadRequest:
         if model.splits == "always":
             raise
         return None
+
+
+async def _split_aside(body: bytes, model: ModelVersion, helpers: Helpers) -> v1.V1Body | None:
+    if model.splits == "never":
+        return None
+    try:
+        return await helpers.call(SECONDS, v1.split_aside, body)
+    except BadRequest:
+        if model.splits == "always":
+            raise
+        return None
+
+
+def _refuse(exchange: Exchange, route: Route, model: ModelVersion | None, error: ModelServerError) -> None:
+    in_no_batch = "" if model is not None and route.v1 and model.batches else None
+    exchange.fail(error, kserve=route.kserve, batch_id=in_no_batch)
 
 
 def _deadline(now: float, model: ModelVersion, exchange: Exchange) -> float | None:

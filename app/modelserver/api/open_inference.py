@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence  # noqa: TC003 - helpers read annotations at run time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -10,7 +11,9 @@ import msgspec
 from modelserver.api.answers import JSON
 from modelserver.api.limits import check_size
 from modelserver.errors import BadRequest, InternalError
-from modelserver.tensors.datatypes import TensorError
+from modelserver.models.signature import Signature  # noqa: TC001 - helpers read annotations at run time
+from modelserver.tensors import weight
+from modelserver.tensors.datatypes import BYTES, TensorError
 from modelserver.tensors.rest import (
     HEADER_LENGTH,
     RAW_INPUT,
@@ -20,22 +23,24 @@ from modelserver.tensors.rest import (
     encode_response,
 )
 from modelserver.tensors.rows import count_rows, cut, is_plain, join_answers
-from modelserver.wire.messages import TENSORS, Row
+from modelserver.tensors.tensor import elements
+from modelserver.wire.messages import TENSORS, Row, SequenceHeaders
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.api.exchange import Exchange
     from modelserver.batching.request import Request
     from modelserver.models.version import ModelVersion
-    from modelserver.tensors.tensor import Output
-    from modelserver.wire.messages import SequenceHeaders
+    from modelserver.offload.helpers import Helpers
+    from modelserver.tensors.tensor import Output, Tensor
 
 BINARY = "application/octet-stream"
 
 # Of a timeout, in microseconds, and of a sequence's id, in characters.
 _LONGEST = 10**15
 _LONGEST_ID = 256
+
+# Of processor time that a helper may use for one request or answer.
+SECONDS = 10.0
 
 _HEADER = HEADER_LENGTH.lower().encode()
 _HEADER_LINE = HEADER_LENGTH.lower().encode() + b": %d\r\n"
@@ -48,6 +53,21 @@ class _WithInputs(msgspec.Struct):
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 _decode_inputs = msgspec.json.Decoder(_WithInputs).decode
+
+
+class Takes(msgspec.Struct, frozen=True):
+    """What a model takes; ``strict``: what is no V2 request is refused."""
+
+    model: str
+    signature: Signature
+    sequences: SequenceHeaders | None = None
+    strict: bool = True
+
+    @classmethod
+    def of(cls, model: ModelVersion) -> Takes:
+        """What this model takes."""
+        strict = model.splits_tensors == "always"
+        return cls(model.name, model.options.signature, model.sequence_headers, strict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,40 +93,77 @@ class Inference:
             Row(request_id, len(body), TENSORS, "", headers, None, "", explain, extra) for body in self.bodies
         ]
 
+    def without_inputs(self) -> Inference:
+        """The same; what the inputs hold is in the bodies."""
+        return replace(self, request=replace(self.request, inputs=[]))
+
     def headers(self, packed: bytes) -> bytes:
         """The client's headers (msgpack of [[name, value], ...]) with those that say its sequence."""
         return _pack([*_unpack(packed), *self.sequence]) if self.sequence else packed
 
-    def outputs(self, model: ModelVersion, answers: Sequence[bytes]) -> list[Output]:
-        """The tensors that the rows' answers make. Raises InternalError if they make none."""
-        try:
-            return join_answers(answers, whole=self.whole)
-        except TensorError as error:
-            raise InternalError(f"The answers of model {model.name} make no tensors: {error}.") from error
-
-    def answer(
+    def answering(
         self,
         model: ModelVersion,
         answers: Sequence[bytes],
         request_id: str,
         batch_id: str | None,
         parameters: dict[str, Any],
-    ) -> tuple[bytes, str, bytes]:
-        """Body, content type and further header lines of the response; ``parameters`` are the handler's.
-
-        Raises:
-            BadRequest: an output cannot be told in the form that the client asks for.
-            InternalError: the handler's answers do not make tensors.
-        """
-        outputs = self.outputs(model, answers)
+    ) -> Answering:
+        """What the response is made of; ``parameters`` are the handler's."""
         identity = self.request.id or request_id
         said = parameters if batch_id is None else {**parameters, "batchId": batch_id}
-        body, length = encode_response(
-            model.name, model.version, self.request, identity, outputs, parameters=said or None
-        )
-        if length is None:
-            return body, JSON, b""
-        return body, BINARY, _HEADER_LINE % length
+        asked = replace(self.request, inputs=[], id=identity, parameters=said or None)
+        return Answering(model.name, model.version, asked, self.whole, answers)
+
+
+class Answering(msgspec.Struct, frozen=True):
+    """The answers to the rows of a request, of which a response is made; ``name`` is the model's.
+
+    ``asked`` has the outputs that the client wants, and the id and parameters of the response.
+    """
+
+    name: str
+    version: str
+    asked: InferRequest
+    whole: bool
+    answers: Sequence[bytes]
+
+    @property
+    def is_light(self) -> bool:
+        """Whether that is done in no time."""
+        if len(self.answers) > weight.LIGHT_ROWS:
+            return False
+        asked = self.asked
+        in_binary = asked.binary if asked.outputs is None else all(each.binary for each in asked.outputs)
+        return in_binary or sum(map(len, self.answers)) <= weight.LIGHT_BYTES
+
+    def outputs(self) -> list[Output]:
+        """The tensors that the rows' answers make. Raises InternalError if they make none."""
+        try:
+            return join_answers(self.answers, whole=self.whole)
+        except TensorError as error:
+            raise InternalError(f"The answers of model {self.name} make no tensors: {error}.") from error
+
+
+def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
+    """Body, content type and further header lines of the response.
+
+    Raises:
+        BadRequest: an output cannot be told in the form that the client asks for.
+        InternalError: the handler's answers do not make tensors.
+    """
+    asked = answering.asked
+    body, length = encode_response(
+        answering.name,
+        answering.version,
+        asked,
+        asked.id,
+        answering.outputs(),
+        parameters=asked.parameters,
+    )
+    if length is None:
+        return body, JSON, b""
+    return body, BINARY, _HEADER_LINE % length
 
 
 def said_beside(request: Request) -> dict[str, Any]:
@@ -125,36 +182,81 @@ def read_inference(exchange: Exchange, model: ModelVersion) -> Inference | None:
     Raises:
         BadRequest: names the field that is wrong.
         PayloadTooLarge: more rows than a request may have.
+        TooHeavy: it must be read aside, by :func:`read_inference_aside`.
     """
     length = header_length(exchange)
     if model.splits_tensors == "never":
-        exchange.body = encode_request(exchange.body, length)
+        if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
+            raise weight.TooHeavy
+        asked, exchange.body = None, encode_request(exchange.body, length)
+    else:
+        asked = _read(exchange.body, length, Takes.of(model), light=True)
+    if asked is None:
         _say_json(exchange, length)
-        return None
-    signature = model.options.signature
+    return asked
+
+
+async def read_inference_aside(exchange: Exchange, model: ModelVersion, helpers: Helpers) -> Inference | None:
+    """The same by a helper. Raises BadRequest, PayloadTooLarge."""
+    length = header_length(exchange)
+    if model.splits_tensors == "never":
+        exchange.body = await helpers.call(SECONDS, encode_request, exchange.body, length)
+        asked = None
+    else:
+        asked = await helpers.call(SECONDS, read_tensors, exchange.body, length, Takes.of(model))
+    if asked is None:
+        _say_json(exchange, length)
+    return asked
+
+
+def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference | None:
+    """What a helper does of it: the request comes without its inputs, which are in the rows."""
+    asked = _read(body, length, takes)
+    return None if asked is None else asked.without_inputs()
+
+
+def _read(body: bytes, length: str | None, takes: Takes, *, light: bool = False) -> Inference | None:
     try:
-        request = decode_request(exchange.body, length, signature.inputs or (RAW_INPUT,))
+        request = decode_request(body, length, takes.signature.inputs or (RAW_INPUT,), light=light)
     except BadRequest:
-        if model.splits_tensors == "always" or length is not None or _has_inputs(exchange.body):
+        if takes.strict or length is not None or _has_inputs(body):
             raise
-        _say_json(exchange, None)
         return None
-    return take_apart(request, model)
+    return take_apart(request, takes, light=light)
 
 
-def take_apart(request: InferRequest, model: ModelVersion) -> Inference:
-    """The rows of a request for a model that takes rows. Raises as :func:`read_inference`."""
-    signature = model.options.signature
-    signature.check_inputs(request.inputs)
+def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> Inference:
+    """The rows of a request for a model that takes rows.
+
+    Raises:
+        BadRequest: names the field that is wrong.
+        PayloadTooLarge: more rows than a request may have.
+        TooHeavy: only where it must be ``light``, and cutting it would take long.
+    """
+    takes.signature.check_inputs(request.inputs)
     if request.outputs:
-        signature.check_outputs(model.name, [output.name for output in request.outputs])
+        takes.signature.check_outputs(takes.model, [output.name for output in request.outputs])
     timeout = _timeout(request)
-    sequence = _sequence(request, model.sequence_headers)
-    check_size(count_rows(request.inputs), 0)
+    sequence = _sequence(request, takes.sequences)
+    rows = count_rows(request.inputs)
+    check_size(rows, 0)
+    if light and _is_heavy(request.inputs, rows):
+        raise weight.TooHeavy
     extra, whole, bodies = cut(request)
     # Most are views of the body; on their way to the worker any buffer does.
     key = b"" if is_plain(request) else extra
     return Inference(request, extra, key, whole, cast("list[bytes]", bodies), timeout, sequence)
+
+
+def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
+    """Whether cutting them into rows would take long."""
+    if rows * len(inputs) > 2 * weight.LIGHT_ELEMENTS:
+        return True
+    return any(
+        each.datatype == BYTES and elements(each.shape) > weight.LIGHT_ELEMENTS
+        for each in inputs
+        if len(each.data) > weight.LIGHT_BYTES
+    )
 
 
 def header_length(exchange: Exchange) -> str | None:

@@ -6,12 +6,16 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+from modelserver.api.content import read_parameters_body
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.requests import Request
+
+# Characters of one value: URLs are the longest.
+LONGEST = 8192
 
 _log = logging.getLogger("modelserver.api")
 
@@ -36,12 +40,13 @@ class Parameters:
 
         Raises:
             BadRequest: the body is no JSON object.
+            PayloadTooLarge: it is larger than parameters can be.
         """
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()
         if content_type != "application/json":
             return cls.of_query(request)
         try:
-            values = json.loads(await request.body())
+            values = json.loads(await read_parameters_body(request))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"The body is no JSON: {error}") from error
         if not isinstance(values, dict):
@@ -49,27 +54,28 @@ class Parameters:
         return cls({name: value for name, value in values.items() if value is not None})
 
     def text(self, name: str) -> str | None:
-        """The value as text; None if it is not given."""
+        """The value as text; None if it is not given. Raises BadRequest for one that is too long."""
         value = self._values.get(name)
-        return None if value is None else str(value)
+        text = None if value is None else str(value)
+        if text is not None and len(text) > LONGEST:
+            raise BadRequest(f"{name} has {len(text)} characters, {LONGEST} are allowed.")
+        return text
 
     def integer(self, name: str, default: int | None = None) -> int | None:
         """The value as a whole number; what is none counts as not given, with a warning in the log."""
-        value = self._values.get(name)
+        value = self.text(name)
         if value is None:
             return default
         try:
-            return int(str(value).strip())
+            return int(value.strip())
         except ValueError:
-            _log.warning(
-                "The parameter %s=%r is no whole number, its default is used", name, str(value)[:100]
-            )
+            _log.warning("The parameter %s=%r is no whole number, its default is used", name, value[:100])
             return default
 
     def boolean(self, name: str) -> bool | None:
         """True only for ``true`` in any case; None if it is not given."""
-        value = self._values.get(name)
-        return None if value is None else str(value).strip().lower() == "true"
+        value = self.text(name)
+        return None if value is None else value.strip().lower() == "true"
 
     def whole(self, name: str) -> int | None:
         """As :meth:`integer`, for parameters that TorchServe does not have.
@@ -77,13 +83,13 @@ class Parameters:
         Raises:
             BadRequest: the value is no whole number.
         """
-        value = self._values.get(name)
-        if value is None or not str(value).strip():
+        value = self.text(name)
+        if value is None or not value.strip():
             return None
         try:
-            return int(str(value).strip())
+            return int(value.strip())
         except ValueError:
-            raise BadRequest(f"{name}={str(value)[:100]}: a whole number is needed") from None
+            raise BadRequest(f"{name}={value[:100]}: a whole number is needed") from None
 
     def switch(self, name: str) -> bool | None:
         """As :meth:`boolean`, for parameters that TorchServe does not have.
@@ -91,9 +97,9 @@ class Parameters:
         Raises:
             BadRequest: the value is neither true nor false.
         """
-        value = self._values.get(name)
-        if value is None or not str(value).strip():
+        value = self.text(name)
+        if value is None or not value.strip():
             return None
-        if str(value).strip().lower() not in ("true", "false"):
-            raise BadRequest(f"{name}={str(value)[:100]}: true or false is needed")
+        if value.strip().lower() not in ("true", "false"):
+            raise BadRequest(f"{name}={value[:100]}: true or false is needed")
         return self.boolean(name)

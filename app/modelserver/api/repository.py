@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse
 
+from modelserver.api.content import read_parameters_body
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
 from modelserver.models.options import Registration
 from modelserver.models.store import by_name, file_of
@@ -137,7 +138,7 @@ def _entry(model: ModelVersion) -> dict[str, str]:
 
 
 async def _object(request: Request) -> dict[str, Any]:
-    body = await request.body()
+    body = await read_parameters_body(request)
     if not body.strip():
         return {}
     try:

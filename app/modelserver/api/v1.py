@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from modelserver.api.limits import check_size
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ def split(body: bytes) -> V1Body:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _unreadable(error) from error
     return V1Body(_check(usual.instances), b"")
+
+
+def split_aside(body: bytes) -> V1Body:
+    """What a helper does of it. Raises BadRequest; PayloadTooLarge for more instances than there may be."""
+    apart = split(body)
+    check_size(len(apart.instances), len(apart.extra))
+    return apart
 
 
 def _split_fields(body: bytes) -> V1Body:

@@ -15,13 +15,15 @@ from grpc import StatusCode
 
 from modelserver.auth.errors import InvalidKey
 from modelserver.errors import BadRequest, ModelServerError
+from modelserver.grpc.encoded import Encoded, is_heavy, texts_of
 from modelserver.grpc.messages import DecodeError, message_class, service
 from modelserver.grpc.statuses import FAILED, Tell, http_class, number
+from modelserver.telemetry.stalls import served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from google.protobuf.descriptor import MethodDescriptor
+    from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
     from modelserver.grpc.gate import Gate
     from modelserver.grpc.messages import AnyMessage
@@ -34,6 +36,8 @@ Method: TypeAlias = "Callable[[Any, Context], Any]"
 # Told about each call: client, `service/method`, code's number, status of HTTP, seconds.
 OnCall: TypeAlias = "Callable[[str, str, int, int, float], None]"
 
+# Messages that helpers take apart.
+_ASIDE = "inference.ModelInferRequest"
 # Of a status, in characters: gRPC carries it in a header, and clients bound those to 8 KiB.
 _LONGEST_TEXT = 4096
 
@@ -97,12 +101,21 @@ def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
     name = descriptor.input_type.full_name
 
     def parse(body: bytes) -> AnyMessage:
+        if is_heavy(name, body):
+            return _unread(descriptor.input_type, body)
         try:
             return kind.FromString(body)
         except DecodeError as error:
             raise BadRequest(f"The message is no {name}: {error}") from error
 
     return parse
+
+
+def _unread(kind: Descriptor, body: bytes) -> Encoded:
+    """A message that the event loop does not take apart. Raises BadRequest for all but ModelInfer's."""
+    if kind.full_name != _ASIDE:
+        raise BadRequest(f"The message has too much in it for a {kind.full_name}.")
+    return Encoded(kind, body, texts_of(kind, body))
 
 
 def _bytes(answer: AnyMessage) -> bytes:
@@ -137,6 +150,7 @@ async def _next(bodies: AsyncIterator[bytes]) -> Any:
 async def _ended(path: str, context: Context, tell: Tell, surroundings: Surroundings) -> AsyncIterator[None]:
     started = time.monotonic()
     code = StatusCode.OK
+    served.request = path
     try:
         surroundings.gate.check(path, context)
         yield

@@ -6,16 +6,19 @@ counts, readiness has its status, loading and unloading answer, wrong sizes are 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.datastructures import Address
 
 from modelserver import __version__
 from modelserver.api.answers import JSON
+from modelserver.api.aside import Aside
 from modelserver.api.limits import check_size
-from modelserver.api.open_inference import Inference, said_beside, take_apart
+from modelserver.api.open_inference import SECONDS, Answering, Takes, said_beside
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
 from modelserver.api.sequences import read_sequence
 from modelserver.api.v2 import EXTENSIONS, PLATFORM, describe_tensors, is_ready
@@ -23,19 +26,21 @@ from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.grpc.calls import client_address
+from modelserver.grpc.encoded import Encoded
 from modelserver.grpc.finishing import Finishing
 from modelserver.grpc.messages import message
 from modelserver.grpc.ordered import in_order
 from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
-from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
-from modelserver.grpc.tensors import (
-    BATCH_ID,
-    add_parameters,
-    outputs_of_json,
-    read_request,
-    response,
-    to_json,
+from modelserver.grpc.reading import (
+    Answered,
+    Asked,
+    encode_response,
+    make_response,
+    read_bytes,
+    read_message,
 )
+from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
+from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.wire.messages import BODY, Row
 
 if TYPE_CHECKING:
@@ -46,8 +51,6 @@ if TYPE_CHECKING:
     from modelserver.grpc.calls import Context, Method
     from modelserver.grpc.messages import AnyMessage
     from modelserver.models.version import ModelVersion
-    from modelserver.tensors.rest import InferRequest
-    from modelserver.wire.messages import SequenceHeaders
 
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
@@ -67,6 +70,7 @@ def _message(name: str) -> type[AnyMessage]:
 _Live, _Ready, _ModelReady = _message("ServerLive"), _message("ServerReady"), _message("ModelReady")
 _Server, _Model = _message("ServerMetadata"), _message("ModelMetadata")
 _Part, _Index = _message("ModelStreamInfer"), _message("RepositoryIndex")
+_Answer = _message("ModelInfer")
 _Loaded, _Unloaded = _message("RepositoryModelLoad"), _message("RepositoryModelUnload")
 
 
@@ -83,6 +87,7 @@ class OpenInferenceService:
         self._stopping = stopping
         self._settings = services.settings
         self._finishing = Finishing()
+        self._helpers = (services.aside or Aside(services.settings.max_request_size)).helpers
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -139,27 +144,46 @@ class OpenInferenceService:
 
     async def infer(self, asked: AnyMessage, context: Context) -> AnyMessage:
         """One request, one answer."""
-        answer = await self.infer_one(asked, context)
-        if BATCH_ID in answer.parameters:
-            await tell_batch(context, answer.parameters[BATCH_ID].string_param)
+        answer, batch_id = await self.infer_one(asked, context)
+        if batch_id is not None:
+            await tell_batch(context, batch_id)
         return answer
 
-    async def infer_one(self, asked: AnyMessage, context: Context) -> AnyMessage:
-        """The answer to one request, which came alone or in a stream."""
+    async def infer_one(self, asked: AnyMessage, context: Context) -> tuple[AnyMessage, str | None]:
+        """The answer to one request, which came alone or in a stream, and the batch that clients hear of."""
         version = asked.model_version or None
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
-        request = read_request(asked)
-        sequence = _take_sequence(request, model.sequence_headers)
-        apart = None if model.splits_tensors == "never" else take_apart(request, model)
-        submitted = _request(request, apart, sequence, model, context)
+        read = await self._read(asked, model)
+        submitted = _request(read, model, context)
         async with Pending(model, submitted, version) as pending:
             contents = await pending.answers()
-        outputs = outputs_of_json(contents[0]) if apart is None else apart.outputs(model, contents)
         batch_id = submitted.batch_id if model.batches else None
-        answer = response(model, request, request.id or submitted.id, outputs, batch_id)
-        add_parameters(answer, said_beside(submitted))
-        return answer
+        apart = read.apart
+        whole = apart is None or apart.whole
+        answering = Answering(
+            model.name,
+            model.version,
+            replace(read.request, id=read.request.id or submitted.id),
+            whole,
+            contents,
+        )
+        answered = Answered(answering, apart is not None, batch_id, said_beside(submitted))
+        return await self._respond(answered), batch_id
+
+    async def _read(self, asked: AnyMessage, model: ModelVersion) -> Asked:
+        takes, splits = Takes.of(model), model.splits_tensors != "never"
+        if not isinstance(asked, Encoded):
+            with contextlib.suppress(TooHeavy):
+                return read_message(asked, takes, splits, light=True)
+        return await self._helpers.call(SECONDS, read_bytes, asked.SerializeToString(), takes, splits)
+
+    async def _respond(self, answered: Answered) -> AnyMessage:
+        if answered.answering.is_light and (
+            answered.splits or len(answered.answering.answers[0]) <= LIGHT_BYTES
+        ):
+            return make_response(answered)
+        return Encoded(_Answer.DESCRIPTOR, await self._helpers.call(SECONDS, encode_response, answered))
 
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], context: Context
@@ -168,11 +192,14 @@ class OpenInferenceService:
 
         async def answer(asked: AnyMessage) -> AnyMessage:
             try:
-                return _Part(infer_response=await self.infer_one(asked, context))
+                answer, _ = await self.infer_one(asked, context)
             except ModelServerError as error:
                 part = _Part(error_message=tell_open_inference(error)[1])
                 part.infer_response.id = asked.id
                 return part
+            if isinstance(answer, Encoded):
+                return answer.within(_Part.DESCRIPTOR, "infer_response")
+            return _Part(infer_response=answer)
 
         async for part in in_order(requests, answer, WINDOW):
             yield part
@@ -207,22 +234,17 @@ class OpenInferenceService:
         return named
 
 
-def _request(
-    request: InferRequest,
-    apart: Inference | None,
-    sequence: dict[str, str],
-    model: ModelVersion,
-    context: Context,
-) -> Request:
+def _request(asked: Asked, model: ModelVersion, context: Context) -> Request:
     now = time.monotonic()
     identity, names, headers = request_id(context), model.sequence_headers, _NO_HEADERS
     if names is not None:
-        given = [(name.encode(), value.encode()) for name, value in sequence.items()]
+        given = [(name.encode(), value.encode()) for name, value in asked.sequence.items()]
         mark, headers = read_sequence(_pack(given), names)
     packed = msgspec.Raw(headers)
     bodies: Sequence[bytes]
+    apart = asked.apart
     if apart is None:
-        bodies = [to_json(request)]
+        bodies = [asked.body]
         rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
         key = (False, b"")
     else:
@@ -232,20 +254,3 @@ def _request(
     if names is None:
         return Request(identity, rows, bodies, now, key=key, deadline=until)
     return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
-
-
-def _take_sequence(request: InferRequest, names: SequenceHeaders | None) -> dict[str, str]:
-    """What Triton's clients say of a sequence, as headers; taken out, or steps would share no batch."""
-    if names is None or request.parameters is None:
-        return {}
-    said: dict[str, Any] = {
-        header: request.parameters.pop(parameter, None)
-        for parameter, header in (
-            ("sequence_id", names.id), ("sequence_start", names.start), ("sequence_end", names.end)
-        )
-    }  # fmt: skip
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in said.items()
-        if value not in (None, "", 0, False)
-    }

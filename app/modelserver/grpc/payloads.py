@@ -14,7 +14,6 @@ from modelserver.grpc.inference import InferenceService
 from modelserver.grpc.messages import message
 from modelserver.grpc.open_inference import NAME as OPEN_INFERENCE
 from modelserver.grpc.open_inference import OpenInferenceService
-from modelserver.grpc.tensors import BATCH_ID
 from modelserver.payloads.call import LoggedCall
 
 if TYPE_CHECKING:
@@ -85,13 +84,12 @@ class LoggedOpenInferenceService(OpenInferenceService):
         super().__init__(services, stopping)
         self._payloads = log
 
-    async def infer_one(self, asked: AnyMessage, context: Context) -> AnyMessage:
+    async def infer_one(self, asked: AnyMessage, context: Context) -> tuple[AnyMessage, str | None]:
         path = f"/{OPEN_INFERENCE}/ModelInfer"
         call = _begin(self._payloads, asked, context, path, asked.model_name, asked.model_version)
-        answer = await super().infer_one(asked, context)
-        batch_id = answer.parameters[BATCH_ID].string_param if BATCH_ID in answer.parameters else ""
-        call.answered(_type(answer), answer.SerializeToString(), batch_id)
-        return answer
+        answer, batch_id = await super().infer_one(asked, context)
+        call.answered(_type(answer), answer.SerializeToString(), batch_id or "")
+        return answer, batch_id
 
 
 class _Whole:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 from grpc_reflection.v1alpha import reflection
 
+from modelserver.api.content import MAX_PARAMETERS_BODY
 from modelserver.auth.scopes import Scope
 from modelserver.grpc import health, inference, management, open_inference, payloads
 from modelserver.grpc.calls import OnCall, Surroundings, handlers
@@ -140,8 +141,12 @@ class GrpcServers:
 
     def _options(self, side: str) -> list[tuple[str, int]]:
         settings = self._services.settings
+        largest = settings.max_request_size
+        if side == "management":
+            # Its messages have parameters only.
+            largest = min(largest, MAX_PARAMETERS_BODY)
         options = [
-            ("grpc.max_receive_message_length", settings.max_request_size),
+            ("grpc.max_receive_message_length", largest),
             ("grpc.max_send_message_length", -1),
             # Two servers at one port would each get some of the calls.
             ("grpc.so_reuseport", 0),

@@ -9,14 +9,15 @@ import msgspec
 from modelserver.errors import BadRequest, InternalError
 from modelserver.grpc.messages import message
 from modelserver.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
-from modelserver.tensors.rest import InferRequest, RequestedOutput, list_inputs
+from modelserver.tensors.rest import MOST_TENSORS, InferRequest, RequestedOutput, list_inputs
 from modelserver.tensors.tensor import Output, Tensor, check_data, check_form
+from modelserver.tensors.weight import LIGHT_ELEMENTS, TooHeavy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from modelserver.api.open_inference import Answering
     from modelserver.grpc.messages import AnyMessage
-    from modelserver.models.version import ModelVersion
 
 BATCH_ID = "batchId"
 
@@ -46,14 +47,16 @@ _OF_REST = frozenset({"binary_data", "binary_data_output", "binary_data_size"})
 _TAGS = {"FP32": 6 << 3 | 2, "FP64": 7 << 3 | 2}
 
 
-def read_request(asked: AnyMessage) -> InferRequest:
+def read_request(asked: AnyMessage, *, light: bool = False) -> InferRequest:
     """What a ModelInferRequest asks for; its ``binary`` says whether the contents were raw.
 
     The parameters with which REST says what is binary mean nothing here, and are dropped.
 
     Raises:
         BadRequest: names the input or output that is wrong.
+        TooHeavy: only where it must be ``light``, and reading it would take long.
     """
+    _check_numbers(asked)
     raw = asked.raw_input_contents
     if not asked.inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
@@ -67,7 +70,7 @@ def read_request(asked: AnyMessage) -> InferRequest:
     binary = bool(raw)
     return InferRequest(
         inputs=[
-            _tensor(each, memoryview(raw[place]) if binary else None, asked.model_name)
+            _tensor(each, memoryview(raw[place]) if binary else None, asked.model_name, light=light)
             for place, each in enumerate(asked.inputs)
         ],
         id=asked.id,
@@ -81,6 +84,13 @@ def read_request(asked: AnyMessage) -> InferRequest:
     )
 
 
+def _check_numbers(asked: AnyMessage) -> None:
+    for what in ("inputs", "outputs", "parameters"):
+        number = len(getattr(asked, what))
+        if number > MOST_TENSORS:
+            raise BadRequest(f"{what}: there are {number}, {MOST_TENSORS} are allowed")
+
+
 def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
     names: set[str] = set()
     for each in tensors:
@@ -89,8 +99,10 @@ def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
         names.add(each.name)
 
 
-def _tensor(each: AnyMessage, raw: memoryview | None, model: str) -> Tensor:
+def _tensor(each: AnyMessage, raw: memoryview | None, model: str, *, light: bool) -> Tensor:
     count = check_form(each.name, each.datatype, each.shape)
+    if light and each.datatype == BYTES and count > LIGHT_ELEMENTS:
+        raise TooHeavy
     if raw is None:
         data = _typed(each)
     elif each.contents.ListFields():
@@ -147,7 +159,7 @@ def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
 
 
 def response(
-    model: ModelVersion, request: InferRequest, identity: str, outputs: Sequence[Output], batch_id: str | None
+    model: Answering, request: InferRequest, identity: str, outputs: Sequence[Output], batch_id: str | None
 ) -> AnyMessage:
     """The answer: raw where the request was, and where an output has no typed form.
 

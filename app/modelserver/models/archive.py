@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from modelserver.errors import InternalError, InvalidModel
+from modelserver.models.config import ModelConfig  # noqa: TC001 - helpers read annotations at run time
 from modelserver.models.manifest import MANIFEST_PATH, Manifest, check_handler, parse_manifest
 from modelserver.models.unpack import Limits, unpack
 
@@ -17,22 +18,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_MAX_TEXT: Final = 4 << 20  # bytes of a manifest or configuration file
+# Bytes of a manifest, and of a configuration file.
+_MAX_MANIFEST: Final = 4 << 20
+_MAX_CONFIG: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConfig:
+    """What was made of a configuration file; ``problem`` says why it cannot be read."""
+
+    config: ModelConfig | None = None
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelArchive:
     """An opened archive.
 
-    ``url`` is what the operator named. ``temporary``: ``model_dir`` was made by the server and goes with
-    ``close``. ``downloaded`` is the file that was fetched into the model store for it, if any. ``held`` is
-    called by ``close``: it gives back what was taken for this archive elsewhere.
+    ``url`` is what the operator named. ``config`` is there where the ``config_text`` was read.
+    ``temporary``: ``model_dir`` was made by the server and goes with ``close``. ``downloaded`` is the file
+    that was fetched into the model store for it, if any. ``held`` is called by ``close``: it gives back what
+    was taken for this archive elsewhere.
     """
 
     url: str
     model_dir: Path
     manifest: Manifest
     config_text: str | None = None
+    config: ReadConfig | None = None
     temporary: bool = False
     downloaded: Path | None = None
     held: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
@@ -87,16 +101,18 @@ def open_archive(
     downloaded: Path | None = None,
     temporary: bool = False,
     limits: Limits | None = None,
+    name: str | None = None,
 ) -> ModelArchive:
-    """Open the file or directory at ``path``; blocking, so call it in a thread.
+    """Open the file or directory at ``path``; blocking, so call it elsewhere.
 
-    Files are unpacked into a new directory of ``workdir``, directories are used in place; ``temporary`` says
-    that the directory is the server's own. Raises ``InvalidModel`` for content that cannot be served and
-    ``InternalError`` when it cannot be stored; then nothing unpacked or downloaded is left.
+    Files are unpacked into a new directory of ``workdir``, called ``name`` if that is given; directories are
+    used in place, and ``temporary`` says that the directory is the server's own. Raises ``InvalidModel`` for
+    content that cannot be served and ``InternalError`` when it cannot be stored; then nothing unpacked or
+    downloaded is left.
     """
     packed = not path.is_dir()
     folder = path if packed or temporary else _only_folder(path)
-    model_dir = workdir / uuid4().hex if packed else folder
+    model_dir = workdir / (name or uuid4().hex) if packed else folder
     opened = ModelArchive(url, model_dir, Manifest(), temporary=temporary or packed, downloaded=downloaded)
     with contextlib.ExitStack() as undo:
         undo.callback(opened.remove)
@@ -117,7 +133,7 @@ def _unpack(path: Path, url: str, model_dir: Path, limits: Limits | None) -> Non
 
 def _described(archive: ModelArchive, name: str) -> ModelArchive:
     """The archive with its manifest and configuration read."""
-    data = _read(archive.model_dir, MANIFEST_PATH, name)
+    data = _read(archive.model_dir, MANIFEST_PATH, name, _MAX_MANIFEST)
     try:
         manifest = Manifest(missing=True) if data is None else parse_manifest(data)
     except InvalidModel as error:
@@ -142,7 +158,7 @@ def _of_archive(error: InvalidModel, url: str) -> InvalidModel:
 def _config_text(model_dir: Path, file: str | None, name: str) -> str | None:
     if file is None:
         return None
-    data = _read(model_dir, file, name)
+    data = _read(model_dir, file, name, _MAX_CONFIG)
     if data is None:
         raise InvalidModel(f"Invalid archive {name!r}: configFile {file!r} of {MANIFEST_PATH} is missing.")
     try:
@@ -151,18 +167,18 @@ def _config_text(model_dir: Path, file: str | None, name: str) -> str | None:
         raise InvalidModel(f"Invalid archive {name!r}: {file!r} is not UTF-8 text.") from error
 
 
-def _read(model_dir: Path, file: str, name: str) -> bytes | None:
+def _read(model_dir: Path, file: str, name: str, most: int) -> bytes | None:
     """A small file's content, or ``None`` if there is no such file; ``name`` is the archive's."""
     path = model_dir / file
     try:
         if not path.is_file():
             return None
         with path.open("rb") as opened:
-            data = opened.read(_MAX_TEXT + 1)
+            data = opened.read(most + 1)
     except OSError as error:
         raise InvalidModel(f"Invalid archive {name!r}: {file!r} cannot be read: {error.strerror}.") from error
-    if len(data) > _MAX_TEXT:
-        raise InvalidModel(f"Invalid archive {name!r}: {file!r} is larger than {_MAX_TEXT} bytes.")
+    if len(data) > most:
+        raise InvalidModel(f"Invalid archive {name!r}: {file!r} is larger than {most} bytes.")
     return data
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -11,15 +12,15 @@ import yaml
 from modelserver.errors import InvalidModel
 from modelserver.models.config_keys import BATCH_POLICIES, CONFIG_KEYS, KNOWN, TORCHRUN_KEYS
 from modelserver.models.config_values import LARGEST, CorrectedError, shown, whole
+from modelserver.models.signature import Signature  # noqa: TC001 - read at run time by the helpers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from modelserver.models.signature import Signature
+    from collections.abc import Iterable
 
 __all__ = ["BATCH_POLICIES", "LARGEST", "Batcher", "ModelConfig", "Torchrun", "parse_model_config"]
 
 _LARGEST_DOCUMENT = 100_000  # nodes, aliases followed
+_TOO_LARGE = f"more than {_LARGEST_DOCUMENT} values, aliases followed"
 # How alike an unknown key must be to one of ours to be taken for a slip of the pen.
 _LIKENESS = 0.85
 _LONGEST = 64
@@ -88,7 +89,7 @@ class ModelConfig:
     batcher: Batcher | None = None
     signature: Signature | None = None
     service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = None
-    raw: Mapping[str, object] = field(default_factory=dict)
+    raw: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
@@ -125,7 +126,7 @@ def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
 
 def _load(text: str) -> dict[str, object]:
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)  # noqa: S506 - it is a safe one
     except yaml.YAMLError as error:
         raise InvalidModel(f"model-config.yaml: line {_line(error, text)}: {_problem(error)}") from None
     except (ValueError, OverflowError, RecursionError, KeyError, AttributeError) as error:
@@ -137,8 +138,28 @@ def _load(text: str) -> dict[str, object]:
     if not isinstance(document, dict):
         raise InvalidModel("model-config.yaml: line 1: a mapping (key: value lines) is needed")
     if _is_too_large(document):
-        raise InvalidModel(f"model-config.yaml: more than {_LARGEST_DOCUMENT} values, aliases followed")
+        raise InvalidModel(f"model-config.yaml: {_TOO_LARGE}")
     return document
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses documents that are too large while they are read."""
+
+    _nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._count(1)
+        return super().compose_node(parent, index)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Called for each mapping, also for each that a merge key (`<<`) names, each time that it does.
+        super().flatten_mapping(node)
+        self._count(len(node.value))
+
+    def _count(self, more: int) -> None:
+        self._nodes += more
+        if self._nodes > 3 * _LARGEST_DOCUMENT:
+            raise yaml.MarkedYAMLError(problem=_TOO_LARGE, problem_mark=self.get_mark())
 
 
 def _line(error: yaml.YAMLError, text: str) -> int:

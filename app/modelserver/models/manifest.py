@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from modelserver.errors import InvalidModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 MANIFEST_PATH: Final = "MAR-INF/MANIFEST.json"
 RUNTIMES: Final = ("python", "python3", "LSP")

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelserver.errors import BadRequest, InternalError, InvalidModel
-from modelserver.models.archive import ModelArchive, open_archive
-from modelserver.models.config import ModelConfig, parse_model_config
+from modelserver.models.archive import ModelArchive
 from modelserver.models.download import is_beside
 from modelserver.models.environments import Environments, Wanted, WorkerEnvironment
 from modelserver.models.manifest import Manifest
 from modelserver.models.options import ModelOptions, Registration, resolve_options
+from modelserver.models.reading import Reader
 from modelserver.models.replacement import check_memory
 from modelserver.models.snapshot import mar_name
 from modelserver.models.sources import locate
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.models.changes import Change
+    from modelserver.models.config import ModelConfig
     from modelserver.models.snapshot import SavedModel
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics
@@ -100,6 +101,7 @@ class Preparation:
         path = settings.metrics_config
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
+        self._reader = Reader()
         self._autoscaler = Autoscaler(_read_gpu_memory)
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable
@@ -117,14 +119,11 @@ class Preparation:
         located = await locate(
             url, self._settings.model_store, self._policy, self._workdir, steps, beside=beside
         )
-        return await asyncio.to_thread(
-            open_archive,
-            located.path,
-            url,
-            self._workdir,
-            downloaded=located.downloaded,
-            temporary=located.temporary,
-        )
+        return await self._reader.open(located, self._workdir)
+
+    def close(self) -> None:
+        """No more archives are opened."""
+        self._reader.close()
 
     async def build(
         self,
@@ -234,15 +233,14 @@ class Preparation:
         )  # fmt: skip
 
     def _config(self, archive: ModelArchive) -> ModelConfig | None:
-        if archive.config_text is None:
+        read = archive.config
+        if read is None:
             return None
-        try:
-            config, warnings = parse_model_config(archive.config_text)
-        except InvalidModel as error:
-            raise InvalidModel(f"{archive.url}: {error.message}") from None
-        for warning in warnings:
+        if read.problem:
+            raise InvalidModel(f"{archive.url}: {read.problem}")
+        for warning in read.warnings:
             _log.warning("%s: %s", archive.url, warning)
-        return config
+        return read.config
 
     def _check_parallel(self, name: str, archive: ModelArchive, options: ModelOptions) -> None:
         """Without any GPU the processes of a worker compute on the CPU, as with TorchServe."""

@@ -526,6 +526,7 @@ class Registry:
         models = self.versions()
         await asyncio.gather(*(model.pool.close(grace) for model in models))
         self._models.clear()
+        self._preparation.close()
         for model in models:
             await asyncio.to_thread(model.archive.close)
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BYTES = "BYTES"
 LENGTH = struct.Struct("<I")
 
+# Elements beyond those that should be there, which are counted for the message.
+_COUNTED_ON = 1000
+
 _SWAPS = sys.byteorder == "big"
 
 
@@ -141,10 +144,14 @@ def unpack(datatype: str, data: memoryview) -> list[Any]:
     return DATATYPES[datatype].unpack(data)
 
 
-def split_elements(data: memoryview) -> list[memoryview]:
-    """The elements of a BYTES tensor, without the lengths before them. Raises TensorError."""
-    elements, position, end = [], 0, len(data)
-    while position < end:
+def split_elements(data: memoryview, most: int = sys.maxsize) -> list[memoryview]:
+    """The elements of a BYTES tensor, without the lengths before them, and no more than ``most``.
+
+    Raises TensorError.
+    """
+    elements: list[memoryview] = []
+    position, end = 0, len(data)
+    while position < end and len(elements) < most:
         begin = position + LENGTH.size
         if begin > end:
             raise TensorError("the length before an element is cut short")
@@ -159,9 +166,11 @@ def split_elements(data: memoryview) -> list[memoryview]:
 def check_size(datatype: str, count: int, data: memoryview) -> None:
     """Raises TensorError unless ``data`` holds ``count`` elements, no more and no less."""
     if datatype == BYTES:
-        found = len(split_elements(data))
+        most = count + _COUNTED_ON
+        found = len(split_elements(data, most))
         if found != count:
-            raise TensorError(f"its shape has {count} elements, its data {found}")
+            more = " or more" if found == most else ""
+            raise TensorError(f"its shape has {count} elements, its data {found}{more}")
         return
     needed = count * DATATYPES[datatype].width
     if len(data) != needed:

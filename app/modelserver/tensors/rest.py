@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.errors import BadRequest
+from modelserver.tensors import weight
 from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
 from modelserver.tensors.tensor import (
     VARIABLE,
@@ -29,6 +30,10 @@ _BINARY_SIZE = "binary_data_size"
 _BINARY_OUTPUT = "binary_data_output"
 _BINARY = "binary_data"
 _NULL = msgspec.Raw(b"null")
+
+# Of one request: its inputs, its outputs, and the parameters of all of them together.
+MOST_TENSORS = 4096
+MOST_PARAMETERS = 4096
 
 
 class _Input(msgspec.Struct):
@@ -91,7 +96,7 @@ RAW_INPUT = TensorSpec("input_0", BYTES, (VARIABLE,))
 
 
 def decode_request(
-    body: bytes, header_length: str | None, raw: Sequence[TensorSpec] = (RAW_INPUT,)
+    body: bytes, header_length: str | None, raw: Sequence[TensorSpec] = (RAW_INPUT,), *, light: bool = False
 ) -> InferRequest:
     """The request in ``body``; ``header_length`` is the header of that name, None where it is absent.
 
@@ -100,7 +105,8 @@ def decode_request(
     of the object are ignored.
 
     Raises:
-        BadRequest: names the field that is wrong.
+        BadRequest: names the field that is wrong, or of which there is more than is allowed.
+        TooHeavy: only where it must be ``light``, and reading it would take long.
     """
     view = memoryview(body)
     if header_length is None:
@@ -110,16 +116,20 @@ def decode_request(
         if length == 0:
             return InferRequest([_raw_input(view, raw)], binary=True)
         text, binary = view[:length], view[length:]
+    if light and weight.is_heavy_json(text):
+        raise weight.TooHeavy
     try:
         request = _decode_request(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the request is no inference request: {_reason(error)}") from error
+    if len(text) > weight.LIGHT_BYTES:
+        _check_numbers(request)
     parameters = request.parameters or {}
     _check_parameters(parameters, "the request")
     by_default = _flag(parameters, _BINARY_OUTPUT, "the request", default=False)
     outputs = _outputs(request.outputs, by_default=by_default)
     return InferRequest(
-        inputs=_inputs(request.inputs, binary),
+        inputs=_inputs(request.inputs, binary, light=light),
         id=request.id or "",
         parameters={key: value for key, value in parameters.items() if key != _BINARY_OUTPUT} or None,
         outputs=outputs,
@@ -156,7 +166,19 @@ def _raw_input(data: memoryview, specs: Sequence[TensorSpec]) -> Tensor:
     return Tensor(spec.name, spec.datatype, shape, data)
 
 
-def _inputs(inputs: list[_Input], binary: memoryview) -> list[Tensor]:
+def _check_numbers(request: _Request) -> None:
+    outputs = request.outputs or []
+    for what, number in (("inputs", len(request.inputs)), ("outputs", len(outputs))):
+        if number > MOST_TENSORS:
+            raise BadRequest(f"{what}: there are {number}, {MOST_TENSORS} are allowed")
+    told = [request.parameters, *(each.parameters for each in request.inputs)]
+    told += [each.parameters for each in outputs]
+    parameters = sum(len(each) for each in told if each)
+    if parameters > MOST_PARAMETERS:
+        raise BadRequest(f"parameters: there are {parameters} in all, {MOST_PARAMETERS} are allowed")
+
+
+def _inputs(inputs: list[_Input], binary: memoryview, *, light: bool) -> list[Tensor]:
     if not inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
     tensors: list[Tensor] = []
@@ -175,6 +197,8 @@ def _inputs(inputs: list[_Input], binary: memoryview) -> list[Tensor]:
         else:
             data, text = _slice(each, size, binary[position:]), False
             position += len(data)
+            if light and each.datatype == BYTES and count > weight.LIGHT_ELEMENTS:
+                raise weight.TooHeavy
         check_data(each.name, each.datatype, count, data)
         tensors.append(Tensor(each.name, each.datatype, tuple(each.shape), data, parameters, text))
     if position != len(binary):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ LINE_LIMIT = 8192
 LINES_KEPT = 200
 _CHUNK = 1 << 16
 LINES_A_SECOND = 2000
+# Between two pieces of so many lines the server does other things, for so many seconds.
+LINES_AT_ONCE = 100
+_PAUSE = 0.01
+# How much longer than the time that a piece took that is, where lines are left out.
+_OTHERS = 19
 
 _log = logging.getLogger("modelserver.model")
 
@@ -40,9 +46,9 @@ class LineReader:
     """Reads one of a worker's streams.
 
     A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in
-    a second the rest is counted instead of logged, so that user code that prints without end cannot keep the
-    server busy (F44). Lines that report a metric go to ``measured`` instead of the log, within the same
-    bound.
+    a second the rest is counted instead of logged, and what comes at once is taken a piece at a time with
+    pauses between, so that user code that prints without end cannot keep the server busy (F44). Lines that
+    report a metric go to ``measured`` instead of the log, within the same bound.
     """
 
     def __init__(self, source: str, level: int, tail: OutputTail, measured: Measured | None = None) -> None:
@@ -56,6 +62,9 @@ class LineReader:
         self._logged = 0
         self._left_out = 0
         self._descriptor: int | None = None
+        # What was read and is not taken yet, and the pause before it is.
+        self._unread = b""
+        self._pause: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def attach(self, descriptor: int) -> None:
@@ -71,8 +80,12 @@ class LineReader:
         """Reads no more."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            self._loop.remove_reader(descriptor)
+            if self._pause is None:
+                self._loop.remove_reader(descriptor)
+            else:
+                self._pause.cancel()
             os.close(descriptor)
+            self.data_received(self._unread)
             self._ended()
 
     def _read(self) -> None:
@@ -84,20 +97,45 @@ class LineReader:
         except OSError:
             data = b""
         if data:
-            self.data_received(data)
+            self._pace(self._take_piece(data))
         else:
             self.close()
 
+    def _take_piece(self, data: bytes) -> float:
+        """Takes so many lines that it does not take long, or drops all; returns the pause that is due."""
+        began = time.thread_time()
+        pieces = data.split(b"\n", LINES_AT_ONCE) if self._allowance() else []
+        self._unread = pieces[-1] if len(pieces) > LINES_AT_ONCE else b""
+        self.data_received(data[: len(data) - len(self._unread)])
+        if not pieces:
+            return _OTHERS * (time.thread_time() - began)
+        return _PAUSE if self._unread else 0.0
+
+    def _pace(self, pause: float) -> None:
+        """Reads on after a pause of so many seconds."""
+        assert self._descriptor is not None  # noqa: S101 - a pause ends with the reading
+        if pause and self._pause is None:
+            self._loop.remove_reader(self._descriptor)
+        elif not pause and self._pause is not None:
+            self._loop.add_reader(self._descriptor, self._read)
+        self._pause = self._loop.call_later(pause, self._go_on) if pause else None
+
+    def _go_on(self) -> None:
+        self._pace(self._take_piece(self._unread) if self._unread else 0.0)
+
     def data_received(self, data: bytes) -> None:
-        lines = (self._partial + data).split(b"\n")
-        self._partial = lines.pop()[:LINE_LIMIT]
         allowed = self._allowance()
-        for line in lines[:allowed]:
+        *lines, rest = (self._partial + data).split(b"\n", allowed)
+        for line in lines:
             self._take(line)
-        for line in lines[allowed:][-LINES_KEPT:]:
-            self._tail.add(_text(line))
-        self._logged += min(len(lines), allowed)
-        self._left_out += max(0, len(lines) - allowed)
+        self._logged += len(lines)
+        if left_out := rest.count(b"\n"):
+            pieces = rest.rsplit(b"\n", LINES_KEPT)
+            for line in pieces[max(0, len(pieces) - 1 - min(left_out, LINES_KEPT - 1)) : -1]:
+                self._tail.add(_text(line))
+            self._left_out += left_out
+            rest = pieces[-1]
+        self._partial = rest[:LINE_LIMIT]
 
     def _ended(self) -> None:
         if self._partial:

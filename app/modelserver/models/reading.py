@@ -1,0 +1,100 @@
+"""Archives are read by helper processes: what is in them may take for ever to read, or all memory."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+
+from modelserver.errors import InvalidModel, ModelServerError
+from modelserver.models.archive import ModelArchive, ReadConfig, open_archive
+from modelserver.models.config import parse_model_config
+from modelserver.models.manifest import Manifest
+from modelserver.offload.helpers import Helpers
+
+if TYPE_CHECKING:
+    from modelserver.models.sources import Located
+
+# Archives that are read at the same time, and the address space of each reader.
+_READERS = 4
+_MEMORY = 1 << 30
+# Of processor time: what any archive may use, and for each so many bytes of it a second more.
+_SECONDS = 60.0
+_BYTES_A_SECOND = 10 << 20
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What an archive says, and where it was unpacked; its documents as a whole are left out."""
+
+    model_dir: str
+    temporary: bool
+    manifest: Manifest
+    config: ReadConfig | None = None
+
+
+class Reader:
+    """Opens archives, by helpers."""
+
+    def __init__(self) -> None:
+        self._helpers = Helpers("archives", _READERS, _MEMORY, InvalidModel)
+
+    async def open(self, located: Located, workdir: Path) -> ModelArchive:
+        """As :func:`open_archive`, with the configuration read.
+
+        Raises what that raises, and InvalidModel for what needs more time or memory than is allowed.
+        """
+        size, folder = await asyncio.to_thread(_size, located.path), workdir / uuid4().hex
+        opened = ModelArchive(
+            located.url,
+            located.path if size is None else folder,
+            Manifest(),
+            temporary=located.temporary or size is not None,
+            downloaded=located.downloaded,
+        )
+        seconds = _SECONDS + (size or 0) / _BYTES_A_SECOND
+        try:
+            contents = await self._helpers.call(
+                seconds, read_archive, str(located.path), located.url, str(folder), located.temporary
+            )
+        except ModelServerError:
+            # Also what a reader left that was ended.
+            await asyncio.to_thread(opened.remove)
+            raise
+        return replace(
+            opened,
+            model_dir=Path(contents.model_dir),
+            manifest=contents.manifest,
+            config=contents.config,
+            temporary=contents.temporary,
+        )
+
+    def close(self) -> None:
+        """Ends the helpers."""
+        self._helpers.close()
+
+
+def read_archive(path: str, url: str, folder: str, temporary: bool) -> Contents:
+    """What a helper does; a packed archive is unpacked into ``folder``. Raises as :func:`open_archive`."""
+    target = Path(folder)
+    archive = open_archive(Path(path), url, target.parent, temporary=temporary, name=target.name)
+    manifest = replace(archive.manifest, raw={})
+    return Contents(str(archive.model_dir), archive.temporary, manifest, _read_config(archive.config_text))
+
+
+def _read_config(text: str | None) -> ReadConfig | None:
+    if text is None:
+        return None
+    try:
+        config, warnings = parse_model_config(text)
+    except InvalidModel as error:
+        return ReadConfig(problem=error.message)
+    return ReadConfig(replace(config, raw={}), tuple(warnings))
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None for a directory."""
+    return None if path.is_dir() else path.stat().st_size

@@ -1,0 +1,155 @@
+"""The server's side: helper processes, started when they are first needed.
+
+They are for work that would hold up the event loop: Python gives a thread no way to be ended, and what reads
+JSON, YAML or protobuf does not let go of the interpreter while it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import msgspec
+
+from modelserver import errors
+from modelserver.errors import InternalError, ModelServerError
+from modelserver.offload.calls import Call, Closed, Ended, encode, read_result, receive, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("modelserver.offload")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_decode = msgspec.msgpack.Decoder(Ended).decode
+
+# Of time that passes, for each second of processor time that a call may use, and besides: the machine may be
+# busy, a disk slow.
+_PATIENCE = 10.0
+_MORE_PATIENCE = 60.0
+
+
+class Helpers:
+    """At most ``count`` processes, each for one call at a time.
+
+    Args:
+        name: what they are for; their threads have it.
+        count: of processes; more calls wait.
+        memory: bytes of address space that each may have.
+        refusal: the error of calls that need more than they may.
+    """
+
+    def __init__(self, name: str, count: int, memory: int, refusal: type[ModelServerError]) -> None:
+        self._memory = memory
+        self._refusal = refusal
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._own = threading.local()
+        self._all: set[_Helper] = set()
+        self._closed = False
+
+    async def call(self, seconds: float, function: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
+        """What a function of a module of the server returns; it may use ``seconds`` of processor time.
+
+        Raises:
+            ModelServerError: what the function raises, or the refusal.
+            InternalError: the helper failed otherwise.
+        """
+        loop = asyncio.get_running_loop()
+        result: R = await loop.run_in_executor(self._threads, self._call, seconds, function, args)
+        return result
+
+    def _call(self, seconds: float, function: Callable[..., R], args: tuple[object, ...]) -> R:
+        """In a thread, which has a helper of its own."""
+        call = Call(function.__module__, function.__name__, seconds, msgspec.Raw(encode(args)))
+        ended = self._perform(call)
+        if ended.error is None:
+            result: R = read_result(function, ended.value)
+            return result
+        if ended.error == MemoryError.__name__:
+            self._end()
+            raise self._refusal("It needs more memory to be read than is allowed.")
+        kind = getattr(errors, ended.error, None)
+        if kind is None:
+            _log.error("Failure in a helper process:\n%s", ended.text)
+            raise InternalError("The server failed to answer; its log says why.")
+        raise kind(ended.text)
+
+    def _perform(self, call: Call) -> Ended:
+        while not self._closed:
+            fresh = (helper := getattr(self._own, "helper", None)) is None
+            if helper is None:
+                helper = self._own.helper = _Helper(self._memory)
+                self._all.add(helper)
+            try:
+                return helper.perform(call)
+            except TimeoutError:
+                how = "did not answer"
+            except (Closed, OSError):
+                code = helper.process.wait()
+                if code == -signal.SIGXCPU:
+                    self._end()
+                    raise self._refusal(
+                        f"It takes more than {call.seconds:g} s of processor time to be read."
+                    ) from None
+                how = f"ended with status {code}"
+            self._end()
+            # One that had been idle ends by itself.
+            if fresh:
+                break
+        else:
+            how = "was stopped with the server"
+        raise InternalError(f"A helper process {how}.")
+
+    def _end(self) -> None:
+        helper: _Helper | None = self._own.__dict__.pop("helper", None)
+        if helper is not None:
+            self._all.discard(helper)
+            helper.end()
+
+    def close(self) -> None:
+        """Ends the processes; calls that are there fail."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for helper in list(self._all):
+            helper.end()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Helper:
+    def __init__(self, memory: int) -> None:
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603 - this very program
+                [sys.executable, "-m", "modelserver.offload", str(theirs.fileno()), str(memory)],
+                # `-m` looks for modules in the current directory first: nobody else may write to it.
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def perform(self, call: Call) -> Ended:
+        """Raises Closed, OSError, TimeoutError."""
+        self._connection.settimeout(call.seconds * _PATIENCE + _MORE_PATIENCE)
+        send(self._connection, call)
+        return _decode(receive(self._connection))
+
+    def end(self) -> None:
+        """Ends the process at once."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self.process.kill()
+        self.process.wait()
+        self._connection.close()

@@ -1,0 +1,76 @@
+"""How long the event loop is held at a time, so that all else waits: measured by a timer that comes late.
+
+Only the loop's own processor time counts: on a busy machine timers are late without anybody's fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from modelserver.telemetry.registry import Histogram
+
+if TYPE_CHECKING:
+    from modelserver.telemetry.metrics import ServerMetrics
+
+_log = logging.getLogger("modelserver.telemetry")
+
+BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+# Seconds: between two looks, the shortest stall that counts, and the shortest that is told.
+EVERY: Final = 0.01
+LEAST: Final = 0.01
+TOLD: Final = 0.1
+
+
+class Served:
+    """What the loop was busy with last. ``request`` says as text what it is: a method and a route."""
+
+    request: object = None
+
+
+served = Served()
+"""Of this process: it has one event loop."""
+
+
+class LoopWatch:
+    """Watches the running loop until it is closed."""
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        family = Histogram(
+            "modelserver_loop_stall_seconds",
+            "Processor time for which the event loop was held at a time, where that is 10 ms or more.",
+            bounds=BOUNDS,
+        )
+        self._stalls = metrics.add(family).labels()
+        self._loop = asyncio.get_running_loop()
+        self._arm(time.monotonic(), time.thread_time())
+
+    def _arm(self, now: float, used: float) -> None:
+        self._due, self._used = now + EVERY, used
+        self._timer = self._loop.call_later(EVERY, self._look)
+
+    def _look(self) -> None:
+        now, used = time.monotonic(), time.thread_time()
+        late = now - self._due
+        if late >= LEAST:
+            # What the loop did before the timer was due may be a part of it.
+            self._note(min(late + EVERY, used - self._used))
+        served.request = None
+        self._arm(now, used)
+
+    def _note(self, held: float) -> None:
+        if held < LEAST:
+            return
+        self._stalls.observe(held)
+        if held >= TOLD:
+            _log.warning(
+                "The event loop was held for %.0f ms of processor time; the last request was %s",
+                held * 1e3,
+                served.request or "none",
+            )
+
+    def close(self) -> None:
+        """Watches no more."""
+        self._timer.cancel()

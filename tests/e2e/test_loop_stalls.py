@@ -1,0 +1,374 @@
+"""No request holds up the others: the event loop is never held for long, whatever a body has in it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import threading
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+from grpc_client import PATIENCE, channel, grpc_server, stub
+from serving import serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from serving import Server
+
+MODEL_CODE = Path(__file__).parent / "model_code"
+MOST = 6_500_000  # bytes of a body, just below max_request_size
+# Seconds of processor time: of the longest stall, and of the server while one question for its health is answered.
+LONGEST = 0.02
+LONGEST_ANSWER = 0.05
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+    """``mirror`` gives back what it gets, ``echo`` too, in batches."""
+    folder = tmp_path_factory.mktemp("stalls")
+    store = folder / "store"
+    store.mkdir()
+    for name in ("mirror", "echo", "obey"):
+        shutil.copy(model_store / f"{name}.mar", store)
+    with serving(grpc_server(folder, store)) as started:
+        started.registered("mirror.mar", batch_size=64, max_batch_delay=1, response_timeout=120)
+        started.registered("echo.mar", batch_size=64, max_batch_delay=1, response_timeout=120)
+        started.registered("obey.mar", response_timeout=120)
+        yield started
+
+
+class Watch:
+    """Asks a server for its health again and again, at each of its HTTP ports, while something goes on."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._clock = Path(f"/proc/{server.pid}/task/{server.pid}/schedstat")
+        self.longest_answer = 0.0
+
+    def _used(self) -> float:
+        return int(self._clock.read_text().split()[0]) / 1e9
+
+    def _ask(self) -> None:
+        clients = [
+            httpx.Client(base_url=client.base_url, trust_env=False, timeout=60)
+            for client in (self._server.inference, self._server.management, self._server.metrics)
+        ]
+        while not self._ended.is_set():
+            for client in clients:
+                before = self._used()
+                assert client.get("/livez").status_code == 200
+                self.longest_answer = max(self.longest_answer, self._used() - before)
+        for client in clients:
+            client.close()
+
+    def _stalls(self) -> list[float]:
+        text = self._server.metrics.get("/metrics").text
+        found = re.findall(r'^modelserver_loop_stall_seconds_bucket{le="([^"]+)"} (\d+)', text, re.MULTILINE)
+        return [float(count) for _, count in found]
+
+    def longest_stall(self) -> float:
+        """An upper bound of the longest stall since it began."""
+        bounds = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 1e9)
+        fresh = [after - before for before, after in zip(self._before, self._stalls(), strict=True)]
+        total = fresh[-1]
+        return bounds[next((n + 1 for n, count in enumerate(fresh) if count == total), 0)] if total else 0.0
+
+    def __enter__(self) -> Watch:
+        self._before = self._stalls()
+        self._thread.start()
+        time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        time.sleep(0.05)
+        self._ended.set()
+        self._thread.join()
+
+
+def undisturbed(server: Server, act: Callable[[], Any]) -> Any:
+    """What ``act`` returns, which holds up nobody while it is done; what the machine does besides may."""
+    for attempt in range(3):
+        with Watch(server) as watch:
+            done = act()
+        if watch.longest_stall() <= LONGEST and watch.longest_answer <= LONGEST_ANSWER:
+            return done
+        held = f"{watch.longest_stall()} s, {watch.longest_answer} s until an answer (attempt {attempt})"
+    raise AssertionError(f"the event loop was held for {held}")
+
+
+def v2(inputs: bytes, more: bytes = b"") -> bytes:
+    """A V2 request."""
+    return b'{"inputs":[' + inputs + b"]" + more + b"}"
+
+
+def tensor(datatype: bytes, shape: bytes, data: bytes) -> bytes:
+    """An input with its data in JSON."""
+    return b'{"name":"x","shape":[%b],"datatype":"%b","data":[%b]}' % (shape, datatype, data)
+
+
+def many(piece: bytes, size: int = MOST) -> tuple[int, bytes]:
+    """So many of a JSON value that the list of them has ``size`` bytes, and the list without its brackets."""
+    count = size // (len(piece) + 1)
+    return count, b",".join([piece] * count)
+
+
+def listed(datatype: bytes, piece: bytes, rows: bool = False) -> bytes:
+    """A V2 request of one input that is as large as it may be."""
+    count, data = many(piece, MOST - 100)
+    return v2(tensor(datatype, b"%d" % count if rows else b"1,%d" % count, data))
+
+
+ONE = tensor(b"INT8", b"1", b"1")
+
+V2 = "/v2/models/mirror/infer"
+V1 = "/v1/models/echo:predict"
+BODIES: dict[str, tuple[str, Callable[[], bytes], dict[str, str], int]] = {
+    "v2 rows of BYTES": (V2, lambda: listed(b"BYTES", b'"abc"', rows=True), {}, 413),
+    "v2 one row of BYTES": (V2, lambda: listed(b"BYTES", b'"a"'), {}, 200),
+    "v2 FP32": (V2, lambda: listed(b"FP32", b"0.12345"), {}, 200),
+    "v2 UINT8": (V2, lambda: listed(b"UINT8", b"1"), {}, 200),
+    "v2 10000 rows": (V2, lambda: v2(tensor(b"INT64", b"10000", many(b"1", 20_000)[1])), {}, 200),
+    "v2 inputs": (
+        V2,
+        lambda: v2(b",".join(ONE.replace(b'"x"', b'"%d"' % n) for n in range(100_000))),
+        {},
+        400,
+    ),
+    "v2 outputs": (
+        V2,
+        lambda: v2(ONE, b',"outputs":[' + b",".join(b'{"name":"%d"}' % n for n in range(100_000)) + b"]"),
+        {},
+        400,
+    ),
+    "v2 parameters": (
+        V2,
+        lambda: v2(ONE, b',"parameters":{' + b",".join(b'"%d":1' % n for n in range(500_000)) + b"}"),
+        {},
+        400,
+    ),
+    "v2 nesting": (V2, lambda: v2(tensor(b"INT8", b"1", many(b"[[[[1]]]]")[1])), {}, 400),
+    "v2 text": (V2, lambda: v2(tensor(b"BYTES", b"1", b'"' + rb"\"" * (MOST // 2 - 100) + b'"')), {}, 200),
+    "v2 shape": (V2, lambda: v2(tensor(b"INT8", many(b"1")[1][:-100], b"1")), {}, 400),
+    "v2 binary BYTES": (
+        V2,
+        lambda: (
+            v2(b'{"name":"x","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":6400000}}')
+            + bytes(6_400_000)
+        ),
+        {"inference-header-content-length": "97"},
+        400,
+    ),
+    "v1 instances": (V1, lambda: b'{"instances":[' + many(b"1")[1][:-20] + b"]}", {}, 413),
+    "v1 one instance": (V1, lambda: b'{"instances":[[' + many(b"0.25")[1][:-20] + b"]]}", {}, 200),
+    "v1 10000 instances": (V1, lambda: b'{"instances":[' + many(b"1", 20_000)[1] + b"]}", {}, 200),
+    "v1 fields": (V1, lambda: b"{" + b",".join(b'"%d":1' % n for n in range(500_000)) + b"}", {}, 200),
+    "form": (
+        "/invocations",
+        lambda: b"model_name=" + b"%41" * (MOST // 3 - 10),
+        {"content-type": "application/x-www-form-urlencoded"},
+        404,
+    ),
+    "parts": (
+        "/invocations",
+        lambda: (b"\r\n--a\r\ncontent-disposition:" + b'a="\\' * 2000) * (MOST // 8030),
+        {"content-type": "multipart/form-data; boundary=a"},
+        400,
+    ),
+    "gzip": ("/predictions/echo", lambda: gzip.compress(bytes(MOST)), {"content-encoding": "gzip"}, 200),
+    "query": ("/invocations?" + "a&" * 30_000, lambda: b"", {}, 400),
+    "path": ("/predictions/" + "%41" * 20_000, lambda: b"", {}, 404),
+}
+QUICK = ("v2 rows of BYTES", "v2 FP32", "v2 parameters", "v1 instances", "form", "query")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in BODIES]
+)
+def test_bodies_of_inference(server: Server, name: str) -> None:
+    """Whatever a body for inference has in it, the others are answered meanwhile."""
+    path, make, headers, status = BODIES[name]
+    body = make()
+    assert len(body) < 6_553_500
+
+    answer = undisturbed(
+        server, lambda: server.inference.post(path, content=body, headers=headers, timeout=120)
+    )
+
+    assert answer.status_code == status, answer.text[:300]
+
+
+MANAGEMENT: dict[str, tuple[str, str, Callable[[], bytes], int]] = {
+    "registration": ("POST", "/models", lambda: json.dumps({"url": "." * MOST}).encode(), 413),
+    "registration fields": (
+        "POST", "/models", lambda: json.dumps({f"a{n}": 1 for n in range(400_000)}).encode(), 413
+    ),
+    "url": ("POST", "/models?url=" + "." * 60_000, lambda: b"", 400),
+    "url of escapes": ("POST", "/models?url=http://a/" + "%252e" * 12_000, lambda: b"", 400),
+    "parameters": ("GET", "/models?" + "a&" * 30_000, lambda: b"", 400),
+    "scaling": ("PUT", "/models/echo?min_worker=" + "9" * 60_000, lambda: b"", 400),
+    "path": ("GET", "/models/" + "a/" * 30_000, lambda: b"", 404),
+    "index": ("POST", "/v2/repository/index", lambda: b'{"ready":[' + many(b"1")[1][:-20] + b"]}", 413),
+    "load": ("POST", "/v2/repository/models/x/load", lambda: b'{"parameters":{"a":"' + b"a" * MOST, 413),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in ("registration", "url") else pytest.mark.slow) for n in MANAGEMENT],
+)
+def test_management(server: Server, name: str) -> None:
+    """Whatever a request to the management port says, inference goes on; what is refused says why."""
+    method, path, make, status = MANAGEMENT[name]
+    body = make()
+
+    answer = undisturbed(
+        server, lambda: server.management.request(method, path, content=body, headers=JSON, timeout=60)
+    )
+
+    assert answer.status_code == status, answer.text[:300]
+
+
+def merging(levels: int) -> bytes:
+    """A small configuration that stands for an enormous one."""
+    lines = ["l0: &l0 {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}"]
+    lines += [f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, levels)]
+    return "\n".join(lines).encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (merging(12), "more than 100000 values"),
+        (b"".join(b"key%d: 1\n" % n for n in range(100_000)), "larger than 1048576 bytes"),
+        (b"".join(b"k%d: 1\n" % n for n in range(80_000)), ""),
+        (b"a: " + b"[" * 500_000, "cannot be read"),
+    ],
+    ids=["merge keys", "too large", "keys", "nesting"],
+)
+def test_configurations(server: Server, tmp_path: Path, config: bytes, told: str) -> None:
+    """What a small archive makes of its configuration is for a process of its own to find out."""
+    path = tmp_path / "model-config.yaml"
+    path.write_bytes(config)
+    store = Path(str(server.settings["model_store"]))
+    code = str(MODEL_CODE / "echo.py")
+    name = f"m{tmp_path.name}"
+    build_archive(ArchiveConfig(name, code, "1.0", export_path=store, config_file=path))
+
+    def register() -> httpx.Response:
+        parameters = {"url": f"{name}.mar", "initial_workers": "0"}
+        answer = server.management.post("/models", params=parameters, timeout=120)
+        if answer.status_code == 200:
+            server.unregister(name)
+        return answer
+
+    answer = undisturbed(server, register)
+
+    assert (answer.status_code == 200) is not bool(told)
+    assert told in answer.text
+
+
+@pytest.mark.slow
+def test_archives_of_many_entries(server: Server) -> None:
+    """An archive of 100,000 files is read and refused by a process of its own."""
+    path = Path(str(server.settings["model_store"])) / "entries.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(100_000):
+            archive.writestr(f"{number}", b"")
+
+    answer = undisturbed(server, lambda: server.register("entries.mar"))
+
+    assert answer.status_code == 400
+    assert "more than 20000 entries" in answer.text
+
+
+# gRPC
+
+
+def varint(number: int) -> bytes:
+    """As protobuf writes it."""
+    made = b""
+    while number > 127:
+        made, number = made + bytes([number & 127 | 128]), number >> 7
+    return made + bytes([number])
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field with a length."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def asking(*fields: bytes, model: bytes = b"mirror") -> bytes:
+    """A message for a model."""
+    return field(1, model) + b"".join(fields)
+
+
+def given(datatype: bytes, contents: bytes, count: int = 1) -> bytes:
+    """The first input of a message."""
+    shape = varint(1) + varint(count)
+    return field(5, field(1, b"x") + field(2, datatype) + field(3, shape) + field(5, contents))
+
+
+CALLS: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "inputs": ("ModelInfer", lambda: asking(field(5, b"") * (MOST // 2 - 20)), "INVALID_ARGUMENT"),
+    "parameters": (
+        "ModelInfer",
+        lambda: asking(*(field(4, field(1, b"%d" % n) + field(2, b"\x10\1")) for n in range(400_000))),
+        "INVALID_ARGUMENT",
+    ),
+    "raw contents": ("ModelInfer", lambda: asking(field(7, b"") * (MOST // 2 - 20)), "INVALID_ARGUMENT"),
+    "typed BYTES": (
+        "ModelInfer", lambda: asking(given(b"BYTES", field(8, b"a") * 2_000_000, 2_000_000)), "OK"
+    ),
+    "typed INT8": ("ModelInfer", lambda: asking(given(b"INT8", field(2, b"\1" * 6_400_000), 6_400_000)), "OK"),
+    "typed FP32": ("ModelInfer", lambda: asking(given(b"FP32", field(6, bytes(6_400_000)), 1_600_000)), "OK"),
+    "raw BYTES": (
+        "ModelInfer",
+        lambda: asking(
+            field(5, field(1, b"x") + field(2, b"BYTES") + field(3, b"\1" + varint(1_600_000))),
+            field(7, bytes(6_400_000)),
+        ),
+        "OK",
+    ),
+    "inputs of a prediction": (
+        "Predictions",
+        lambda: asking(*(field(3, field(1, b"%d" % n)) for n in range(500_000)), model=b"echo"),
+        "INVALID_ARGUMENT",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("inputs", "typed FP32") else pytest.mark.slow) for n in CALLS]
+)
+def test_calls(server: Server, name: str) -> None:
+    """Whatever a message of gRPC has in it, the others are answered meanwhile."""
+    method, make, code = CALLS[name]
+    body = make()
+    service = "inference.GRPCInferenceService"
+    if method == "Predictions":
+        service = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
+
+    def call() -> str:
+        try:
+            getattr(stub(to, service), method)(body, timeout=120)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        return "OK"
+
+    with channel(server, "inference") as to:
+        stub(to, "inference.GRPCInferenceService").ServerLive(b"", timeout=PATIENCE)
+        assert undisturbed(server, call) == code
