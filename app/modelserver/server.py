@@ -164,7 +164,7 @@ class Server:
         registry = Registry(
             Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
         )
-        access, watch = AccessLog(stamped=self._stamped_log), LoopWatch(metrics)
+        access = AccessLog(stamped=self._stamped_log)
         access.start(loop)
 
         def on_response(  # noqa: PLR0917 - called for each answer
@@ -207,15 +207,16 @@ class Server:
                 if not settings.disable_system_metrics:
                     watching = loop.create_task(self._watch(metrics))
                 freeze_garbage()
+                loop_watch = LoopWatch(metrics)
                 self._on_started()
                 _log.info(STARTED_LINE)
                 await stopping
+                loop_watch.close()
             for task in (loading, watching, *secrets):
                 if task is not None:
                     task.cancel()
             await self._shut_down(listeners, registry, spawner, keeper, rpc)
         finally:
-            watch.close()
             access.close()
             self._aside.close()
 

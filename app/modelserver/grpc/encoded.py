@@ -22,7 +22,7 @@ _BUFFERS: dict[str, _Buffers] = {
     # Values of input.
     "org.pytorch.serve.grpc.inference.PredictionsRequest": {3: {2: {}}},
 }
-_MOST_FIELDS = 4096
+_MOST_FIELDS = 1024
 _LENGTH_DELIMITED = 2
 _WIDTHS = {1: 8, 5: 4}
 
@@ -58,7 +58,7 @@ def texts_of(descriptor: Descriptor, body: bytes) -> dict[str, str]:
     texts = {each.number: each.name for each in descriptor.fields if each.type == each.TYPE_STRING}
     found = dict.fromkeys(texts.values(), "")
     try:
-        for number, content in islice(_fields(memoryview(body)), 2 * _MOST_FIELDS):
+        for number, content in islice(_fields(memoryview(body)), 8 * _MOST_FIELDS):
             if number in texts:
                 found[texts[number]] = str(content, "utf-8")
     except (UnicodeDecodeError, IndexError) as error:

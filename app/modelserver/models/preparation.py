@@ -175,7 +175,8 @@ class Preparation:
         environment = await self._environment(name, archive, options, on_progress)
         metrics = self._metrics.model(name, version)
         spec = self._spec(name, handler, archive, options, environment)
-        spec = replace(spec, measured=metrics.model_metric)
+        need = await asyncio.to_thread(need_of, archive.model_dir) * max(1, options.processes)
+        spec = replace(spec, measured=metrics.model_metric, need=need)
         pool = self._pool(name, f"{name}_{version}", spec, options, metrics)
         self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None
@@ -316,7 +317,6 @@ class Preparation:
             python=environment.python or self._python,
             spawner=self._spawner,
             gate=self._gate,
-            need=need_of(archive.model_dir) * max(1, options.processes),
             ranks=self._ranks(options),
             concurrency=_concurrency(options),
             ipex=(settings.ipex_enable, settings.ipex_gpu_enable),

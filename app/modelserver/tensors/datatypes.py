@@ -10,6 +10,7 @@ import struct
 import sys
 from array import array
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -144,30 +145,33 @@ def unpack(datatype: str, data: memoryview) -> list[Any]:
     return DATATYPES[datatype].unpack(data)
 
 
-def split_elements(data: memoryview, most: int = sys.maxsize) -> list[memoryview]:
-    """The elements of a BYTES tensor, without the lengths before them, and no more than ``most``.
-
-    Raises TensorError.
-    """
-    elements: list[memoryview] = []
-    position, end = 0, len(data)
-    while position < end and len(elements) < most:
+def ends_of_elements(data: memoryview, most: int = sys.maxsize) -> list[int]:
+    """Where each element of a BYTES tensor ends, of no more than ``most``. Raises TensorError."""
+    ends: list[int] = []
+    position, end, read = 0, len(data), LENGTH.unpack_from
+    while position < end and len(ends) < most:
         begin = position + LENGTH.size
         if begin > end:
             raise TensorError("the length before an element is cut short")
-        (length,) = LENGTH.unpack_from(data, position)
+        (length,) = read(data, position)
         position = begin + length
         if position > end:
             raise TensorError(f"an element of {length} bytes is announced where {end - begin} are left")
-        elements.append(data[begin:position])
-    return elements
+        ends.append(position)
+    return ends
+
+
+def split_elements(data: memoryview) -> list[memoryview]:
+    """The elements of a BYTES tensor, without the lengths before them. Raises TensorError."""
+    ends = ends_of_elements(data)
+    return [data[begin + LENGTH.size : end] for begin, end in zip(chain((0,), ends), ends, strict=False)]
 
 
 def check_size(datatype: str, count: int, data: memoryview) -> None:
     """Raises TensorError unless ``data`` holds ``count`` elements, no more and no less."""
     if datatype == BYTES:
         most = count + _COUNTED_ON
-        found = len(split_elements(data, most))
+        found = len(ends_of_elements(data, most))
         if found != count:
             more = " or more" if found == most else ""
             raise TensorError(f"its shape has {count} elements, its data {found}{more}")

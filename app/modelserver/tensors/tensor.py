@@ -10,11 +10,10 @@ from modelserver.errors import BadRequest
 from modelserver.tensors.datatypes import (
     BYTES,
     DATATYPES,
-    LENGTH,
     NAMES,
     TensorError,
     check_size,
-    split_elements,
+    ends_of_elements,
 )
 
 if TYPE_CHECKING:
@@ -96,11 +95,7 @@ class Output:
 
 
 def _rows_of_elements(data: memoryview, count: int, each: int) -> list[memoryview]:
-    ends = [0]
-    position = 0
-    for element in split_elements(data):
-        position += LENGTH.size + len(element)
-        ends.append(position)
+    ends = [0, *ends_of_elements(data)]
     return [data[ends[number * each] : ends[(number + 1) * each]] for number in range(count)]
 
 

@@ -87,6 +87,11 @@ class Obey:
         sys.stdout.flush()
         return "printed"
 
+    def do_lines(self, order, index):
+        for _ in range(order["count"]):
+            print("a line")
+        return "printed"
+
     def do_write(self, order, index):
         os.write(1, b"\xff\x00 no newline")
         os.write(2, b"\xfe raw")
