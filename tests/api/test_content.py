@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.api.content import UnsupportedEncoding, form_field, inflate
+from modelserver.api.content import MAX_PARAMETERS, UnsupportedEncoding, form_field, inflate, read_query
 from modelserver.errors import BadRequest, PayloadTooLarge
 from modelserver.worker.forms import parse_multipart, parse_urlencoded
 
@@ -150,3 +151,21 @@ def test_endless_forms_are_not_searched_to_their_end() -> None:
     assert form_field(options + b"--b--\r\n", MULTIPART, "m") is None
     assert form_field(long + b"--b--\r\n", MULTIPART, "m") is None
     assert form_field(part % b"m" + b"--b--\r\n", MULTIPART, "m") == "v"
+
+
+def test_queries_are_bounded() -> None:
+    """A query has as many parameters as it may have, and is refused with more (F14)."""
+    assert len(read_query(b"&".join([b"a=%41"] * MAX_PARAMETERS))) == MAX_PARAMETERS
+    with pytest.raises(BadRequest, match="The query has 1025 parameters, 1024 are allowed"):
+        read_query(b"a&" * MAX_PARAMETERS)
+
+
+def test_large_forms_are_searched_for_little() -> None:
+    """What a form of megabytes has in it makes no difference to how long a field is looked for."""
+    kind = "application/x-www-form-urlencoded"
+    for body in (b"&" * 6_000_000, b"name=" + b"%41" * 2_000_000, b"&name=" * 1_000_000):
+        began = time.process_time()
+        form_field(body, kind, "name")
+
+        assert time.process_time() - began < 0.05
+    assert form_field(b"", "multipart/form-data; " + "a;" * 30_000, "name") is None

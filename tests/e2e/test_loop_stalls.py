@@ -19,8 +19,6 @@ import pytest
 from grpc_client import PATIENCE, channel, grpc_server, stub
 from serving import serving
 
-from modelserver.archiver import ArchiveConfig, build_archive
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -264,12 +262,13 @@ def merging(levels: int) -> bytes:
 )
 def test_configurations(server: Server, tmp_path: Path, config: bytes, told: str) -> None:
     """What a small archive makes of its configuration is for a process of its own to find out."""
-    path = tmp_path / "model-config.yaml"
-    path.write_bytes(config)
-    store = Path(str(server.settings["model_store"]))
-    code = str(MODEL_CODE / "echo.py")
     name = f"m{tmp_path.name}"
-    build_archive(ArchiveConfig(name, code, "1.0", export_path=store, config_file=path))
+    path = Path(str(server.settings["model_store"])) / f"{name}.mar"
+    manifest = {"model": {"modelName": name, "handler": "echo.py", "configFile": "model-config.yaml"}}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.write(MODEL_CODE / "echo.py", "echo.py")
+        archive.writestr("model-config.yaml", config)
 
     def register() -> httpx.Response:
         parameters = {"url": f"{name}.mar", "initial_workers": "0"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -335,6 +336,25 @@ def test_documents_that_explode_are_refused() -> None:
     assert "more than 100000 values" in _refusal(f"l0: &l0 [1]\n{layers}")
     assert "more than 100000 values" in _refusal("a: &a [*a]")
     assert "cannot be read" in _refusal("a: " + "[" * 5000)
+
+
+def test_merge_keys_that_explode_are_refused() -> None:
+    """Mappings merged into mappings end in an error before they are put together (F60)."""
+    lines = ["l0: &l0 {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}"]
+    lines += [f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 8)]
+    text = "\n".join(lines)
+    began = time.process_time()
+
+    assert "more than 100000 values" in _refusal(text)
+    assert len(text) < 1000
+    assert time.process_time() - began < 5
+
+
+def test_merge_keys_work() -> None:
+    """A mapping takes over what others have, its own keys first."""
+    config, _ = parse_model_config("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}")
+
+    assert config.raw["b"] == {"x": 1, "y": 3}
 
 
 @pytest.mark.parametrize("text", ["a: 2001-99-99", "a: 0x", "a: " + "9" * 5000, "a: 1:99999999999999999999"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from typing import Any
 
 import numpy
@@ -21,6 +22,7 @@ from modelserver.tensors.rest import (
     encode_response,
 )
 from modelserver.tensors.tensor import Output, Tensor, TensorSpec
+from modelserver.tensors.weight import TooHeavy
 
 
 def body(*inputs: dict[str, Any], **fields: Any) -> bytes:
@@ -209,6 +211,63 @@ def test_bad_requests(content: bytes, what: str) -> None:
     """Each is told what is wrong, by the name of its field (F9)."""
     with pytest.raises(BadRequest, match=what):
         decode_request(content, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (body(*(an_input(name=str(n)) for n in range(5000))), "inputs: there are 5000, 4096 are allowed"),
+        (
+            body(an_input(), outputs=[{"name": str(n)} for n in range(5000)]),
+            "outputs: there are 5000, 4096 are allowed",
+        ),
+        (
+            body(
+                an_input(parameters=dict.fromkeys(map(str, range(3000)), 1)),
+                parameters={str(n): 1 for n in range(3000)},
+            ),
+            "parameters: there are 6000 in all, 4096 are allowed",
+        ),
+    ],
+    ids=["inputs", "outputs", "parameters"],
+)
+def test_numbers_are_bounded(content: bytes, what: str) -> None:
+    """Each part of a request may be there so many times, whoever reads it."""
+    with pytest.raises(BadRequest, match=what):
+        decode_request(content, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "header"),
+    [
+        (body(an_input(shape=[6000], data=[1.0] * 6000)), None),
+        binary(
+            body(
+                an_input(datatype="BYTES", shape=[6000], data=None, parameters={"binary_data_size": 24_000})
+            ),
+            bytes(24_000),
+        ),
+    ],
+    ids=["json", "binary"],
+)
+def test_what_is_heavy_is_not_read_where_it_must_be_light(content: bytes, header: str | None) -> None:
+    """The event loop leaves what takes long to others, who read it as ever."""
+    with pytest.raises(TooHeavy):
+        decode_request(content, header, light=True)
+    assert decode_request(content, header).inputs[0].shape == (6000,)
+
+
+def test_elements_beyond_the_shape_are_not_all_counted() -> None:
+    """A shape that says less than the data has costs no more than what it says."""
+    content, header = binary(
+        body(an_input(datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 4_000_000})),
+        bytes(4_000_000),
+    )
+    began = time.process_time()
+    with pytest.raises(BadRequest, match="'x': its shape has 1 elements, its data 1001 or more"):
+        decode_request(content, header, light=True)
+
+    assert time.process_time() - began < 0.05
 
 
 SIZED = {"data": None, "parameters": {"binary_data_size": 8}}

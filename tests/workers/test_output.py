@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import time
 
 import pytest
 
-from modelserver.workers.output import LINE_LIMIT, LINES_A_SECOND, LineReader, OutputTail
+from modelserver.workers.output import LINE_LIMIT, LINES_A_SECOND, LINES_AT_ONCE, LineReader, OutputTail
 
 
 @pytest.fixture
@@ -93,3 +96,49 @@ async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) 
     assert told == [("n", 2.0, "Count", "counter", (("a", "b"),), "id")]
     assert [record.getMessage() for record in caplog.records] == ["before", "[METRICS]no", "after"]
     assert tail.last(9) == "before\n[METRICS]no\nafter"
+
+
+async def test_what_comes_at_once_is_taken_in_pieces(
+    reader: LineReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between pieces of a hundred lines the loop does other things; in the end all lines are there."""
+    inner, outer = os.pipe()
+    os.write(outer, b"".join(b"%d\n" % n for n in range(LINES_AT_ONCE * 5)))
+    reader.attach(inner)
+    taken: list[int] = []
+    while len(caplog.messages) < LINES_AT_ONCE * 5:
+        await asyncio.sleep(0)
+        if len(caplog.messages) != sum(taken):
+            taken.append(len(caplog.messages) - sum(taken))
+    os.close(outer)
+    await reader.ended
+
+    assert taken == [LINES_AT_ONCE] * 5
+    assert caplog.messages == [str(n) for n in range(LINES_AT_ONCE * 5)]
+
+
+async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: OutputTail) -> None:
+    """Lines beyond the bound are counted, not taken: a million of them take no time to speak of (F44)."""
+    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader.data_received(b"x\n" * LINES_A_SECOND)
+    flood = b"y\n" * 32_000 + b"last\n"
+    began = time.thread_time()
+    for _ in range(30):
+        reader.data_received(flood)
+
+    assert time.thread_time() - began < 0.2
+    assert reader._left_out == 30 * 32_001
+    assert tail.last(1) == "last"
+
+
+async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that has ended is not waited for: what was read of it is logged at once."""
+    inner, outer = os.pipe()
+    os.write(outer, b"a\n" * (LINES_AT_ONCE * 3))
+    reader.attach(inner)
+    reader._read()
+    assert len(caplog.messages) == LINES_AT_ONCE
+    reader.close()
+    os.close(outer)
+
+    assert len(caplog.messages) == LINES_AT_ONCE * 3

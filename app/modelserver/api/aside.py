@@ -43,18 +43,24 @@ class Aside:
             fail(ServiceUnavailable("Too many large bodies wait to be read."))
             return lambda: None
         self._waiting += size
-        task = asyncio.get_running_loop().create_task(self._run(size, work, fail))
+        task = asyncio.get_running_loop().create_task(self._run(work, fail))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def done(_: object) -> None:
+            # Here, for a task that is ended at once does not even begin.
+            self._tasks.discard(task)
+            self._waiting -= size
+            work.close()
 
         def end() -> None:
             task.cancel()
 
+        task.add_done_callback(done)
+
         return end
 
-    async def _run(
-        self, size: int, work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]
-    ) -> None:
+    @staticmethod
+    async def _run(work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]) -> None:
         try:
             await work
         except ModelServerError as error:
@@ -62,8 +68,6 @@ class Aside:
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
             _log.exception("Failure while working on a request aside")
             fail(InternalError("The server failed to answer; its log says why."))
-        finally:
-            self._waiting -= size
 
     async def settle(self, grace: float) -> None:
         """Waits for what is worked on, at most ``grace`` seconds."""

@@ -1,0 +1,58 @@
+"""How long the event loop was held."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.telemetry.stalls import TOLD, LoopWatch, served
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def hold(seconds: float) -> None:
+    """Uses so much processor time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def stalls(metrics: ServerMetrics) -> dict[str, float]:
+    """Count and sum of those that were seen."""
+    lines = metrics.render().decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if line.startswith("modelserver_loop_stall_seconds_"))
+    return {name.removeprefix("modelserver_loop_stall_seconds_"): float(value) for name, _, value in pairs}
+
+
+async def test_a_held_loop_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    """What holds the loop is counted with its processor time; the log names the route of a long one."""
+    caplog.set_level(logging.WARNING, "modelserver.telemetry")
+    metrics = ServerMetrics(hostname="h")
+    watch = LoopWatch(metrics)
+    await asyncio.sleep(0.05)
+    served.request = "POST /route"
+    hold(TOLD + 0.05)
+    await asyncio.sleep(0.05)
+    watch.close()
+
+    seen = stalls(metrics)
+    assert seen["sum"] >= TOLD
+    assert seen["count"] >= 1
+    assert "the last request was POST /route" in caplog.text
+
+
+async def test_waiting_is_no_stall() -> None:
+    """A timer that comes late because the machine is busy with others is no stall of ours."""
+    metrics = ServerMetrics(hostname="h")
+    watch = LoopWatch(metrics)
+    await asyncio.sleep(0.05)
+    before = stalls(metrics)["sum"]
+    time.sleep(0.3)  # noqa: ASYNC251 - the loop is held without using the processor
+    await asyncio.sleep(0.05)
+    watch.close()
+
+    assert stalls(metrics)["sum"] - before < 0.1
