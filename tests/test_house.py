@@ -248,8 +248,8 @@ def test_the_package_says_who_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["httptools", "httpx", "uvicorn"])
 def test_what_we_reach_into_is_bounded(name: str) -> None:
-    """A library whose inner parts are used has an upper bound, which admits what is installed and tested here but
-    not the next release that may change anything; the page that lists it for pip says the same.
+    """A library whose inner parts are used has an upper bound, which admits what is installed and tested here
+    but not the next release that may change anything; the page that lists it for pip says the same.
     """
     project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[project.optional")[0]
     (requirement,) = (Requirement(found) for found in re.findall(rf'"({name}[^"]*)",', project))

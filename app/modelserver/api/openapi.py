@@ -220,7 +220,11 @@ def _metrics_paths() -> Document:
         "explode": True,
     }
     text = {"text/plain; version=0.0.4; charset=utf-8": {"schema": {"type": "string"}}}
-    responses = {"200": {"description": "Metrics in Prometheus' text format.", "content": text}}
+    elsewhere = _json_response("This listener has no metrics: they are at metrics_address.", _ref("Error"))
+    responses = {
+        "200": {"description": "Metrics in Prometheus' text format.", "content": text},
+        "404": elsewhere,
+    }
     return {"/metrics": {"get": _operation("Metrics", "metrics", "Metrics.", [names], responses)}}
 
 

@@ -1,0 +1,110 @@
+"""schemathesis asks for what the listeners' OpenAPI documents offer (F70)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from serving import Home, Server, serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from conftest import StartServer
+
+# Never a 5xx, and of what the document says: status, content type, headers and schema. Left out is what
+# clients of TorchServe need otherwise: lenient numbers ("limit=abc" is served), routes that answer every
+# method (/ping, /api-description, /metrics), a request that fits the schema and is refused with its reason.
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+)
+EXAMPLES = 20
+# The name that the documents' examples ask for.
+MODEL = "resnet-152"
+HANDLER = """
+def handle(data, context):
+    return [{"size": len(repr(row))} for row in data or []]
+"""
+WORKERS = ("initial_workers", "min_workers", "max_workers", "min_worker", "max_worker")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the model of the examples, which answers everything with JSON."""
+    folder = tmp_path_factory.mktemp("conformance")
+    code, store = folder / "sizes.py", folder / "store"
+    code.write_text(HANDLER)
+    store.mkdir()
+    build_archive(ArchiveConfig(MODEL, str(code), "1.0", export_path=store))
+    with serving(Server(Home(folder / "home"), store, settings={"load_models": f"{MODEL}.mar"})) as started:
+        started.wait_ready(MODEL)
+        yield started
+
+
+def few_workers(document: Any) -> Any:
+    """The document, with so few workers that the machine that runs the tests can start them."""
+    if isinstance(document, list):
+        return [few_workers(item) for item in document]
+    if not isinstance(document, dict):
+        return document
+    bounded = {"type": "integer", "minimum": 0, "maximum": 2}
+    if document.get("name") in WORKERS and document.get("in") == "query":
+        return {**document, "schema": bounded}
+    return {key: bounded if key in WORKERS else few_workers(value) for key, value in document.items()}
+
+
+def conforms(server: Server, listener: str, folder: Path, *options: str) -> None:
+    """Runs schemathesis on a listener's document; fails with what it says."""
+    client = getattr(server, listener)
+    path = folder / "openapi.json"
+    path.write_text(json.dumps(few_workers(client.get("/openapi.json").json())))
+    command = [sys.executable, "-m", "schemathesis.cli", "run", str(path), "--url", str(client.base_url)]
+    command += ["--checks", ",".join(CHECKS), "--max-examples", str(EXAMPLES), "--seed", "1"]
+    command += ["--generation-database", "none", "--request-timeout", "30", "--no-color", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2000:]
+    assert "No test cases" not in done.stdout
+    assert client.get("/openapi.json").status_code == 200
+
+
+@pytest.mark.slow
+def test_inference_does_what_its_document_says(server: Server, tmp_path: Path) -> None:
+    """Requests made from the inference listener's document, valid and not, never get a 5xx, nor an answer
+    that the document does not tell of (F70).
+    """
+    conforms(server, "inference", tmp_path, "--phases", "examples,coverage,fuzzing")
+
+    assert "Traceback" not in server.home.log()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [("--phases", "examples,coverage"), ("--phases", "fuzzing", "--mode", "positive")],
+    ids=["each value", "by chance"],
+)
+def test_management_does_what_its_document_says(
+    start_server: StartServer, server: Server, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """The same of the management listener, where models come, go and are scaled meanwhile (F70)."""
+    own = start_server(model_store=server.settings["model_store"], load_models=f"{MODEL}.mar")
+    conforms(own, "management", tmp_path, *options)
+
+    assert "Traceback" not in own.home.log()
+
+
+@pytest.mark.slow
+def test_metrics_do_what_their_document_says(server: Server, tmp_path: Path) -> None:
+    """The same of the metrics listener (F70)."""
+    conforms(server, "metrics", tmp_path, "--phases", "coverage,fuzzing")
