@@ -1,0 +1,194 @@
+"""Clients over raw connections: they see every byte that comes back, so an answer too many too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import struct
+from dataclasses import dataclass
+
+HOST = "127.0.0.1"
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
+_ANSWERED_BY_NOTHING = (204, 304)
+
+
+class Malformed(Exception):
+    """What came is no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. ``closes``: it says that the connection ends with it."""
+
+    status: int
+    body: bytes
+    closes: bool
+
+
+def take_answer(received: bytearray, *, ended: bool = False, head: bool = False) -> Answer | None:
+    """Takes the first answer out of what was received; None while it is not whole.
+
+    ``ended``: nothing more will come. ``head``: it answers a HEAD. 100 Continue is passed over. Raises Malformed.
+    """
+    while True:
+        end = received.find(b"\r\n\r\n")
+        if end < 0:
+            if ended and received:
+                raise Malformed(bytes(received[:200]))
+            return None
+        lines = bytes(received[: end + 4])
+        first = _STATUS.match(lines)
+        if first is None:
+            raise Malformed(lines[:200])
+        status = int(first[1])
+        if status != 100:
+            break
+        del received[: end + 4]
+    length, chunked = _LENGTH.search(lines), _CHUNKED.search(lines)
+    if head or status in _ANSWERED_BY_NOTHING:
+        body, size = b"", 0
+    elif length is not None and chunked is None:
+        size = int(length[1])
+        body = bytes(received[end + 4 : end + 4 + size])
+    elif chunked is not None and length is None:
+        found = _dechunked(received, end + 4)
+        body, size = (b"", len(received)) if found is None else found
+    else:
+        raise Malformed(lines[:300])
+    if len(received) < end + 4 + size:
+        if ended:
+            raise Malformed(b"cut short: " + lines[:200])
+        return None
+    del received[: end + 4 + size]
+    return Answer(status, body, _CLOSE.search(lines) is not None)
+
+
+def _dechunked(received: bytearray, start: int) -> tuple[bytes, int] | None:
+    """A chunked body that begins there and its size on the wire; None while it is not whole."""
+    body, place = b"", start
+    while (end := received.find(b"\r\n", place)) >= 0:
+        try:
+            size = int(bytes(received[place:end]), 16)
+        except ValueError:
+            raise Malformed(bytes(received[place : place + 100])) from None
+        place = end + 2 + size + 2
+        if len(received) < place:
+            return None
+        body += received[end + 2 : place - 2]
+        if size == 0:
+            return body, place - start
+    return None
+
+
+class Caller(asyncio.Protocol):
+    """One connection that sends a request and waits for its answer. Bytes that nobody asked for are an error."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._waiting: asyncio.Future[Answer] | None = None
+        self._transport: asyncio.Transport | None = None
+        self.unasked = b""
+        self.closed = False
+
+    @classmethod
+    async def connect(cls, port: int) -> Caller:
+        """Raises OSError."""
+        _, caller = await asyncio.get_running_loop().create_connection(cls, HOST, port)
+        return caller
+
+    async def ask(self, request: bytes, seconds: float) -> Answer:
+        """The answer. Raises ConnectionError if there is none, Malformed, and asyncio.TimeoutError."""
+        self._waiting = asyncio.get_running_loop().create_future()
+        self.write(request)
+        return await asyncio.wait_for(self._waiting, seconds)
+
+    def write(self, data: bytes) -> None:
+        assert self._transport is not None
+        if self.closed:
+            raise ConnectionResetError
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        """Leaves with a reset, as a client that crashes."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            self.unasked += data
+            return
+        try:
+            answer = take_answer(self._received)
+        except Malformed as error:
+            waiting.set_exception(error)
+            return
+        if answer is not None:
+            self.unasked += bytes(self._received)
+            waiting.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(
+                ConnectionResetError(f"no answer, {len(self._received)} bytes of one")
+            )
+
+
+def post(path: str, body: bytes, *lines: str) -> bytes:
+    """A POST request."""
+    head = [f"POST {path} HTTP/1.1", "Host: x", *lines, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(head).encode("latin-1") + body
+
+
+# Requests to the model ``witness``, which answers "model|row|call"; and the rows that an answer tells of.
+
+
+def by_prediction(model: str, rows: list[str]) -> bytes:
+    """TorchServe's route takes one row."""
+    return post(f"/predictions/{model}", rows[0].encode())
+
+
+def by_v1(model: str, rows: list[str]) -> bytes:
+    """KServe's V1."""
+    body = json.dumps({"instances": [{"data": row} for row in rows]}).encode()
+    return post(f"/v1/models/{model}:predict", body, "Content-Type: application/json")
+
+
+def by_v2_json(model: str, rows: list[str]) -> bytes:
+    """V2, texts in JSON."""
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "data": rows}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    return post(f"/v2/models/{model}/infer", body, "Content-Type: application/json")
+
+
+def by_v2_binary(model: str, rows: list[str]) -> bytes:
+    """V2, bytes behind the JSON."""
+    data = b"".join(struct.pack("<I", len(row)) + row.encode() for row in rows)
+    tensor = {
+        "name": "x", "datatype": "BYTES", "shape": [len(rows)], "parameters": {"binary_data_size": len(data)}
+    }  # fmt: skip
+    text = json.dumps({"inputs": [tensor]}).encode()
+    return post(f"/v2/models/{model}/infer", text + data, f"Inference-Header-Content-Length: {len(text)}")
+
+
+REQUESTS = (by_prediction, by_v1, by_v2_json, by_v2_binary)
+
+
+def rows_told(path_kind: str, body: bytes) -> list[str]:
+    """The rows in an answer, each with its model before it: ``model|row``. Raises ValueError or KeyError."""
+    if path_kind == by_prediction.__name__:
+        told = [body.decode()]
+    elif path_kind == by_v1.__name__:
+        told = json.loads(body)["predictions"]
+    else:
+        told = json.loads(body)["outputs"][0]["data"]
+    return [row.rpartition("|")[0] for row in told]

@@ -1,0 +1,139 @@
+"""What remains in memory, in descriptors and on the disk after uploads, broken bodies, large messages and models
+that come and go (F71, F72).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.campaign.callers import HOST, post, take_answer
+from tests.campaign.targets import Holdings, hold_level, port_of, quiet, settled, target, tracebacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from serving import Server
+
+    from tests.campaign.report import Report
+
+from grpc_client import INFERENCE, channel, oip, predict, stub
+from serving import wait_until
+
+BODY = 6_000_000
+# At the most, and however much time there is.
+MOST = 100_000
+WARM_UP = 40
+# Uploads that are not read to their end lie in memory at the same time, as those of so many clients would.
+AT_ONCE = 20
+# Resident memory afterwards: of the server and its front ends, in 5 s.
+SHARE = 0.10
+SHARE_OF_CYCLES = 0.05
+
+
+def run(report: Report, seconds: float) -> None:
+    """One process and two front ends; each kind gets its share of the time."""
+    for front_ends in (1, 2):
+        what = "one process" if front_ends == 1 else f"{front_ends} front ends"
+        kinds: dict[str, Callable[[Server], int]] = {
+            "uploads of 6 MB, a connection each": upload,
+            "bodies broken off": break_off,
+            "bodies broken off on management": break_off_management,
+        }
+        if front_ends == 1:
+            kinds |= {"gRPC calls of 6 MB": call_by_grpc, "registrations": register_and_unregister}
+        for kind, once in kinds.items():
+            share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
+            with target(front_ends) as server:
+                leak(report, server, f"{what}, {kind}", once, seconds / 8, share)
+
+
+def leak(
+    report: Report, server: Server, what: str, once: Callable[[Server], int], seconds: float, share: float
+) -> None:
+    """Does it for so long, and holds that nothing is kept. ``once`` says how many times it did it."""
+    server.registered("echo.mar")
+    files = temporary_files(server)
+    warm = 0
+    while warm < WARM_UP:
+        warm += once(server)
+    wait_until(lambda: quiet(server), "it is quiet")
+    time.sleep(1)
+    before = Holdings.of(server)
+    done, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end and done < MOST:
+        done += once(server)
+    report.figure(f"{what}: how many", done)
+    hold_level(report, what, before, settled(server, before, share), share)
+    report.hold(server.predict("echo", b"x").content == b"x", f"{what}: no longer serves")
+    report.hold(quiet(server), f"{what}: something still waits or runs")
+    left = temporary_files(server) - files
+    report.hold(not left, f"{what}: files are left: {sorted(map(str, left))[:5]}")
+    report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
+
+
+def temporary_files(server: Server) -> set[Path]:
+    """All below the server's temporary directory."""
+    return set(server.home.temp.rglob("*"))
+
+
+def upload(server: Server) -> int:
+    """As ``curl -T`` does: a connection, a large body, its answer, the end."""
+    with socket.create_connection((HOST, server.port), timeout=30) as connection:
+        connection.sendall(post("/predictions/echo", b"u" * BODY))
+        received = bytearray()
+        while (answer := take_answer(received)) is None:
+            data = connection.recv(1 << 20)
+            assert data, "the connection ended before the answer"
+            received += data
+    assert (answer.status, len(answer.body)) == (200, BODY), answer.status
+    return 1
+
+
+def break_off(server: Server) -> int:
+    """Clients that send most of a body and break off, with a reset and without."""
+    return leave_bodies(server.port, post("/predictions/echo", b"b" * BODY))
+
+
+def break_off_management(server: Server) -> int:
+    """The same on the other port and the long way."""
+    request = post("/models", b"b" * BODY, "Content-Type: application/json")
+    return leave_bodies(port_of(server, "management"), request)
+
+
+def leave_bodies(port: int, request: bytes) -> int:
+    """Several at the same time. What the server answers meanwhile, such as a refusal, nobody reads."""
+    with contextlib.ExitStack() as stack:
+        for number in range(AT_ONCE):
+            connection = stack.enter_context(socket.create_connection((HOST, port), timeout=30))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(request[: len(request) * 3 // 4])
+            if number % 2:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return AT_ONCE
+
+
+def call_by_grpc(server: Server) -> int:
+    """Both services, over one connection that is ended afterwards."""
+    body = b"g" * BODY
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [1]}
+    with channel(server, "inference") as to:
+        theirs = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
+        answer = theirs(predict("echo", data=body), timeout=30)
+        assert len(answer.prediction) == BODY
+        raw = struct.pack("<I", BODY) + body
+        request = oip("ModelInferRequest", model_name="echo", inputs=[tensor], raw_input_contents=[raw])
+        stub(to, "inference.GRPCInferenceService").ModelInfer(request, timeout=30)
+    return 2
+
+
+def register_and_unregister(server: Server) -> int:
+    """A model that comes and goes, mostly without a worker."""
+    for _ in range(20):
+        server.registered("echo.mar", model_name="passing", initial_workers=0).unregister("passing")
+    server.registered("echo.mar", model_name="passing").unregister("passing")
+    return 21

@@ -1,0 +1,60 @@
+"""What a campaign found: figures for its table, and what did not hold."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import psutil
+
+import modelserver
+
+# Of one statement: a thing that never holds would fill the screen.
+_MOST_SHOWN = 20
+
+
+@dataclass
+class Report:
+    """Collects; prints at the end. ``failures`` and ``skipped`` are sentences."""
+
+    title: str
+    figures: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def figure(self, name: str, value: object) -> None:
+        """A line of the table."""
+        self.figures.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
+
+    def hold(self, holds: object, otherwise: str) -> bool:
+        """Takes note of what does not hold; tells whether it does."""
+        if not holds:
+            self.failures.append(otherwise)
+        return bool(holds)
+
+    def skip(self, what: str, reason: str) -> None:
+        """Something that cannot be tried here."""
+        self.skipped.append(f"{what}: {reason}")
+
+    def __str__(self) -> str:
+        width = max((len(name) for name, _ in self.figures), default=0)
+        lines = [f"== {self.title}", machine()]
+        lines += [f"  {name:<{width}}  {value}" for name, value in self.figures]
+        lines += [f"  not tried: {line}" for line in self.skipped]
+        lines += [f"  DID NOT HOLD: {line}" for line in self.failures[:_MOST_SHOWN]]
+        if len(self.failures) > _MOST_SHOWN:
+            lines.append(f"  ... and {len(self.failures) - _MOST_SHOWN} more")
+        return "\n".join([*lines, "" if self.failures else "  all held"])
+
+
+def machine() -> str:
+    """Where the figures come from."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    memory = psutil.virtual_memory().total >> 30
+    return (
+        f"  {psutil.cpu_count()} cores, {memory} GiB, {platform.system()} {platform.release()}, Python {python}, "
+        f"modelserver {modelserver.__version__}, uvicorn {version('uvicorn')}, httptools {version('httptools')}, "
+        f"grpcio {version('grpcio')}"
+    )

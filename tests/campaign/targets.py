@@ -1,0 +1,148 @@
+"""The servers that a campaign is against, and what their processes hold."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+# As pytest does it for the tests beside them.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+
+from grpc_client import grpc_server
+from serving import Server, serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.campaign.report import Report
+
+MODEL_CODE = Path(__file__).resolve().parents[1] / "e2e" / "model_code"
+MIB = 1 << 20
+# What two readings of the same process may differ by: log files, a connection that is about to close.
+SLACK = 6
+# Resident memory that two readings may differ by where nothing is kept: the allocator's own pages.
+NOISE = 8 * MIB
+
+
+@contextlib.contextmanager
+def target(front_ends: int = 1, **settings: object) -> Iterator[Server]:
+    """A server with gRPC in a folder of its own, with the archives that campaigns use: ``witness`` in versions 1.0
+    and 2.0, ``echo`` and ``obey``. What it leaves behind when it stops is an error.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="campaign-"))
+    try:
+        with serving(
+            grpc_server(folder, build_store(folder), frontend_processes=front_ends, **settings)
+        ) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def build_store(folder: Path) -> Path:
+    """A model store below ``folder``."""
+    store = folder / "store"
+    store.mkdir()
+    for name in ("witness", "echo", "obey"):
+        build_archive(ArchiveConfig(name, str(MODEL_CODE / f"{name}.py"), "1.0", export_path=store))
+    second = build_archive(
+        ArchiveConfig("witness", str(MODEL_CODE / "witness.py"), "2.0", export_path=folder)
+    )
+    second.rename(store / "witness-v2.mar")
+    return store
+
+
+def port_of(server: Server, listener: str) -> int:
+    """The port of the ``inference``, ``management`` or ``metrics`` listener."""
+    return int(str(server.settings[f"{listener}_address"]).rpartition(":")[2])
+
+
+def processes(server: Server) -> list[psutil.Process]:
+    """The server and its front ends; workers are none of them."""
+    main = psutil.Process(server.pid)
+    fronts = [child for child in main.children() if "modelserver.frontend" in " ".join(child.cmdline())]
+    return [main, *fronts]
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What the server and its front ends hold together."""
+
+    memory: int
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def of(cls, server: Server) -> Holdings:
+        """At this moment."""
+        found = processes(server)
+        return cls(
+            sum(process.memory_info().rss for process in found),
+            sum(process.num_fds() for process in found),
+            sum(process.num_threads() for process in found),
+        )
+
+
+def settled(server: Server, before: Holdings, share: float, seconds: float = 5.0) -> Holdings:
+    """What is held as soon as it is no more than ``share`` above ``before``, or after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        now = Holdings.of(server)
+        level = now.memory <= before.memory * (1 + share) and now.descriptors <= before.descriptors + SLACK
+        if level or time.monotonic() > deadline:
+            return now
+        time.sleep(0.1)
+
+
+def hold_level(report: Report, what: str, before: Holdings, after: Holdings, share: float) -> None:
+    """Figures of both, and whether what is held has not grown."""
+    most = before.memory * (1 + share)
+    report.figure(f"{what}: resident memory", f"{before.memory / MIB:.0f} -> {after.memory / MIB:.0f} MiB")
+    report.figure(f"{what}: descriptors", f"{before.descriptors} -> {after.descriptors}")
+    report.hold(
+        after.memory <= most,
+        f"{what}: resident memory {before.memory / MIB:.0f} -> {after.memory / MIB:.0f} MiB, "
+        f"{share:.0%} more is allowed",
+    )
+    report.hold(
+        after.descriptors <= before.descriptors + SLACK,
+        f"{what}: descriptors {before.descriptors} -> {after.descriptors}",
+    )
+    report.hold(
+        after.threads <= before.threads + SLACK, f"{what}: threads {before.threads} -> {after.threads}"
+    )
+
+
+def slope(readings: list[tuple[float, int]]) -> float:
+    """Bytes per second that fit readings of (seconds, bytes) best; 0 of fewer than three."""
+    if len(readings) < 3:
+        return 0.0
+    seconds, sizes = zip(*readings, strict=True)
+    return statistics.linear_regression(seconds, sizes).slope
+
+
+def quiet(server: Server) -> bool:
+    """Whether nothing waits or runs."""
+    return (
+        server.metric("modelserver_queue_requests") == 0
+        and server.metric("modelserver_batches_in_flight") == 0
+    )
+
+
+def tracebacks(server: Server) -> list[str]:
+    """Where the log shows that the server was surprised: the line before each traceback."""
+    lines = (server.home.log() + server.home.output()).splitlines()
+    return [
+        lines[max(0, number - 1)][:300] for number, line in enumerate(lines) if line.startswith("Traceback")
+    ]
