@@ -12,7 +12,7 @@ import psutil
 import modelserver
 
 # Of one statement: a thing that never holds would fill the screen.
-_MOST_SHOWN = 20
+_MOST_SHOWN = 40
 
 
 @dataclass
