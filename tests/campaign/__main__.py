@@ -1,4 +1,4 @@
-"""``python -m tests.campaign soak|leaks|wire|stalls|system [--minutes N]``: a campaign against running servers.
+"""``python -m tests.campaign soak|leaks|wire|stalls|system [--minutes N]``
 
 Prints a table of figures; the status is 1 if anything did not hold.
 """

@@ -32,7 +32,8 @@ class Answer:
 def take_answer(received: bytearray, *, ended: bool = False, head: bool = False) -> Answer | None:
     """Takes the first answer out of what was received; None while it is not whole.
 
-    ``ended``: nothing more will come. ``head``: it answers a HEAD. 100 Continue is passed over. Raises Malformed.
+    ``ended``: nothing more will come. ``head``: it answers a HEAD. 100 Continue is passed over. Raises
+    Malformed.
     """
     while True:
         end = received.find(b"\r\n\r\n")
@@ -85,7 +86,7 @@ def _dechunked(received: bytearray, start: int) -> tuple[bytes, int] | None:
 
 
 class Caller(asyncio.Protocol):
-    """One connection that sends a request and waits for its answer. Bytes that nobody asked for are an error."""
+    """One connection that sends a request and waits for its answer, and keeps what nobody asked for."""
 
     def __init__(self) -> None:
         self._received = bytearray()

@@ -1,5 +1,5 @@
-"""What remains in memory, in descriptors and on the disk after uploads, broken bodies, large messages and models
-that come and go (F71, F72).
+"""What remains in memory, in descriptors and on the disk after uploads, broken bodies, large messages and
+models that come and go (F71, F72).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import contextlib
 import socket
 import struct
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.campaign.callers import HOST, post, take_answer
@@ -16,9 +15,9 @@ from tests.campaign.targets import Holdings, hold_level, port_of, quiet, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from serving import Server
-
     from tests.campaign.report import Report
 
 from grpc_client import INFERENCE, channel, oip, predict, stub

@@ -54,7 +54,7 @@ def machine() -> str:
     python = ".".join(map(str, sys.version_info[:3]))
     memory = psutil.virtual_memory().total >> 30
     return (
-        f"  {psutil.cpu_count()} cores, {memory} GiB, {platform.system()} {platform.release()}, Python {python}, "
-        f"modelserver {modelserver.__version__}, uvicorn {version('uvicorn')}, httptools {version('httptools')}, "
-        f"grpcio {version('grpcio')}"
+        f"  {psutil.cpu_count()} cores, {memory} GiB, {platform.system()} {platform.release()}, "
+        f"Python {python}, modelserver {modelserver.__version__}, uvicorn {version('uvicorn')}, "
+        f"httptools {version('httptools')}, grpcio {version('grpcio')}"
     )

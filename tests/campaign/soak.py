@@ -1,5 +1,6 @@
 """Marked requests by all protocols, from clients of which some crash, while workers are killed and models are
-changed: each gets exactly one answer, its own, and the server holds as much afterwards as before (F23, F51, F71).
+changed: each gets exactly one answer, its own, and the server holds as much afterwards as before (F23, F51,
+F71).
 """
 
 from __future__ import annotations
@@ -15,17 +16,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import uvloop
-
-from tests.campaign.callers import REQUESTS, Caller, Malformed, post, rows_told
+from tests.campaign.callers import REQUESTS, Caller, Malformed, rows_told
 from tests.campaign.targets import MIB, Holdings, port_of, quiet, settled, slope, target, tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import httpx
     from serving import Server
-
     from tests.campaign.report import Report
 
 from grpc_client import INFERENCE, channel, oip, predict, stub
@@ -319,7 +318,7 @@ def tell(report: Report, server: Server, what: str, tally: Tally, disturber: Dis
     lost = tally.killed
     report.hold(
         lost <= BATCH * disturber.killed_of_steady,
-        f"{what}: {lost} requests failed by {disturber.killed_of_steady} killed workers with batches of {BATCH}",
+        f"{what}: {lost} requests failed by {disturber.killed_of_steady} kills, batches of {BATCH}",
     )
     wait_until(lambda: server.inference.get("/livez").status_code == 200, "the server lives")
     report.hold(

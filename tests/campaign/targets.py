@@ -37,7 +37,7 @@ NOISE = 8 * MIB
 
 @contextlib.contextmanager
 def target(front_ends: int = 1, **settings: object) -> Iterator[Server]:
-    """A server with gRPC in a folder of its own, with the archives that campaigns use: ``witness`` in versions 1.0
+    """A server with gRPC in a folder of its own, with the archives of campaigns: ``witness`` in versions 1.0
     and 2.0, ``echo`` and ``obey``. What it leaves behind when it stops is an error.
     """
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from serving import Server
-
     from tests.campaign.report import Report
 
 from serving import connections_of, wait_until
@@ -387,7 +386,7 @@ def was_cut_off(connection: socket.socket) -> bool:
 
 
 def stubborn(report: Report, server: Server, what: str, *, patient: bool) -> None:
-    """What clients that ask again and again and read nothing make the server hold is bounded, others are served
+    """What the server holds for clients that ask and ask and read nothing is bounded, others are served
     meanwhile, and they are cut off, if there is time to wait for it.
     """
     request = post("/predictions/echo", b"n" * 1_000_000)
@@ -421,7 +420,7 @@ def wait_for_the_end(report: Report, server: Server, what: str, ports: set[int])
 
 
 def connected(server: Server) -> set[int]:
-    """The clients' ports of the connections that the server, or a front end, still has at the inference port."""
+    """The clients' ports of the connections that the inference port still has."""
     return {
         each.raddr.port
         for process in processes(server)

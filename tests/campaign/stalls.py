@@ -1,0 +1,360 @@
+"""One large body of each structure for each route, and for how long it keeps the event loop from answering
+``/livez`` on all ports. Waiting for a processor, which the machine's other work causes, does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import socket
+import struct
+import threading
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+from tests.campaign.callers import HOST, post, take_answer
+from tests.campaign.targets import port_of, processes, target, tracebacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from serving import Server
+    from tests.campaign.report import Report
+
+from grpc_client import INFERENCE, channel, oip, predict, stub
+
+SIZE = 6_000_000  # bytes; max_request_size is 6,553,500
+LONGEST_STALL = 0.05  # seconds
+PAUSE = 0.005
+# Shorter runs are against one process only.
+BOTH_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
+MOST_ROUNDS = 1000
+METRIC = "modelserver_loop_stall_seconds"
+
+
+@dataclass(frozen=True)
+class Heavy:
+    """What is sent, and what came back: a status, or a code of gRPC."""
+
+    name: str
+    send: Callable[[Server], str]
+
+
+def run(report: Report, seconds: float) -> None:
+    """All bodies, as often as there is time, once at least; one process and two front ends."""
+    if not Path("/proc/self/schedstat").exists():
+        report.skip("stalls", "this system does not tell how long a thread waited for a processor")
+        return
+    for front_ends in (1, 2) if seconds >= BOTH_SECONDS else (1,):
+        what = "one process" if front_ends == 1 else f"{front_ends} front ends"
+        with target(front_ends) as server:
+            server.registered("echo.mar")
+            build_archives(Path(str(server.settings["model_store"])))
+            end = time.monotonic() + seconds / 2
+            longest: dict[str, float] = {}
+            for round_ in range(MOST_ROUNDS):
+                if round_ and time.monotonic() > end:
+                    break
+                for heavy in bodies():
+                    stall, said = stalled(server, heavy)
+                    longest[f"{heavy.name} ({said})"] = max(longest.get(f"{heavy.name} ({said})", 0.0), stall)
+            tell(report, server, what, longest)
+
+
+def tell(report: Report, server: Server, what: str, longest: dict[str, float]) -> None:
+    """A figure for each body; those over the bound, or without an answer, did not hold."""
+    for name, stall in longest.items():
+        report.figure(f"{what}: {name}", f"{stall * 1000:.0f} ms")
+        report.hold(
+            stall <= LONGEST_STALL, f"{what}: {name}: the loop answered nobody for {stall * 1000:.0f} ms"
+        )
+        report.hold("no answer" not in name, f"{what}: {name}")
+    for line in server.metrics.get("/metrics").text.splitlines():
+        if line.startswith(METRIC) and "_bucket" not in line:
+            report.figure(f"{what}: {line.rpartition(' ')[0]}", line.rpartition(" ")[2])
+    report.hold(server.predict("echo", b"x").content == b"x", f"{what}: no longer serves")
+    report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
+
+
+def stalled(server: Server, heavy: Heavy) -> tuple[float, str]:
+    """For how many seconds the loop answered nobody while this was served, and what its answer was."""
+    watchers = [Watcher(server, listener) for listener in ("inference", "management", "metrics")]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        said = heavy.send(server)
+    finally:
+        for watcher in watchers:
+            watcher.over.set()
+        for watcher in watchers:
+            watcher.join()
+    return max(watcher.longest for watcher in watchers), said
+
+
+class Watcher(threading.Thread):
+    """Asks one listener for ``/livez`` again and again, over a kept connection."""
+
+    def __init__(self, server: Server, listener: str) -> None:
+        super().__init__()
+        self.over = threading.Event()
+        self.longest = 0.0
+        self._loops = [
+            Path(f"/proc/{process.pid}/task/{process.pid}/schedstat") for process in processes(server)
+        ]
+        self._port = port_of(server, listener)
+
+    def run(self) -> None:
+        ask = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+        own = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        waits = [own, *self._loops]
+        with socket.create_connection((HOST, self._port), timeout=600) as connection:
+            while not self.over.is_set():
+                received = bytearray()
+                queued, began = waited(waits), time.monotonic()
+                connection.sendall(ask)
+                while take_answer(received) is None:
+                    received += connection.recv(65536)
+                passed = time.monotonic() - began
+                self.longest = max(self.longest, passed - (waited(waits) - queued))
+                self.over.wait(PAUSE)
+
+
+def waited(threads: list[Path]) -> float:
+    """Seconds that threads waited for a processor so far: the second number of their schedstat."""
+    return sum(int(thread.read_text().split()[1]) for thread in threads) / 1e9
+
+
+# What is sent
+
+
+def bodies() -> Iterator[Heavy]:
+    """One after the other: each is large."""
+    yield from v2_bodies()
+    yield from v1_bodies()
+    yield from plain_bodies()
+    yield from management_bodies()
+    yield from archives()
+    yield from grpc_messages()
+
+
+def by_http(name: str, listener: str, path: str, body: bytes, *lines: str) -> Heavy:
+    """A POST request."""
+    return of_bytes(name, listener, post(path, body, *lines))
+
+
+def of_bytes(name: str, listener: str, request: bytes) -> Heavy:
+    """Whole requests; the answer to the first counts."""
+
+    def send(server: Server) -> str:
+        received = bytearray()
+        with socket.create_connection(
+            (HOST, port_of(server, listener)), timeout=ANSWER_SECONDS
+        ) as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(request)
+            try:
+                while (answer := take_answer(received)) is None:
+                    data = connection.recv(1 << 20)
+                    if not data:
+                        return "no answer"
+                    received += data
+            except OSError as error:
+                return f"no answer: {type(error).__name__}"
+        return str(answer.status)
+
+    return Heavy(name, send)
+
+
+def repeated(unit: bytes, size: int = SIZE) -> bytes:
+    """So many of ``unit`` with commas between as fit."""
+    return b",".join([unit] * (size // (len(unit) + 1)))
+
+
+def v2_bodies() -> Iterator[Heavy]:
+    """Open Inference, JSON and binary."""
+    path, text = "/v2/models/echo/infer", "Content-Type: application/json"
+
+    def of(name: str, body: bytes) -> Heavy:
+        assert len(body) <= SIZE + 200, name
+        return by_http(f"V2: {name}", "inference", path, body, text)
+
+    tensor = b'{"name":"x","datatype":"%b","shape":[%d],"data":[%b]}'
+    one = tensor % (b"FP32", 1, b"1")
+    for name, datatype, unit in (
+        ("BYTES", b"BYTES", b'"abc"'),
+        ("numbers", b"FP32", b"1.5"),
+        ("INT8", b"INT8", b"1"),
+    ):
+        data = repeated(unit)
+        rows = data.count(unit)
+        yield of(f"{rows:,} {name}", b'{"inputs":[%b]}' % (tensor % (datatype, rows, data)))
+        in_one_row = (tensor % (datatype, rows, data)).replace(b'"shape":[', b'"shape":[1,')
+        yield of(f"a row of {rows:,} {name}", b'{"inputs":[%b]}' % in_one_row)
+    yield of("100,000 inputs", b'{"inputs":[%b]}' % repeated(one))
+    outputs = repeated(b'{"name":"y"}')
+    yield of("outputs", b'{"inputs":[%b],"outputs":[%b]}' % (one, outputs))
+    parameters = b",".join(b'"p%d":1' % number for number in range(500_000))[:SIZE].rpartition(b",")[0]
+    yield of("parameters", b'{"inputs":[%b],"parameters":{%b}}' % (one, parameters))
+    of_tensor = one[:-1] + b',"parameters":{%b}}' % parameters
+    yield of("parameters of a tensor", b'{"inputs":[%b]}' % of_tensor)
+    yield of(
+        "a shape without end",
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%b],"data":[]}]}' % repeated(b"1"),
+    )
+    yield of(
+        "nesting", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":' + b"[" * SIZE + b"}]}"
+    )
+    yield of("a long text", b'{"id":"%b","inputs":[%b]}' % (b"i" * (SIZE - 200), one))
+    raw = struct.pack("<I", 1) + b"x"
+    count = SIZE // len(raw)
+    head = json.dumps({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [count],
+        "parameters": {"binary_data_size": count * len(raw)}}]}).encode()  # fmt: skip
+    length = f"Inference-Header-Content-Length: {len(head)}"
+    yield by_http(f"V2 binary: {count:,} BYTES", "inference", path, head + raw * count, length)
+    whole = b'{"inputs":[%b]}' % repeated(
+        b'{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}'
+    )
+    yield by_http(
+        "V2 binary: inputs", "inference", path, whole, f"Inference-Header-Content-Length: {len(whole)}"
+    )
+
+
+def v1_bodies() -> Iterator[Heavy]:
+    """KServe's V1."""
+    path, text = "/v1/models/echo:predict", "Content-Type: application/json"
+    for name, unit in (
+        ("numbers", b"1"),
+        ("texts", b'"ab"'),
+        ("objects", b'{"a":1}'),
+        ("lists", b"[[1],[2]]"),
+    ):
+        yield by_http(f"V1: {name}", "inference", path, b'{"instances":[%b]}' % repeated(unit), text)
+    yield by_http("V1: nesting", "inference", path, b'{"instances":' + b"[" * SIZE, text)
+    keys = b",".join(b'"k%d":1' % number for number in range(500_000))[:SIZE].rpartition(b",")[0]
+    yield by_http("V1: keys", "inference", path, b'{"instances":[1],%b}' % keys, text)
+    one = b'{"instances":[{%b}]}' % keys
+    yield by_http("V1: one instance of many keys", "inference", path, one, text)
+
+
+def plain_bodies() -> Iterator[Heavy]:
+    """TorchServe's route and its relatives: bytes, forms, chunks, gzip."""
+    path = "/predictions/echo"
+    yield by_http("bytes", "inference", path, b"b" * SIZE)
+    yield by_http("JSON", "inference", path, b"[%b]" % repeated(b"1"), "Content-Type: application/json")
+    form = "Content-Type: multipart/form-data; boundary=b"
+    part = b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\nx\r\n'
+    parts = part * (SIZE // len(part)) + b"--b--\r\n"
+    for route in (path, "/invocations"):
+        yield by_http(f"{route}: a form of many parts", "inference", route, parts, form)
+        dashes = b"--b\r\n" + b"\r\n--" * (SIZE // 4)
+        yield by_http(f"{route}: a form of nothing but ends", "inference", route, dashes, form)
+    fields = b"&".join(b"k%d=1" % number for number in range(SIZE // 12))
+    urlencoded = "Content-Type: application/x-www-form-urlencoded"
+    yield by_http("fields", "inference", "/invocations", fields, urlencoded)
+    yield by_http("gzip", "inference", path, gzip.compress(b"\x00" * SIZE), "Content-Encoding: gzip")
+    bomb = gzip.compress(b"\x00" * (1 << 28))
+    yield by_http("a gzip bomb of 256 MB", "inference", path, bomb, "Content-Encoding: gzip")
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    tiny = b"1\r\nx\r\n" * (SIZE // 6) + b"0\r\n\r\n"
+    yield of_bytes("a million chunks", "inference", head + tiny)
+    query = "&".join(f"p{number}=1" for number in range(7000))
+    yield by_http("parameters in the query", "inference", f"{path}?{query}", b"")
+
+
+def management_bodies() -> Iterator[Heavy]:
+    """Registrations, the repository, everything else that takes a body."""
+    text = "Content-Type: application/json"
+    for listener, path in (
+        ("management", "/models"),
+        ("management", "/v2/repository/index"), ("inference", "/v2/repository/index"),
+        ("management", "/v2/repository/models/echo/load"),
+    ):  # fmt: skip
+        keys = b",".join(b'"k%d":1' % number for number in range(500_000))[:SIZE].rpartition(b",")[0]
+        yield by_http(f"{listener} {path}: keys", listener, path, b"{%b}" % keys, text)
+        yield by_http(f"{listener} {path}: a list", listener, path, b'{"x":[%b]}' % repeated(b"1"), text)
+        yield by_http(f"{listener} {path}: nesting", listener, path, b'{"x":' + b"[" * SIZE, text)
+    for name, url in (("dots", b"." * (SIZE - 20)), ("http", b"http://" + b"a." * (SIZE // 2 - 20))):
+        yield by_http(f"/models: a URL of {name}", "management", "/models", b'{"url":"%b"}' % url, text)
+        short = url[:60_000].decode()
+        yield by_http(f"/models: a query of {name}", "management", f"/models?url={short}", b"")
+    name = b'{"url":"echo.mar","model_name":"%b"}' % (b"n" * (SIZE - 60))
+    yield by_http("/models: a long name", "management", "/models", name, text)
+
+
+def build_archives(store: Path) -> None:
+    """Archives that take long to read: by their configuration, their code, their manifest, their entries."""
+    handler = "def handle(data, context):\n    return [b'ok'] * len(data or [])\n"
+    merged = "a0: &a0 {k: 1}\n" + "".join(
+        f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}\n" for level in range(1, 7)
+    )
+    contents = {
+        "merge": {"model-config.yaml": merged},
+        "keys": {"model-config.yaml": "".join(f"key{number}: 1\n" for number in range(100_000))},
+        "nested": {"model-config.yaml": "a: " + "[" * 50_000},
+        "code": {"handler.py": handler + "x = [\n" + "    1 + 2,\n" * 90_000 + "]\n"},
+        "entries": {f"file{number}": "x" for number in range(20_000)},
+    }
+    for name, files in contents.items():
+        model = {"modelName": name, "handler": "handler.py", "modelVersion": "1.0"}
+        if "model-config.yaml" in files:
+            model["configFile"] = "model-config.yaml"
+        manifest = {"createdOn": "01/01/2026 00:00:00", "runtime": "python", "model": model}
+        with zipfile.ZipFile(store / f"heavy-{name}.mar", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+            for path, content in {"handler.py": handler, **files}.items():
+                archive.writestr(path, content)
+
+
+def archives() -> Iterator[Heavy]:
+    """Each is registered, whatever comes of it."""
+    for name in ("merge", "keys", "nested", "code", "entries"):
+
+        def send(server: Server, name: str = name) -> str:
+            request = post(
+                f"/models?url=heavy-{name}.mar&model_name=heavy&initial_workers=1&synchronous=true", b""
+            )
+            said = of_bytes(name, "management", request).send(server)
+            server.management.delete("/models/heavy", timeout=ANSWER_SECONDS)
+            return said
+
+        yield Heavy(f"an archive: {name}", send)
+
+
+def grpc_messages() -> Iterator[Heavy]:
+    """Messages of both services."""
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"x"]}}
+    rows = SIZE // 6
+    many = {**tensor, "shape": [rows], "contents": {"bytes_contents": [b"abc"] * rows}}
+    raw = struct.pack("<I", 1) + b"x"
+    count = SIZE // len(raw)
+    bare = {"name": "x", "datatype": "BYTES", "shape": [count]}
+    infer = "inference.GRPCInferenceService", "ModelInfer"
+    predictions = f"{INFERENCE}InferenceAPIsService", "Predictions"
+    for name, (service, method), message in (
+        ("gRPC: bytes", predictions, predict("echo", data=b"g" * SIZE)),
+        ("gRPC: inputs", infer, oip("ModelInferRequest", model_name="echo", inputs=[tensor] * (SIZE // 40))),
+        (f"gRPC: {rows:,} BYTES", infer, oip("ModelInferRequest", model_name="echo", inputs=[many])),
+        (f"gRPC: {count:,} raw BYTES", infer,
+         oip("ModelInferRequest", model_name="echo", inputs=[bare], raw_input_contents=[raw * count])),
+    ):  # fmt: skip
+
+        def send(
+            server: Server,
+            service: str = service,
+            method: str = method,
+            text: bytes = message.SerializeToString(),
+        ) -> str:
+            with channel(server, "inference") as to:
+                try:
+                    getattr(stub(to, service), method)(text, timeout=ANSWER_SECONDS)
+                except grpc.RpcError as error:
+                    return str(error.code().name)
+            return "OK"
+
+        yield Heavy(name, send)

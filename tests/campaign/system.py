@@ -1,0 +1,328 @@
+"""Faults of the machine: no descriptors, full and read-only disks, stopped and killed processes, and a stop with
+thousands of requests in flight (F38, F39, F48, F49, F56).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+from tests.campaign.callers import HOST, Malformed, post, take_answer
+from tests.campaign.targets import target, tracebacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from serving import Server
+    from tests.campaign.report import Report
+
+from serving import wait_until
+
+MOST_ROUNDS = 1000
+ORPHAN_SECONDS = 5.0
+IN_FLIGHT = 5000
+# What a request that is refused for want of something may be told.
+REFUSED = (500, 503, 507)
+
+
+class NotHere(Exception):
+    """Something that cannot be tried on this machine; the text says why."""
+
+
+def run(report: Report, seconds: float) -> None:
+    """All faults, each on a server of its own, as often as there is time, once at least."""
+    end = time.monotonic() + seconds
+    done = 0
+    while done < MOST_ROUNDS and (not done or time.monotonic() < end) and not report.failures:
+        for fault in FAULTS:
+            attempt(report, fault, first=not done)
+        done += 1
+    report.figure("rounds", done)
+
+
+def attempt(report: Report, fault: Callable[[Report], None], *, first: bool) -> None:
+    """One fault; an assertion that fails in it did not hold."""
+    name, began = fault.__name__.replace("_", " "), time.monotonic()
+    try:
+        fault(report)
+    except NotHere as reason:
+        if first:
+            report.skip(name, str(reason))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others are tried too
+        report.failures.append(f"{name}: {type(error).__name__}: {error}")
+    else:
+        if first:
+            report.figure(name, f"held, {time.monotonic() - began:.1f} s")
+
+
+def served(server: Server) -> None:
+    """The model ``echo`` answers."""
+    answer = server.predict("echo", b"x")
+    assert (answer.status_code, answer.content) == (200, b"x"), answer.text
+
+
+def unsurprised(server: Server) -> None:
+    """No traceback in the log."""
+    assert not tracebacks(server), tracebacks(server)[:3]
+
+
+@contextlib.contextmanager
+def limited(server: Server, kind: int, soft: int) -> Iterator[None]:
+    """A limit of the server's process, taken back afterwards."""
+    before = resource.prlimit(server.pid, kind)
+    resource.prlimit(server.pid, kind, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.pid, kind, before)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing can be written there meanwhile, not by root either. Raises NotHere."""
+    if os.geteuid():
+        mode = folder.stat().st_mode
+        folder.chmod(0o555)
+        try:
+            yield
+        finally:
+            folder.chmod(mode)
+        return
+    for step in (("--bind", folder, folder), ("-o", "remount,bind,ro", folder)):
+        done = subprocess.run(["mount", *step], capture_output=True, text=True, check=False)
+        if done.returncode:
+            subprocess.run(["umount", "--quiet", folder], check=False, capture_output=True)
+            raise NotHere(f"root writes everywhere, and mount says: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+# The faults
+
+
+def no_descriptors_left(report: Report) -> None:
+    """New connections are closed, old ones served; what needs a descriptor is refused with its reason (F38)."""
+    with target() as server:
+        server.registered("echo.mar")
+        served(server)
+        server.describe("echo")  # a kept connection to the management port
+        opened = psutil.Process(server.pid).num_fds()
+        with limited(server, resource.RLIMIT_NOFILE, opened + 4), contextlib.ExitStack() as stack:
+            for _ in range(20):
+                stack.enter_context(socket.create_connection((HOST, server.port), timeout=10))
+            served(server)
+            assert server.management.get("/models/echo").status_code in (200, *REFUSED)
+            assert server.register("obey.mar").status_code in REFUSED
+        server.registered("obey.mar")
+        assert server.predict("obey", {}).status_code == 200
+        unsurprised(server)
+
+
+def a_full_disk(report: Report) -> None:
+    """Where no file can grow, what is loaded is served, changes are answered, and the log goes on later (F56)."""
+    with target() as server:
+        server.registered("echo.mar")
+        served(server)
+        with limited(server, resource.RLIMIT_FSIZE, 1):
+            for _ in range(50):
+                served(server)
+            assert server.register("obey.mar").status_code in REFUSED
+            assert server.management.put("/models/echo?min_worker=2&synchronous=true").status_code == 200
+        server.registered("obey.mar")
+        server.predict("echo", b"x", headers={"x-request-id": "late"})
+        wait_until(lambda: "/predictions/echo" in server.home.log("access_log.log"), "the log goes on")
+
+
+def a_read_only_log(report: Report) -> None:
+    """Without a place for logs a server starts, serves and changes (F56)."""
+    with target_stopped() as server:
+        logs = server.home.path / "logs"
+        logs.mkdir()
+        with read_only(logs), running(server):
+            server.registered("echo.mar")
+            served(server)
+
+
+def a_read_only_model_store(report: Report) -> None:
+    """What lies there can be registered; what would have to be stored there is refused with a reason (F56)."""
+    with target() as server:
+        from pathlib import Path
+
+        with read_only(Path(str(server.settings["model_store"]))):
+            server.registered("echo.mar")
+            served(server)
+            refused = server.register("https://localhost:1/model.mar")
+            assert 400 <= refused.status_code < 600, refused.text
+        unsurprised(server)
+
+
+def no_place_for_temporary_files(report: Report) -> None:
+    """What is loaded is served, a registration is refused with its reason, and later there is room (F56)."""
+    with target() as server:
+        server.registered("echo.mar")
+        with read_only(server.home.temp):
+            refused = server.register("obey.mar")
+            assert refused.status_code in REFUSED, refused.text
+            assert refused.json()["message"]
+            served(server)
+        server.registered("obey.mar")
+        unsurprised(server)
+
+
+def workers_that_are_stopped(report: Report) -> None:
+    """Their requests are answered with an error, others take their place, other models are served (F39)."""
+    with target() as server:
+        server.registered("echo.mar").registered("obey.mar", initial_workers=2, response_timeout=1)
+        for worker in server.describe("obey")["workers"]:
+            os.kill(worker["pid"], signal.SIGSTOP)
+        served(server)
+        assert server.predict("obey", {}).status_code == 500
+        wait_until(lambda: server.predict("obey", {}).status_code == 200, "others take their place")
+
+
+def a_killed_server(report: Report) -> None:
+    """Its workers, its front ends and the spawner end within five seconds (F48)."""
+    for front_ends in (1, 2):
+        with target_stopped(front_ends) as server:
+            server.start()
+            server.registered("echo.mar", initial_workers=2).registered("obey.mar")
+            family = psutil.Process(server.pid).children(recursive=True)
+            assert len(family) >= 3
+            server.process.kill()
+            server.process.wait()
+            began = time.monotonic()
+            _, alive = psutil.wait_procs(family, ORPHAN_SECONDS)
+            assert not alive, [process.cmdline() for process in alive]
+            seconds = time.monotonic() - began
+            report.figure(f"orphans of {front_ends} front end(s) gone after", f"{seconds:.2f} s")
+
+
+def a_killed_spawner(report: Report) -> None:
+    """Workers can be started soon after the spawner was killed, and while it is stopped (F39, F48)."""
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        with target(worker_start="auto") as server:
+            server.registered("echo.mar")
+            spawners = spawners_of(server)
+            if not spawners:
+                raise NotHere("no model here needs torch, and without one there is no spawner")
+            for process in spawners:
+                process.send_signal(number)
+            began = time.monotonic()
+            server.registered("obey.mar", model_name=f"after-{number.name}")
+            seconds = time.monotonic() - began
+            report.figure(f"a worker after {number.name} of the spawner", f"{seconds:.1f} s")
+            for process in spawners:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGCONT)
+            assert seconds < 15, f"a worker took {seconds:.1f} s after {number.name}"
+
+
+def spawners_of(server: Server) -> list[psutil.Process]:
+    """The processes that workers are forked from."""
+    family = psutil.Process(server.pid).children(recursive=True)
+    return [process for process in family if "spawner" in " ".join(process.cmdline())]
+
+
+def a_stop_with_thousands_in_flight(report: Report) -> None:
+    """All that was accepted before SIGTERM is answered 200, and the server ends with status 0 (F49)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < IN_FLIGHT + 500:
+        raise NotHere(f"this process may have {hard} descriptors only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, IN_FLIGHT + 500), hard))
+    try:
+        for front_ends in (1, 2):
+            with target(front_ends, job_queue_size=IN_FLIGHT + 10, drain_timeout=60) as server:
+                stop_in_flight(report, server, front_ends)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def stop_in_flight(report: Report, server: Server, front_ends: int) -> None:
+    """One request keeps the worker busy, thousands wait, each on a connection of its own."""
+    server.registered("obey.mar", batch_size=64, batch_policy="greedy")
+    text = "Content-Type: application/json"
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for number in range(IN_FLIGHT):
+            client = stack.enter_context(socket.create_connection((HOST, server.port), timeout=60))
+            order = b'{"do": "sleep", "seconds": %d, "token": %d}' % (3 if number == 0 else 0, number)
+            client.sendall(post("/predictions/obey", order, text))
+            clients.append(client)
+        name = "ts_inference_requests_total"
+        wait_until(lambda: server.metric(name, model_name="obey") >= IN_FLIGHT, "all are accepted", 60)
+        began = time.monotonic()
+        server.terminate()
+        wrong = [number for number, client in enumerate(clients) if not answered(client, number)]
+    assert not wrong, f"{len(wrong)} of {IN_FLIGHT} were not answered with their own, the first: {wrong[:5]}"
+    assert server.stop() == 0
+    seconds = time.monotonic() - began
+    report.figure(
+        f"{IN_FLIGHT:,} in flight at SIGTERM, {front_ends} front end(s)", f"all answered, {seconds:.1f} s"
+    )
+
+
+def answered(client: socket.socket, number: int) -> bool:
+    """Whether this connection brings 200 with its own token."""
+    received = bytearray()
+    try:
+        while (answer := take_answer(received)) is None:
+            data = client.recv(65536)
+            if not data:
+                return False
+            received += data
+    except (OSError, Malformed):
+        return False
+    return answer.status == 200 and f'"token": {number}' in answer.body.decode().replace('":', '": ').replace(
+        "  ", " "
+    )
+
+
+@contextlib.contextmanager
+def target_stopped(front_ends: int = 1, **settings: object) -> Iterator[Server]:
+    """Like :func:`target`, but neither started nor expected to stop in order; ended at the end."""
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    from grpc_client import grpc_server
+    from tests.campaign.targets import build_store
+
+    folder = Path(tempfile.mkdtemp(prefix="campaign-"))
+    server = grpc_server(folder, build_store(folder), frontend_processes=front_ends, **settings)
+    try:
+        yield server
+    finally:
+        if server._process is not None:
+            server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running(server: Server) -> Iterator[None]:
+    """Started and stopped."""
+    server.start()
+    yield
+    assert server.stop() == 0
+
+
+FAULTS: tuple[Callable[[Report], None], ...] = (
+    no_descriptors_left,
+    a_full_disk,
+    a_read_only_log,
+    a_read_only_model_store,
+    no_place_for_temporary_files,
+    workers_that_are_stopped,
+    a_killed_server,
+    a_killed_spawner,
+    a_stop_with_thousands_in_flight,
+)
