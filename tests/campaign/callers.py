@@ -7,6 +7,10 @@ import json
 import re
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 HOST = "127.0.0.1"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -66,6 +70,17 @@ def take_answer(received: bytearray, *, ended: bool = False, head: bool = False)
         return None
     del received[: end + 4 + size]
     return Answer(status, body, _CLOSE.search(lines) is not None)
+
+
+def receive_answer(connection: socket.socket) -> Answer | None:
+    """The next answer on a blocking connection; None if it ends instead. Raises OSError and Malformed."""
+    received = bytearray()
+    while (answer := take_answer(received)) is None:
+        data = connection.recv(1 << 20)
+        if not data:
+            return None
+        received += data
+    return answer
 
 
 def _dechunked(received: bytearray, start: int) -> tuple[bytes, int] | None:

@@ -10,7 +10,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from tests.campaign.callers import HOST, post, take_answer
+from tests.campaign.callers import HOST, post, receive_answer
 from tests.campaign.targets import Holdings, hold_level, port_of, quiet, settled, target, tracebacks
 
 if TYPE_CHECKING:
@@ -84,11 +84,8 @@ def upload(server: Server) -> int:
     """As ``curl -T`` does: a connection, a large body, its answer, the end."""
     with socket.create_connection((HOST, server.port), timeout=30) as connection:
         connection.sendall(post("/predictions/echo", b"u" * BODY))
-        received = bytearray()
-        while (answer := take_answer(received)) is None:
-            data = connection.recv(1 << 20)
-            assert data, "the connection ended before the answer"
-            received += data
+        answer = receive_answer(connection)
+    assert answer is not None, "the connection ended before the answer"
     assert (answer.status, len(answer.body)) == (200, BODY), answer.status
     return 1
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
-from tests.campaign.callers import HOST, post, take_answer
+from tests.campaign.callers import HOST, post, receive_answer
 from tests.campaign.targets import port_of, processes, target, tracebacks
 
 if TYPE_CHECKING:
@@ -115,11 +115,9 @@ class Watcher(threading.Thread):
         waits = [own, *self._loops]
         with socket.create_connection((HOST, self._port), timeout=600) as connection:
             while not self.over.is_set():
-                received = bytearray()
                 queued, began = waited(waits), time.monotonic()
                 connection.sendall(ask)
-                while take_answer(received) is None:
-                    received += connection.recv(65536)
+                receive_answer(connection)
                 passed = time.monotonic() - began
                 self.longest = max(self.longest, passed - (waited(waits) - queued))
                 self.over.wait(PAUSE)
@@ -152,21 +150,16 @@ def of_bytes(name: str, listener: str, request: bytes) -> Heavy:
     """Whole requests; the answer to the first counts."""
 
     def send(server: Server) -> str:
-        received = bytearray()
         with socket.create_connection(
             (HOST, port_of(server, listener)), timeout=ANSWER_SECONDS
         ) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(request)
             try:
-                while (answer := take_answer(received)) is None:
-                    data = connection.recv(1 << 20)
-                    if not data:
-                        return "no answer"
-                    received += data
+                answer = receive_answer(connection)
             except OSError as error:
                 return f"no answer: {type(error).__name__}"
-        return str(answer.status)
+        return "no answer" if answer is None else str(answer.status)
 
     return Heavy(name, send)
 

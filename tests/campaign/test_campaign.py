@@ -1,0 +1,23 @@
+"""The campaigns in their short form; the long one is ``python -m tests.campaign``."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from tests.campaign.report import Report
+
+SECONDS = {"soak": 30.0, "leaks": 32.0, "wire": 1.0, "stalls": 1.0, "system": 1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", SECONDS)
+def test_campaign(name: str) -> None:
+    """What the campaign is about holds in a short run: the report names nothing that did not."""
+    report = Report(name)
+    importlib.import_module(f"tests.campaign.{name}").run(report, SECONDS[name])
+    print(report)
+
+    assert report.figures
+    assert report.failures == []
