@@ -1,0 +1,380 @@
+"""The rest of faults that other tests show in part, so that each is shown whole.
+
+Of the faults that are not shown to the letter, this is why:
+
+* F15, slow heads and bodies: clients are given 60 s. Tests of the protocol have a clock of their own; against
+  a running server ``python -m tests.campaign wire`` waits for it.
+* F16, unknown verbs: what the parser knows is 405 with ``Allow``; other words are no HTTP to it, hence 400.
+* F32, ten times the load for 60 s: ``test_faults.py`` ends after as many answers as show a steady state; what
+  is bounded there does not depend on the time.
+* F35, clock jumps: a test cannot set the machine's clock. It sets what Python tells of it.
+* F43, smaller batches after want of memory: not offered; the batch is answered 507 and the handler is not
+  driven into it again. A kill by a cgroup is told by the system's counter, which the test moves.
+* F49, readiness 503 before the queue is drained: the listening sockets are closed at once, so that a probe is
+  refused; there is no connection left to answer 503 on.
+* F57, 200 models: as many processes need more memory than a small machine has; ``test_scores_of_models`` has
+  as many as show that eight load at a time.
+* F61, ``--require-safetensors``: not offered. Pickles are loaded with ``weights_only`` and refused otherwise.
+* F62, remote URLs off by default, sums of archives: public hosts are allowed on purpose, as in TorchServe,
+  and archives carry no sums.
+* F70, ten minutes of schemathesis: ``test_openapi_conformance.py`` is bounded by examples, not by time.
+* F71, F72, half an hour and a thousand cycles: ``python -m tests.campaign soak`` and ``leaks``, for as long
+  as one likes; their short forms are among the slow tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import random
+import socket
+import statistics
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from serving import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from conftest import StartServer
+    from serving import Server
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Clients that ask at the same time."""
+    with ThreadPoolExecutor(32) as executor:
+        yield executor
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """The shared server; what a test registers is gone after it."""
+    yield shared_server
+    for model in shared_server.management.get("/models").json()["models"]:
+        shared_server.unregister(model["modelName"])
+
+
+def connect(server: Server) -> socket.socket:
+    """A connection to the inference port."""
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+
+
+def request(path: str, body: bytes, *lines: str) -> bytes:
+    """A POST request; a length among ``lines`` takes the place of the true one."""
+    length = () if any(line.startswith(("Content-Length", "Transfer")) for line in lines) else (
+        f"Content-Length: {len(body)}",)  # fmt: skip
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *length, *lines, "", ""]).encode() + body
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes until the connection ends."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while data := connection.recv(65536):
+            received += data
+    return received
+
+
+def cpu(process: psutil.Process) -> float:
+    """Its processor seconds so far."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+# Input
+
+
+def test_lengths_that_lie(server: Server) -> None:
+    """A body that is longer than its length says is answered as far as it goes, and the connection ends; one
+    that never comes to its end is never computed (F5).
+    """
+    server.registered("echo.mar")
+    with connect(server) as connection:
+        connection.sendall(request("/predictions/echo", b"hello, and more\r\n\r\n", "Content-Length: 5"))
+        answers = everything(connection)
+    with connect(server) as connection:
+        connection.sendall(request("/predictions/echo", b"hello", "Content-Length: 500"))
+    wait_until(lambda: server.predict("echo", b"x").content == b"x", "the server lives")
+
+    assert answers.count(b"HTTP/1.1 ") == 1
+    assert answers.endswith(b"\r\n\r\nhello")
+    assert server.metric("modelserver_batch_size_count", model_name="echo") == 2
+
+
+@pytest.mark.slow
+def test_millions_of_tiny_chunks(server: Server) -> None:
+    """A body over the limit in chunks of one byte is 413, and costs memory in proportion to its bytes
+    (F5).
+    """
+    server.registered("echo.mar")
+    process = psutil.Process(server.pid)
+    before, most = process.memory_info().rss, 0
+    piece = b"1\r\nx\r\n" * 10_000
+    with connect(server) as connection:
+        connection.sendall(request("/predictions/echo", b"", "Transfer-Encoding: chunked"))
+        with contextlib.suppress(ConnectionError):
+            for number in range(700):
+                connection.sendall(piece)
+                if number % 50 == 0:
+                    most = max(most, process.memory_info().rss)
+        answer = everything(connection)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert most - before < 32 * MIB
+
+
+def test_thousands_of_outputs(server: Server) -> None:
+    """A list of ten thousand outputs is refused or answered with those that there are, in no time (F9)."""
+    server.registered("mirror.mar")
+    process = psutil.Process(server.pid)
+    body = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}],
+        "outputs": [{"name": f"output_{number}"} for number in range(10_000)],
+    }
+    before = cpu(process)
+    answer = server.inference.post("/v2/models/mirror/infer", json=body)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert cpu(process) - before < 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"instances": {"a": [1, 2], "b": [1]}}, {"inputs": {"a": [1, 2], "b": [1]}}, {"instances": 5}],
+    ids=["columns", "columns as inputs", "a number"],
+)
+def test_columns_of_unequal_length(server: Server, body: dict[str, Any]) -> None:
+    """Columns instead of rows are no V1 request here, whatever their lengths (F10)."""
+    server.registered("rows.mar", split_instances=True)
+    answer = server.inference.post("/v1/models/rows:predict", json=body)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_ten_thousand_parameters(server: Server) -> None:
+    """Ten thousand parameters in a query are no trouble (F14)."""
+    server.registered("echo.mar")
+    query = "&".join(f"{number:x}" for number in range(10_000))
+
+    assert server.predict(f"echo?{query}", b"x").content == b"x"
+
+
+# Clients that leave
+
+
+@pytest.mark.parametrize("leaving", [1, 3, 4])
+@pytest.mark.parametrize("when", ["forming", "running", "returning"])
+def test_clients_that_leave(server: Server, pool: ThreadPoolExecutor, leaving: int, when: str) -> None:
+    """Of four requests that share a batch any number may be left by their clients, while it forms, runs or is
+    answered: those that stay are answered with their own, and nothing is left (F24, F37).
+    """
+    size = 2_000_000 if when == "returning" else 0
+    server.registered("obey.mar", batch_size=4, max_batch_delay=400)
+    orders: list[dict[str, Any]] = [
+        {"do": "big", "bytes": size} if size else {"do": "sleep", "seconds": 0.1, "token": number}
+        for number in range(4)
+    ]
+    text = "Content-Type: application/json"
+    with contextlib.ExitStack() as stack:
+        leavers = [stack.enter_context(connect(server)) for _ in range(leaving)]
+        for leaver, order in zip(leavers, orders, strict=False):
+            leaver.sendall(request("/predictions/obey", json.dumps(order).encode(), text))
+        server.wait_pending("obey", leaving) if leaving < 4 else None
+        staying = [pool.submit(server.predict, "obey", order) for order in orders[leaving:]]
+        if when == "running":
+            wait_until(lambda: server.metric("modelserver_batches_in_flight") == 1, "the batch runs")
+        elif when == "returning":
+            assert leavers[0].recv(100).startswith(b"HTTP/1.1 200 ")
+    answers = [future.result(30) for future in staying]
+
+    assert [answer.status_code for answer in answers] == [200] * (4 - leaving)
+    if size:
+        assert [len(answer.content) for answer in answers] == [size] * (4 - leaving)
+    else:
+        assert [answer.json()["token"] for answer in answers] == list(range(leaving, 4))
+    wait_until(lambda: server.metric("modelserver_queue_requests") == 0, "nothing waits")
+    wait_until(lambda: server.metric("modelserver_batches_in_flight") == 0, "nothing runs")
+    assert server.predict("obey", {}).status_code == 200
+
+
+# Load
+
+
+@pytest.mark.slow
+def test_idle_server(start_server: StartServer) -> None:
+    """With models and idle connections a server, and each worker, needs less than 1 % of a processor
+    (F29).
+    """
+    server = start_server().registered("echo.mar", initial_workers=2, batch_size=8).registered("obey.mar")
+    assert server.predict("echo", b"x").content == b"x"
+    time.sleep(2)
+    processes = [psutil.Process(server.pid), *server.workers()]
+    before = [cpu(process) for process in processes]
+    time.sleep(10)
+
+    assert max(cpu(process) - spent for process, spent in zip(processes, before, strict=True)) < 0.1
+
+
+def test_refusing_is_cheap(start_server: StartServer, pool: ThreadPoolExecutor) -> None:
+    """While a queue is full, each new connection is accepted and refused, for less than 10 ms of a processor
+    (F30).
+    """
+    server = start_server(job_queue_size=2).registered("obey.mar")
+    process = psutil.Process(server.pid)
+    busy = [pool.submit(server.predict, "obey", {"do": "sleep", "seconds": 2}) for _ in range(1)]
+    wait_until(lambda: server.metric("modelserver_batches_in_flight") == 1, "the worker is busy")
+    waiting = [pool.submit(server.predict, "obey", {}) for _ in range(3)]
+    server.wait_pending("obey", 2)
+    before, answers = cpu(process), []
+    for _ in range(50):
+        with connect(server) as connection:
+            connection.sendall(request("/predictions/obey", b"{}", "Connection: close"))
+            answers.append(everything(connection))
+    spent = cpu(process) - before
+
+    assert not busy[0].done()
+    assert all(answer.startswith(b"HTTP/1.1 503 ") and b"retry-after: 1" in answer for answer in answers)
+    assert spent / 50 < 0.01
+    assert [future.result(20).status_code for future in (*busy, *waiting)] == [200] * 4
+
+
+def test_bytes_that_wait(start_server: StartServer, pool: ThreadPoolExecutor) -> None:
+    """What waits is bounded in bytes too: what would be too much is refused, told and counted, smaller ones
+    are taken (F31).
+    """
+    server = start_server(job_queue_bytes=1_000_000).registered("obey.mar")
+    busy = pool.submit(server.predict, "obey", {"do": "sleep", "seconds": 2})
+    wait_until(lambda: server.metric("modelserver_batches_in_flight") == 1, "the worker is busy")
+    large = json.dumps({"do": "nothing", "filling": "f" * 600_000}).encode()
+    text = {"Content-Type": "application/json"}
+    # One may wait at the worker already: it is no longer in the queue.
+    statuses = list(pool.map(lambda _: server.predict("obey", large, headers=text).status_code, range(4)))
+    small = server.predict("obey", {})
+
+    assert sorted(set(statuses)) == [200, 503]
+    assert server.metric("modelserver_rejected_total", reason="bytes") == statuses.count(503)
+    assert (busy.result(20).status_code, small.status_code) == (200, 200)
+
+
+@pytest.mark.slow
+def test_a_gigabyte_of_output(server: Server, pool: ThreadPoolExecutor) -> None:
+    """A handler that prints 1 GB without an end of line, and a line on the other stream for each MB, is
+    answered; other models are served meanwhile, and the log stays small (F44).
+    """
+    server.registered("obey.mar", response_timeout=110).registered("echo.mar")
+    before = psutil.Process(server.pid).memory_info().rss
+    printing = pool.submit(server.predict, "obey", {"do": "print", "megabytes": 1000}, timeout=110)
+    waits = []
+    while not printing.done():
+        began = time.monotonic()
+        assert server.predict("echo", b"x").content == b"x"
+        waits.append(time.monotonic() - began)
+
+    assert printing.result().text == "printed"
+    assert len(waits) > 10
+    assert statistics.median(waits) < 0.5
+    assert len(server.home.log("model_log.log")) < 20 * MIB
+    assert psutil.Process(server.pid).memory_info().rss - before < 64 * MIB
+
+
+# Models
+
+
+@pytest.mark.slow
+def test_the_last_change_counts(server: Server, pool: ThreadPoolExecutor) -> None:
+    """Twenty clients register, scale and remove one model at random; what was accepted last, when they are
+    done, is how it is (F51).
+    """
+    stop = time.monotonic() + 8
+
+    def change(client: int) -> None:
+        chance = random.Random(client)
+        while time.monotonic() < stop:
+            kind = chance.randrange(3)
+            if kind == 0:
+                server.register("echo.mar", model_name="contested", initial_workers=chance.randrange(2))
+            elif kind == 1:
+                server.management.put(f"/models/contested?min_worker={chance.randrange(3)}")
+            else:
+                server.management.delete("/models/contested")
+
+    list(pool.map(change, range(20)))
+    server.register("echo.mar", model_name="contested")
+    scaled = server.management.put("/models/contested?min_worker=2&synchronous=true")
+
+    assert scaled.status_code == 200
+    server.wait_ready("contested", 2)
+    wait_until(lambda: len(server.workers()) == 2, "no other worker is left")
+    assert server.predict("contested", b"x").content == b"x"
+
+
+@pytest.mark.slow
+def test_scores_of_models(start_server: StartServer) -> None:
+    """Forty models load at the start, never more than eight at a time; one that hangs keeps none of the
+    others (F57).
+    """
+    names = [f"m{number}" for number in range(40)]
+    others = ",".join(f"{name}=echo.mar" for name in names)
+    server = start_server(
+        environment={"E2E_LOAD_SECONDS": "600"},
+        load_models=f"hanging=slow_start.mar,{others}",
+        default_workers_per_model=1,
+    )
+    most = 0
+    ready: set[str] = set()
+    while len(ready) < len(names):
+        loading = server.metric("modelserver_workers", state="loading")
+        waiting = [name for name in names if name not in ready]
+        ready |= {name for name in waiting if server.describe(name)["workers"][0]["status"] == "READY"}
+        most = max(most, len(server.workers()) - len(ready) if loading else 0)
+
+    assert [server.predict(name, b"x").content for name in names] == [b"x"] * 40
+    assert server.describe("hanging")["workers"][0]["status"] == "LOADING"
+    # The readings are not of one moment: some became ready in between.
+    assert most <= 16
+
+
+@pytest.mark.slow
+def test_packages_with_hashes(start_server: StartServer, tmp_path: Path, model_store: Path) -> None:
+    """A model's requirements may name the hash of each package: another file is refused, with pip's reason
+    (F67).
+    """
+    wheel = tmp_path / "harmless-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("harmless.py", "answer = 42\n")
+        info = "harmless-1.0.dist-info"
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: harmless\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    code = tmp_path / "hashed.py"
+    code.write_text(
+        "import harmless\n\ndef handle(data, context):\n    return [harmless.answer] * len(data or [])\n"
+    )
+    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    server = start_server(install_py_dep_per_model="true")
+    said = {}
+    for name, digest in (("right", right), ("wrong", "0" * 64)):
+        manifest = {"model": {"modelName": name, "modelVersion": "1.0", "handler": "hashed.py",
+                              "requirementsFile": "requirements.txt"}}  # fmt: skip
+        with zipfile.ZipFile(model_store / f"hashed-{name}.mar", "w") as archive:
+            archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+            archive.writestr("hashed.py", code.read_text())
+            archive.writestr("requirements.txt", f"{wheel.as_uri()} --hash=sha256:{digest}\n")
+        said[name] = server.register(f"hashed-{name}.mar", timeout=100)
+
+    assert said["right"].status_code == 200, said["right"].text
+    assert server.predict("right", b"").text == "42"
+    assert said["wrong"].status_code >= 400
+    assert "HASH" in said["wrong"].text.upper()
