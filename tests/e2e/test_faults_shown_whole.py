@@ -119,13 +119,13 @@ def test_millions_of_tiny_chunks(server: Server) -> None:
     server.registered("echo.mar")
     process = psutil.Process(server.pid)
     before, most = process.memory_info().rss, 0
-    piece = b"1\r\nx\r\n" * 10_000
+    piece = b"2\r\nxx\r\n" * 10_000
     with connect(server) as connection:
         connection.sendall(request("/predictions/echo", b"", "Transfer-Encoding: chunked"))
         with contextlib.suppress(ConnectionError):
-            for number in range(700):
+            for number in range(350):
                 connection.sendall(piece)
-                if number % 50 == 0:
+                if number % 25 == 0:
                     most = max(most, process.memory_info().rss)
         answer = everything(connection)
 
@@ -227,6 +227,7 @@ def test_idle_server(start_server: StartServer) -> None:
     assert max(cpu(process) - spent for process, spent in zip(processes, before, strict=True)) < 0.1
 
 
+@pytest.mark.slow
 def test_refusing_is_cheap(start_server: StartServer, pool: ThreadPoolExecutor) -> None:
     """While a queue is full, each new connection is accepted and refused, for less than 10 ms of a processor
     (F30).
@@ -250,6 +251,7 @@ def test_refusing_is_cheap(start_server: StartServer, pool: ThreadPoolExecutor) 
     assert [future.result(20).status_code for future in (*busy, *waiting)] == [200] * 4
 
 
+@pytest.mark.slow
 def test_bytes_that_wait(start_server: StartServer, pool: ThreadPoolExecutor) -> None:
     """What waits is bounded in bytes too: what would be too much is refused, told and counted, smaller ones
     are taken (F31).
