@@ -36,7 +36,7 @@ MOST_ROUNDS = 1000
 ORPHAN_SECONDS = 5.0
 # Noticing that the spawner is gone, and importing torch in a new Python, on a busy machine.
 STARTED_ANYHOW = 25.0
-IN_FLIGHT = 5000
+IN_FLIGHT = 3000
 # What a request that is refused for want of something may be told.
 REFUSED = (500, 503, 507)
 
