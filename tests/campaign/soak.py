@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -71,15 +72,12 @@ def soak(report: Report, server: Server, what: str, seconds: float) -> None:
     readings: list[tuple[float, int]] = []
     end = time.monotonic() + seconds
     disturber = Disturber(server, end)
-    callers = [
-        threading.Thread(target=call_by_grpc, args=(server, n, end, tally)) for n in range(GRPC_CLIENTS)
-    ]
-    watch = threading.Thread(target=read_memory, args=(server, end, readings))
-    for thread in (disturber, watch, *callers):
-        thread.start()
-    asyncio_load(server, tally, seconds)
-    for thread in (disturber, watch, *callers):
-        thread.join()
+    with ThreadPoolExecutor(GRPC_CLIENTS + 2) as pool:
+        beside = [pool.submit(call_by_grpc, server, number, end, tally) for number in range(GRPC_CLIENTS)]
+        beside += [pool.submit(disturber.run), pool.submit(read_memory, server, end, readings)]
+        asyncio_load(server, tally, seconds)
+    for each in beside:
+        each.result()
     disturber.mend()
     wait_until(lambda: quiet(server), "nothing waits or runs")
     after = settled(server, before, GROWTH / before.memory)
@@ -223,11 +221,10 @@ def told_by_grpc(answer: Any) -> bytes:
     return contents
 
 
-class Disturber(threading.Thread):
+class Disturber:
     """Kills workers, and scales, changes, replaces, versions and unregisters the model ``changing``."""
 
     def __init__(self, server: Server, end: float) -> None:
-        super().__init__()
         self.server, self.end = server, end
         self.done: Counter[str] = Counter()
         self.killed_of_steady = 0

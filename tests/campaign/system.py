@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from tests.campaign.callers import HOST, Answer, Malformed, post, receive_answer
-from tests.campaign.targets import build_store, port_of, target, tracebacks
+from tests.campaign.targets import build_store, command_of, port_of, target, tracebacks
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -270,7 +270,7 @@ def build_torch_user(store: Path) -> None:
 def spawners_of(server: Server) -> list[psutil.Process]:
     """The processes that workers are forked from."""
     family = psutil.Process(server.pid).children(recursive=True)
-    return [process for process in family if "spawner" in " ".join(process.cmdline())]
+    return [process for process in family if "spawner" in command_of(process)]
 
 
 def a_stop_with_thousands_in_flight(report: Report) -> None:

@@ -71,8 +71,15 @@ def port_of(server: Server, listener: str) -> int:
 def processes(server: Server) -> list[psutil.Process]:
     """The server and its front ends; workers are none of them."""
     main = psutil.Process(server.pid)
-    fronts = [child for child in main.children() if "modelserver.frontend" in " ".join(child.cmdline())]
-    return [main, *fronts]
+    return [main, *(child for child in main.children() if "modelserver.frontend" in command_of(child))]
+
+
+def command_of(process: psutil.Process) -> str:
+    """Its command line; nothing if it has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
