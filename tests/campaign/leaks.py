@@ -26,7 +26,7 @@ from serving import wait_until
 BODY = 6_000_000
 # At the most, and however much time there is.
 MOST = 100_000
-WARM_UP = 40
+WARM_UP = 20
 # Uploads that are not read to their end lie in memory at the same time, as those of so many clients would.
 AT_ONCE = 20
 # Resident memory afterwards: of the server and its front ends, in 5 s.
@@ -41,14 +41,17 @@ def run(report: Report, seconds: float) -> None:
         kinds: dict[str, Callable[[Server], int]] = {
             "uploads of 6 MB, a connection each": upload,
             "bodies broken off": break_off,
-            "bodies broken off on management": break_off_management,
         }
         if front_ends == 1:
-            kinds |= {"gRPC calls of 6 MB": call_by_grpc, "registrations": register_and_unregister}
+            kinds |= {
+                "bodies broken off on management": break_off_management,
+                "gRPC calls of 6 MB": call_by_grpc,
+                "registrations": register_and_unregister,
+            }
         for kind, once in kinds.items():
             share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
             with target(front_ends) as server:
-                leak(report, server, f"{what}, {kind}", once, seconds / 8, share)
+                leak(report, server, f"{what}, {kind}", once, seconds / 7, share)
 
 
 def leak(
