@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from modelserver.api.exchange import Exchange
-    from modelserver.api.open_inference import Inference
+    from modelserver.api.open_inference import Answering, Inference
     from modelserver.models.registry import ModelVersion, Registry
     from modelserver.offload.helpers import Helpers
 
@@ -318,29 +318,36 @@ class _Reply:
             return
         status, headers, contents = joined
         batch_id = request.batch_id if self._model.batches else None
-        exchange = self._exchange
         answering = asked.answering(
-            self._model, contents, exchange.request_id, batch_id, said_beside(request)
+            self._model, contents, self._exchange.request_id, batch_id, said_beside(request)
+        )
+        if answering.is_light:
+            try:
+                self._encoded(request, status, headers, encode_answer(answering))
+            except ModelServerError as error:
+                self._not_encoded(request, error)
+        else:
+            self._encode_aside(request, status, headers, answering)
+
+    def _encode_aside(self, request: Request, status: int, headers: bytes, answering: Answering) -> None:
+        """The same for outputs that would hold up the event loop."""
+
+        async def encode() -> None:
+            call = self._aside.helpers.call(SECONDS, encode_answer, answering.without_inputs())
+            self._encoded(request, status, headers, await call)
+
+        self._exchange.on_disconnect = self._aside.start(
+            sum(map(len, answering.answers)), encode(), partial(self._not_encoded, request)
         )
 
-        def fail(error: ModelServerError) -> None:
-            exchange.fail(error, kserve=True, extra=self._extra(request))
+    def _encoded(
+        self, request: Request, status: int, headers: bytes, encoded: tuple[bytes, str, bytes]
+    ) -> None:
+        body, content_type, length = encoded
+        self._exchange.reply(status, body, content_type, self._extra(request) + headers + length)
 
-        def reply(encoded: tuple[bytes, str, bytes]) -> None:
-            body, content_type, length = encoded
-            exchange.reply(status, body, content_type, self._extra(request) + headers + length)
-
-        async def encode_aside() -> None:
-            reply(await self._aside.helpers.call(SECONDS, encode_answer, answering))
-
-        if not answering.is_light:
-            size = sum(map(len, contents))
-            exchange.on_disconnect = self._aside.start(size, encode_aside(), fail)
-            return
-        try:
-            reply(encode_answer(answering))
-        except ModelServerError as error:
-            fail(error)
+    def _not_encoded(self, request: Request, error: ModelServerError) -> None:
+        self._exchange.fail(error, kserve=True, extra=self._extra(request))
 
     def _joined(self, request: Request, where: bytes) -> tuple[int, bytes, list[bytes]] | None:
         """Status, header lines and contents of the rows' answers; None if it was answered with a failure.

@@ -64,9 +64,8 @@ class Takes(msgspec.Struct, frozen=True):
     strict: bool = True
 
     @classmethod
-    def of(cls, model: ModelVersion) -> Takes:
+    def of(cls, model: ModelVersion, *, strict: bool = True) -> Takes:
         """What this model takes."""
-        strict = model.splits_tensors == "always"
         return cls(model.name, model.options.signature, model.sequence_headers, strict)
 
 
@@ -110,16 +109,17 @@ class Inference:
         parameters: dict[str, Any],
     ) -> Answering:
         """What the response is made of; ``parameters`` are the handler's."""
-        identity = self.request.id or request_id
         said = parameters if batch_id is None else {**parameters, "batchId": batch_id}
-        asked = replace(self.request, inputs=[], id=identity, parameters=said or None)
-        return Answering(model.name, model.version, asked, self.whole, answers)
+        request = self.request
+        return Answering(
+            model.name, model.version, request, self.whole, answers, request.id or request_id, said or None
+        )
 
 
 class Answering(msgspec.Struct, frozen=True):
     """The answers to the rows of a request, of which a response is made; ``name`` is the model's.
 
-    ``asked`` has the outputs that the client wants, and the id and parameters of the response.
+    ``id`` and ``parameters`` are the response's.
     """
 
     name: str
@@ -127,15 +127,22 @@ class Answering(msgspec.Struct, frozen=True):
     asked: InferRequest
     whole: bool
     answers: Sequence[bytes]
+    id: str
+    parameters: dict[str, Any] | None = None
 
     @property
     def is_light(self) -> bool:
         """Whether that is done in no time."""
         if len(self.answers) > weight.LIGHT_ROWS:
             return False
+        if sum(map(len, self.answers)) <= weight.LIGHT_BYTES:
+            return True
         asked = self.asked
-        in_binary = asked.binary if asked.outputs is None else all(each.binary for each in asked.outputs)
-        return in_binary or sum(map(len, self.answers)) <= weight.LIGHT_BYTES
+        return asked.binary if asked.outputs is None else all(each.binary for each in asked.outputs)
+
+    def without_inputs(self) -> Answering:
+        """The same, without what no response needs."""
+        return msgspec.structs.replace(self, asked=replace(self.asked, inputs=[]))
 
     def outputs(self) -> list[Output]:
         """The tensors that the rows' answers make. Raises InternalError if they make none."""
@@ -152,14 +159,13 @@ def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
         BadRequest: an output cannot be told in the form that the client asks for.
         InternalError: the handler's answers do not make tensors.
     """
-    asked = answering.asked
     body, length = encode_response(
         answering.name,
         answering.version,
-        asked,
-        asked.id,
+        answering.asked,
+        answering.id,
         answering.outputs(),
-        parameters=asked.parameters,
+        parameters=answering.parameters,
     )
     if length is None:
         return body, JSON, b""
@@ -185,12 +191,13 @@ def read_inference(exchange: Exchange, model: ModelVersion) -> Inference | None:
         TooHeavy: it must be read aside, by :func:`read_inference_aside`.
     """
     length = header_length(exchange)
-    if model.splits_tensors == "never":
+    splits = model.splits_tensors
+    if splits == "never":
         if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
             raise weight.TooHeavy
         asked, exchange.body = None, encode_request(exchange.body, length)
     else:
-        asked = _read(exchange.body, length, Takes.of(model), light=True)
+        asked = _read(exchange.body, length, Takes.of(model, strict=splits == "always"), light=True)
     if asked is None:
         _say_json(exchange, length)
     return asked
@@ -198,12 +205,13 @@ def read_inference(exchange: Exchange, model: ModelVersion) -> Inference | None:
 
 async def read_inference_aside(exchange: Exchange, model: ModelVersion, helpers: Helpers) -> Inference | None:
     """The same by a helper. Raises BadRequest, PayloadTooLarge."""
-    length = header_length(exchange)
-    if model.splits_tensors == "never":
+    length, splits = header_length(exchange), model.splits_tensors
+    if splits == "never":
         exchange.body = await helpers.call(SECONDS, encode_request, exchange.body, length)
         asked = None
     else:
-        asked = await helpers.call(SECONDS, read_tensors, exchange.body, length, Takes.of(model))
+        takes = Takes.of(model, strict=splits == "always")
+        asked = await helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
     if asked is None:
         _say_json(exchange, length)
     return asked
@@ -252,11 +260,12 @@ def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
     """Whether cutting them into rows would take long."""
     if rows * len(inputs) > 2 * weight.LIGHT_ELEMENTS:
         return True
-    return any(
-        each.datatype == BYTES and elements(each.shape) > weight.LIGHT_ELEMENTS
-        for each in inputs
-        if len(each.data) > weight.LIGHT_BYTES
-    )
+    for each in inputs:
+        if len(each.data) <= weight.LIGHT_BYTES or each.datatype != BYTES:
+            continue
+        if elements(each.shape) > weight.LIGHT_ELEMENTS:
+            return True
+    return False
 
 
 def header_length(exchange: Exchange) -> str | None:

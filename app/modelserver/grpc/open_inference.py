@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -162,11 +161,7 @@ class OpenInferenceService:
         apart = read.apart
         whole = apart is None or apart.whole
         answering = Answering(
-            model.name,
-            model.version,
-            replace(read.request, id=read.request.id or submitted.id),
-            whole,
-            contents,
+            model.name, model.version, read.request, whole, contents, read.request.id or submitted.id
         )
         answered = Answered(answering, apart is not None, batch_id, said_beside(submitted))
         return await self._respond(answered), batch_id
@@ -183,6 +178,7 @@ class OpenInferenceService:
             answered.splits or len(answered.answering.answers[0]) <= LIGHT_BYTES
         ):
             return make_response(answered)
+        answered.answering = answered.answering.without_inputs()
         return Encoded(_Answer.DESCRIPTOR, await self._helpers.call(SECONDS, encode_response, answered))
 
     async def stream_infer(

@@ -74,7 +74,7 @@ def make_response(answered: Answered) -> AnyMessage:
     """The response. Raises InternalError for answers that make none."""
     answering, asked = answered.answering, answered.answering.asked
     outputs = answering.outputs() if answered.splits else outputs_of_json(answering.answers[0])
-    answer = response(answering, asked, asked.id, outputs, answered.batch_id)
+    answer = response(answering, asked, answering.id, outputs, answered.batch_id)
     add_parameters(answer, answered.said)
     return answer
 
