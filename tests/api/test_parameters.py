@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from modelserver.api.parameters import Parameters
-from modelserver.errors import BadRequest
+from modelserver.errors import BadRequest, PayloadTooLarge
 
 
 def request(query: list[tuple[str, str]] | None = None, body: bytes = b"", content_type: str = "") -> Request:
@@ -27,6 +27,14 @@ def test_first_of_repeated_query_parameters_wins() -> None:
     assert parameters.text("a") == "1"
     assert parameters.text("b") == ""
     assert parameters.text("c") is None
+
+
+async def test_parameters_are_bounded() -> None:
+    """A body larger than parameters can be is not read, and a value that is too long is named."""
+    with pytest.raises(PayloadTooLarge, match="larger than 102400 bytes"):
+        await Parameters.of_registration(request(body=b" " * 102_401, content_type="application/json"))
+    with pytest.raises(BadRequest, match="url has 9000 characters, 8192 are allowed"):
+        Parameters({"url": "." * 9000}).text("url")
 
 
 @pytest.mark.parametrize(("value", "number"), [("5", 5), (" 7 ", 7), ("-1", -1), (3, 3), ("0", 0)])

@@ -45,6 +45,7 @@ class Inner:
         self.headers = _HEADERS
         self.body = b"question"
         self.content_type = "text/plain"
+        self.encoding = b""
         self.request_id = "r"
         self.answered = False
         self.begun = 0

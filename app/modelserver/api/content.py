@@ -24,7 +24,7 @@ _MAX_VALUE = 4096
 # Of a query: more have no use, and take long.
 MAX_PARAMETERS = 1024
 # Bytes of a body that only names parameters.
-MAX_PARAMETERS_BODY = 1 << 16
+MAX_PARAMETERS_BODY = 100 << 10
 _DISPOSITION = re.compile(rb"^content-disposition:(.*)", re.IGNORECASE | re.MULTILINE)
 
 

@@ -42,15 +42,16 @@ class LoggedRoutes:
         try:
             self._hot.serve(logged)
         finally:
-            # What is inflated aside is logged when it is.
-            if not logged.encoding or logged.answered:
+            # What is inflated aside is logged when it is answered.
+            logged.is_read_later = bool(logged.encoding) and not logged.answered
+            if not logged.is_read_later:
                 logged.asked()
 
 
 class LoggedExchange(Exchange):
     """An exchange whose answer is logged when it is given; all that is not set here is the exchange's own."""
 
-    __slots__ = ("_asked", "_call", "_exchange", "_status", "_type")
+    __slots__ = ("_call", "_exchange", "_status", "_type", "is_read_later")
 
     def __init__(self, exchange: Exchange, log: PayloadLog) -> None:
         self._exchange = exchange
@@ -64,7 +65,7 @@ class LoggedExchange(Exchange):
             ("path", exchange.target.text.partition("?")[0]),
         )
         self._call = LoggedCall(log, exchange.headers, about)
-        self._asked = False
+        self.is_read_later = False
         self._status = 0
         self._type = ""
 
@@ -86,10 +87,7 @@ class LoggedExchange(Exchange):
         return self._exchange.unsent()
 
     def asked(self) -> None:
-        """Logs the request, once: its body as the handler gets it, inflated."""
-        if self._asked:
-            return
-        self._asked = True
+        """Logs the request: its body as the handler gets it, inflated."""
         content_type: str = self.content_type
         if not content_type:
             binary = any(name.lower() == _LENGTH_OF_JSON for name, _ in self.headers)
@@ -99,14 +97,16 @@ class LoggedExchange(Exchange):
     def reply(
         self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
     ) -> None:
-        self.asked()
+        if self.is_read_later and not self.answered:
+            self.asked()
         if not self.answered and 200 <= status < 300:
             found = _BATCH_ID.search(extra)
             self._call.answered(content_type, body, found[1].decode() if found else "")
         self._exchange.reply(status, body, content_type, extra, phrase)
 
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
-        self.asked()
+        if self.is_read_later and not self.answered:
+            self.asked()
         if not self.answered:
             self._status, self._type = status, content_type
         self._exchange.begin(status, content_type, extra, phrase)
