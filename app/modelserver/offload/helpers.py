@@ -88,7 +88,10 @@ class Helpers:
         while not self._closed:
             fresh = (helper := getattr(self._own, "helper", None)) is None
             if helper is None:
-                helper = self._own.helper = _Helper(self._memory)
+                try:
+                    helper = self._own.helper = _Helper(self._memory)
+                except OSError as error:
+                    raise InternalError(f"A helper process cannot be started: {error.strerror}") from error
                 self._all.add(helper)
             try:
                 return helper.perform(call)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
 from modelserver.workers.autoscaler import resident_bytes
@@ -41,7 +42,8 @@ class Recycler:
 
     def __init__(self, pool: Pool, resident: Callable[[int], int] | None = None) -> None:
         self.coming: Worker | None = None
-        self._pool = pool
+        # Together they would outlive their end until a collector comes by.
+        self._pool: Pool = weakref.proxy(pool)
         self._resident = resident or resident_bytes
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
