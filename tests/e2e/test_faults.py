@@ -54,16 +54,15 @@ def server(shared_server):
 @contextlib.contextmanager
 def limited(server, kind, soft):
     """A limit of the server's process and of its helpers, taken back afterwards."""
-    children = psutil.Process(server.pid).children()
-    helpers = [each.pid for each in children if "modelserver.offload" in each.cmdline()]
+    helpers = [c.pid for c in psutil.Process(server.pid).children() if "modelserver.offload" in c.cmdline()]
     before = {pid: resource.prlimit(pid, kind) for pid in (server.pid, *helpers)}
     for pid, (_, hard) in before.items():
         resource.prlimit(pid, kind, (soft, hard))
     try:
         yield
     finally:
-        for pid, limits in before.items():
-            resource.prlimit(pid, kind, limits)
+        for pid, limit in before.items():
+            resource.prlimit(pid, kind, limit)
 
 
 def connect(server):
@@ -337,8 +336,8 @@ def test_workers_are_no_copies_of_the_server(server):
 
     assert connections_of(worker, "inet") == []
     assert len({name for name in theirs if name.startswith("socket:")}) == 1
-    shared = {name for name in theirs if name in ours and not name.startswith(("pipe:", "/dev/"))}
-    assert shared == {"/memfd:modelserver (deleted)"}
+    shared = [name for name in theirs if name in ours and not name.startswith(("pipe:", "/dev/"))]
+    assert shared == ["/memfd:modelserver (deleted)"]
 
 
 # Long work

@@ -88,11 +88,7 @@ class Helpers:
         while not self._closed:
             fresh = (helper := getattr(self._own, "helper", None)) is None
             if helper is None:
-                try:
-                    helper = self._own.helper = _Helper(self._memory)
-                except OSError as error:
-                    raise InternalError(f"A helper process cannot be started: {error.strerror}") from error
-                self._all.add(helper)
+                helper = self._own.helper = self._start()
             try:
                 return helper.perform(call)
             except TimeoutError:
@@ -112,6 +108,15 @@ class Helpers:
         else:
             how = "was stopped with the server"
         raise InternalError(f"A helper process {how}.")
+
+    def _start(self) -> _Helper:
+        try:
+            helper = _Helper(self._memory)
+        except OSError as error:
+            reason = error.strerror or error
+            raise InternalError(f"A helper process cannot be started: {reason}.") from error
+        self._all.add(helper)
+        return helper
 
     def _end(self) -> None:
         helper: _Helper | None = self._own.__dict__.pop("helper", None)
