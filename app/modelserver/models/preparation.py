@@ -138,7 +138,7 @@ class Preparation:
 
         Raises:
             BadRequest: a batch size beyond all measure, packages that cannot be installed.
-            InternalError: more parallel devices than there are.
+            InternalError: more parallel devices than there are, or files that cannot be looked at.
             InvalidModel: no handler anywhere, a runtime that is not Python, a configuration that cannot be
             read or served.
         """
@@ -175,8 +175,11 @@ class Preparation:
         environment = await self._environment(name, archive, options, on_progress)
         metrics = self._metrics.model(name, version)
         spec = self._spec(name, handler, archive, options, environment)
-        need = await asyncio.to_thread(need_of, archive.model_dir) * max(1, options.processes)
-        spec = replace(spec, measured=metrics.model_metric, need=need)
+        try:
+            need = await asyncio.to_thread(need_of, archive.model_dir)
+        except OSError as error:
+            raise InternalError(f"{archive.url} cannot be read: {error.strerror or error}") from error
+        spec = replace(spec, measured=metrics.model_metric, need=need * max(1, options.processes))
         pool = self._pool(name, f"{name}_{version}", spec, options, metrics)
         self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None
