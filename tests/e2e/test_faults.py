@@ -336,8 +336,8 @@ def test_workers_are_no_copies_of_the_server(server):
 
     assert connections_of(worker, "inet") == []
     assert len({name for name in theirs if name.startswith("socket:")}) == 1
-    shared = [name for name in theirs if name in ours and not name.startswith(("pipe:", "/dev/"))]
-    assert shared == ["/memfd:modelserver (deleted)"]
+    shared = {name for name in theirs if name in ours and not name.startswith(("pipe:", "/dev/"))}
+    assert shared == {"/memfd:modelserver (deleted)"}
 
 
 # Long work
