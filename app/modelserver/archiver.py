@@ -21,7 +21,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Final, Union
@@ -56,7 +56,7 @@ FORMATS: Final = tuple(SUFFIXES)
 
 _LOG: Final = logging.getLogger(__name__)
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_\-.]*$"
-_SKIPPED_FOLDERS: Final = ("__MACOSX", "__pycache__")
+SKIPPED_FOLDERS: Final = ("__MACOSX", "__pycache__")
 _PATTERN: Final = re.compile(r"[*?\[\]]")
 _CHUNK: Final = 1 << 20
 _SHOW_PROGRESS_FROM: Final = 32 << 20  # bytes
@@ -90,8 +90,10 @@ class ArchiveConfig:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> ArchiveConfig:
-        """From the parsed command line."""
-        return cls(**vars(args))
+        """From the parsed command line; what it has beside the fields does not count."""
+        return cls(
+            **{each.name: getattr(args, each.name) for each in fields(cls) if hasattr(args, each.name)}
+        )
 
 
 def build_archive(
@@ -104,7 +106,7 @@ def build_archive(
     """
     target = _target(config)
     contents = collect(config)
-    _warn_of_mistakes(config, contents)
+    warn_of_mistakes(config, contents)
     _pack(config, target, contents, manifest_text(config) if manifest is None else manifest, report)
     return target
 
@@ -243,12 +245,8 @@ def _target_path(config: ArchiveConfig) -> Path:
 def _target(config: ArchiveConfig) -> Path:
     """Where the archive goes, after the checks of name, directory and ``--force``."""
     check_name(config.model_name)
-    for value, allowed, flag in (
-        (config.runtime, RUNTIMES, "runtime"),
-        (config.archive_format, FORMATS, "archive format"),
-    ):
-        if value not in allowed:
-            raise ArchiverError(f"Invalid {flag} {value!r}: choose from {', '.join(allowed)}.")
+    check_runtime(config.runtime)
+    check_format(config.archive_format)
     folder = Path(config.export_path)
     if folder.exists():
         check_directory(folder)
@@ -287,6 +285,21 @@ def check_overwriting(target: Path, *, force: bool) -> None:
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_PATH).is_file():
         raise ArchiverError(f"{target} is a directory without {MANIFEST_PATH}; it is not overwritten.")
     _LOG.warning("Overwriting %s ...", target)
+
+
+def check_runtime(runtime: str) -> None:
+    """Raises ``ArchiverError`` for what cannot run a handler."""
+    _check_choice(runtime, RUNTIMES, "runtime")
+
+
+def check_format(archive_format: str) -> None:
+    """Raises ``ArchiverError`` for a format that archives do not have."""
+    _check_choice(archive_format, FORMATS, "archive format")
+
+
+def _check_choice(value: str, allowed: Sequence[str], flag: str) -> None:
+    if value not in allowed:
+        raise ArchiverError(f"Invalid {flag} {value!r}: choose from {', '.join(allowed)}.")
 
 
 def collect(config: ArchiveConfig) -> dict[str, Path]:
@@ -343,7 +356,7 @@ def _add_folder(contents: dict[str, Path], folder: Path, prefix: str, above: tup
                 raise FileNotFoundError(f"File does not exist: {child}")
             _put(contents, prefix + child.name, child)
             continue
-        if child.name.startswith(".") or child.name in _SKIPPED_FOLDERS:
+        if child.name.startswith(".") or child.name in SKIPPED_FOLDERS:
             continue
         if child.resolve() in above:
             raise ArchiverError(f"{child} is a link to a directory that contains it.")
@@ -357,7 +370,7 @@ def _put(contents: dict[str, Path], name: str, path: Path) -> None:
     contents[name] = path
 
 
-def _warn_of_mistakes(config: ArchiveConfig, contents: dict[str, Path]) -> None:
+def warn_of_mistakes(config: ArchiveConfig, contents: dict[str, Path]) -> None:
     """Say what would only show when the model is loaded; torch-model-archiver is silent about it."""
     if config.handler in BUILT_IN_HANDLERS and not config.serialized_file and not config.model_file:
         _LOG.warning("Neither --serialized-file nor --model-file is given: %s finds no model", config.handler)

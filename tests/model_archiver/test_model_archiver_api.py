@@ -14,7 +14,9 @@ from unittest import mock
 import pytest
 
 from modelserver import __version__
-from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig
+from modelserver.archiver import ArchiveConfig
+from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig, version
+from modelserver.model_archiver import model_packaging_utils as utils
 from modelserver.model_archiver.arg_parser import ArgParser
 from modelserver.model_archiver.manifest_components.manifest import Manifest, RuntimeType
 from modelserver.model_archiver.manifest_components.model import Model
@@ -221,6 +223,103 @@ def test_smaller_steps(workplace: Path) -> None:
         ModelExportUtils.check_model_name_regex_or_exit("m!")
     ModelExportUtils.clean_temp_files([workplace / "weights.pt"])
     assert not (workplace / "weights.pt").exists()
+
+
+def test_keys_that_are_not_known_do_not_count() -> None:
+    """A configuration is made of any object with its names, however many others that has."""
+
+    class Arguments:
+        """As tools make them, with a default on the class."""
+
+        model_name = "m"
+
+        def __init__(self, **given: object) -> None:
+            self.__dict__.update(given)
+
+    args = Arguments(handler="handler.py", version="1", convert=False, **{"requirements-file": "r.txt"})
+    made = ModelArchiverConfig.from_args(args)  # type: ignore[arg-type]
+    namespace = argparse.Namespace(
+        **{"model_name": "m", "handler": "h", "version": "1", "requirements-file": ""}
+    )
+
+    assert (made.model_name, made.handler, made.requirements_file) == ("m", "handler.py", None)
+    assert ArchiveConfig.from_args(namespace).model_name == "m"
+    with pytest.raises(AttributeError, match="version"):
+        ModelArchiverConfig.from_args(argparse.Namespace(model_name="m", handler="h"))
+
+
+def test_parts_under_other_names_are_copied(workplace: Path) -> None:
+    """The requirements may be written with a hyphen, and a part of an unknown name is copied as a file."""
+    (workplace / "requirements.txt").write_text("")
+    parts: dict[str, Any] = {"requirements-file": "requirements.txt", "source_vocab": "weights.pt"}
+    folder = Path(ModelExportUtils.copy_artifacts("noop", "python", handler="handler.py", **parts))
+
+    assert {path.name for path in folder.iterdir()} == {"handler.py", "requirements.txt", "weights.pt"}
+    with pytest.raises(ModelArchiverError, match="Invalid runtime 'java'"):
+        ModelExportUtils.copy_artifacts("noop", "java", handler="handler.py")
+
+
+def test_steps_may_be_replaced(workplace: Path) -> None:
+    """``package_model`` goes through the steps of the ``ModelExportUtils`` in its own module."""
+    with mock.patch("modelserver.model_archiver.model_packaging.ModelExportUtils") as steps:
+        package_model(config(archive_format="tar"), "{}")
+
+    steps.validate_inputs.assert_called_once_with("noop", str(workplace))
+    steps.archive.assert_called_once_with(
+        steps.check_mar_already_exists.return_value, "noop", steps.copy_artifacts.return_value, "{}", "tar"
+    )
+
+
+def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies that an archive is made of are deleted, also after a failure."""
+    (workplace / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(workplace / "temporary"))
+    ModelArchiver.generate_model_archive(config())
+    with (
+        mock.patch.object(ModelExportUtils, "archive", side_effect=OSError("full")),
+        pytest.raises(OSError, match="full"),
+    ):
+        ModelArchiver.generate_model_archive(config(force=True))
+
+    assert list((workplace / "temporary").iterdir()) == []
+
+
+def test_what_folders_hold(workplace: Path) -> None:
+    """Filters and the walk through a folder are there; the walk fills a zip, a tar and a folder alike."""
+    (workplace / "extra" / ".git").mkdir()
+    (workplace / "extra" / ".git" / "config").write_text("")
+    with utils.zipfile.ZipFile("a.zip", "w") as packed:
+        ModelExportUtils.archive_dir("extra", packed, "default", "m")
+    with tarfile.open("a.tar", "w") as rolled:
+        ModelExportUtils.archive_dir("extra", rolled, "tgz", "m")
+    ModelExportUtils.archive_dir("extra", "copy", "no-archive", "m")
+
+    with tarfile.open("a.tar") as rolled:
+        names = set(rolled.getnames())
+
+    assert set(packed.namelist()) == {"a.txt", "deep/b.txt"}
+    assert names == {"m/a.txt", "m/deep/b.txt"}
+    assert Path("copy/deep/b.txt").is_file()
+    assert [ModelExportUtils.file_filter(name, {"x.onnx"}) for name in ("x.onnx", "a.pyc", "a.pt")] == [
+        False, False, True
+    ]  # fmt: skip
+    assert [ModelExportUtils.directory_filter(name, {"__MACOSX"}) for name in ("__MACOSX", ".git", "a")] == [
+        False, False, True
+    ]  # fmt: skip
+
+
+def test_constants_and_version() -> None:
+    """Formats, handlers and the manifest's place have TorchServe's names; the version is in a file too."""
+    assert utils.archiving_options == {
+        "tgz": ".tar.gz",
+        "no-archive": "",
+        "zip-store": ".mar",
+        "default": ".mar",
+    }
+    assert "image_classifier" in utils.model_handlers
+    assert f"{utils.MAR_INF}/{utils.MANIFEST_FILE_NAME}" == "MAR-INF/MANIFEST.json"
+    assert (Path(utils.__file__).parent / "version.txt").read_text() == f"{__version__}\n"
+    assert version.__version__ == __version__
 
 
 def test_all_modules_are_offered() -> None:

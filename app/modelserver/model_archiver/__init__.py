@@ -7,8 +7,8 @@ Better than there: archives are written at once whole or not at all, an export p
 a format that does not exist is refused.
 """
 
-from modelserver import __version__
 from modelserver.model_archiver.model_archiver import ModelArchiver
 from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig
+from modelserver.model_archiver.version import __version__
 
 __all__ = ["ModelArchiver", "ModelArchiverConfig", "__version__"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from modelserver.archiver import ArchiveConfig, StrPath
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from dataclasses import Field
 
 __all__ = ["ModelArchiverConfig"]
 
@@ -36,9 +37,16 @@ class ModelArchiverConfig:
 
     @classmethod
     def from_args(cls, args: Namespace) -> ModelArchiverConfig:
-        """From parsed flags; what is missing has its default, what is more does not count."""
-        given = vars(args)
-        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
+        """From parsed flags, or any object with such attributes; what is more does not count.
+
+        What is missing has its default. Raises AttributeError for a missing name, handler or version.
+        """
+        return cls(**{each.name: getattr(args, each.name) for each in fields(cls) if _is_given(args, each)})
+
+
+def _is_given(args: Namespace, each: Field[object]) -> bool:
+    is_optional = each.default is not MISSING or each.default_factory is not MISSING
+    return hasattr(args, each.name) or not is_optional
 
 
 def as_archive_config(config: ModelArchiverConfig | Namespace) -> ArchiveConfig:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING
 
-from modelserver.archiver import build_archive
 from modelserver.model_archiver.arg_parser import ArgParser
 from modelserver.model_archiver.model_archiver_config import as_archive_config
+from modelserver.model_archiver.model_packaging_utils import PARTS, ModelExportUtils
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -23,9 +25,25 @@ def generate_model_archive(config: ModelArchiverConfig | Namespace | None = None
     """
     if config is None:
         config = ArgParser.export_model_args_parser()
-    build_archive(as_archive_config(config))
+    package_model(config, manifest=ModelExportUtils.generate_manifest_json(config))
 
 
 def package_model(config: ModelArchiverConfig | Namespace, manifest: str) -> None:
-    """Write an archive with this text as its manifest. Raises as ``generate_model_archive``."""
-    build_archive(as_archive_config(config), manifest=manifest)
+    """Write an archive with this text as its manifest. Raises as ``generate_model_archive``.
+
+    Step by step, as scripts that replace a step expect it; so the files are copied first, which
+    ``modelserver-archive`` does without.
+    """
+    given = as_archive_config(config)
+    if not os.path.exists(given.export_path):
+        ModelExportUtils.make_dir(given.export_path)
+    ModelExportUtils.validate_inputs(given.model_name, given.export_path)
+    folder = ModelExportUtils.check_mar_already_exists(
+        given.model_name, given.export_path, given.force, given.archive_format
+    )
+    parts = {name: getattr(given, name) for name in PARTS}
+    path = ModelExportUtils.copy_artifacts(given.model_name, given.runtime, **parts)
+    try:
+        ModelExportUtils.archive(folder, given.model_name, path, manifest, given.archive_format)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,40 +1,69 @@
-"""``ModelExportUtils``: the steps of making an archive, one by one.
-
-How TorchServe's walks through folders (``archive_dir``, ``directory_filter``, ``file_filter``) is left out.
-"""
+"""``ModelExportUtils``: the steps of making an archive, one by one."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from modelserver.archiver import (
     BUILT_IN_HANDLERS,
+    SKIPPED_FOLDERS,
     SUFFIXES,
     ArchiveConfig,
     ArchiverError,
     StrPath,
     check_directory,
+    check_format,
     check_name,
     check_overwriting,
+    check_runtime,
     collect,
     make_manifest,
     manifest_text,
     pack_folder,
+    warn_of_mistakes,
 )
 from modelserver.model_archiver.manifest_components.model import Model
 from modelserver.model_archiver.model_archiver_config import as_archive_config
+from modelserver.models.manifest import MANIFEST_PATH
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig
 
-__all__ = ["ModelExportUtils"]
+__all__ = [
+    "MANIFEST_FILE_NAME",
+    "MAR_INF",
+    "ModelExportUtils",
+    "archiving_options",
+    "model_handlers",
+    "zipfile",
+]
+
+archiving_options: Final = dict(SUFFIXES)
+"""Each format and the suffix of its archives."""
+
+model_handlers: Final = dict.fromkeys(BUILT_IN_HANDLERS, "")
+"""The handlers that are named without a file."""
+
+MAR_INF, MANIFEST_FILE_NAME = MANIFEST_PATH.split("/")
+
+PARTS: Final = (
+    "model_file",
+    "serialized_file",
+    "handler",
+    "extra_files",
+    "requirements_file",
+    "config_file",
+)
+"""What goes into an archive, as fields of its configuration."""
 
 
 class ModelExportUtils:
@@ -43,6 +72,7 @@ class ModelExportUtils:
     @staticmethod
     def get_archive_export_path(export_file_path: StrPath, model_name: str, archive_format: str) -> str:
         """The path of the archive in that directory."""
+        check_format(archive_format)
         return os.path.join(export_file_path, f"{model_name}{SUFFIXES[archive_format]}")
 
     @staticmethod
@@ -52,7 +82,7 @@ class ModelExportUtils:
         """The directory for the archive, the current one by default; an archive there may be in the way."""
         folder = os.getcwd() if export_file_path is None else os.fspath(export_file_path)
         target = Path(ModelExportUtils.get_archive_export_path(folder, model_name, archive_format))
-        if target.exists():
+        if os.path.exists(target):
             check_overwriting(target, force=overwrite)
         return folder
 
@@ -92,15 +122,20 @@ class ModelExportUtils:
         """Copy the given files as the archive would have them into a directory, which is made; its path.
 
         Other than TorchServe's, whose directory has a fixed name that others may hold, it is a fresh one.
+        A part of a name that is not known is copied as a file. Raises ``ModelArchiverError`` for a runtime
+        that does not exist, and ``FileNotFoundError``.
         """
-        handler = kwargs.get("handler") or BUILT_IN_HANDLERS[0]
-        given = {key: value for key, value in kwargs.items() if key != "handler" and value}
-        contents = collect(ArchiveConfig(model_name, handler, "1.0", runtime=runtime, **given))  # type: ignore[arg-type]
-        folder = Path(tempfile.mkdtemp(), model_name)
-        folder.mkdir()
-        for name, source in contents.items():
+        check_runtime(runtime)
+        given = {key.replace("-", "_"): value for key, value in kwargs.items() if value}
+        known = {key: given.pop(key) for key in PARTS if key in given}
+        handler = known.pop("handler", BUILT_IN_HANDLERS[0])
+        config = ArchiveConfig(model_name, str(handler), "1.0", runtime=runtime, **known)  # type: ignore[arg-type]
+        contents = collect(config)
+        warn_of_mistakes(config, contents)
+        folder = Path(tempfile.mkdtemp(prefix=f"{model_name}-"))
+        for name, source in [*contents.items(), *((Path(str(each)).name, each) for each in given.values())]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, folder / name)
+            shutil.copy2(str(source), folder / name)
         return str(folder)
 
     @staticmethod
@@ -116,6 +151,40 @@ class ModelExportUtils:
         pack_folder(config, model_path, manifest)
 
     @staticmethod
+    def archive_dir(
+        path: StrPath,
+        dst: tarfile.TarFile | zipfile.ZipFile | StrPath,
+        archive_format: str,
+        model_name: str,
+    ) -> None:
+        """Put the files of a directory into an open archive, or into another directory."""
+        for parent, folders, files in os.walk(path):
+            folders[:] = [
+                each for each in folders if ModelExportUtils.directory_filter(each, SKIPPED_FOLDERS)
+            ]
+            for source in (Path(parent, file) for file in files):
+                name = source.relative_to(path)
+                if isinstance(dst, tarfile.TarFile):
+                    dst.add(source, arcname=str(Path(model_name, name)))
+                elif isinstance(dst, zipfile.ZipFile):
+                    dst.write(source, str(name))
+                else:
+                    target = Path(dst, name)
+                    ModelExportUtils.make_dir(target.parent)
+                    shutil.copy(source, target)
+
+    @staticmethod
+    def directory_filter(directory: str, unwanted_dirs: Collection[str]) -> bool:
+        """Whether a directory of that name goes into an archive."""
+        return directory not in unwanted_dirs and not directory.startswith(".")
+
+    @staticmethod
+    def file_filter(current_file: str, files_to_exclude: Collection[str]) -> bool:
+        """Whether a file of that name goes into an archive."""
+        excluded = {MANIFEST_FILE_NAME, *files_to_exclude}
+        return current_file not in excluded and not current_file.endswith((".pyc", ".DS_Store", ".mar"))
+
+    @staticmethod
     def check_model_name_regex_or_exit(model_name: str) -> None:
         """Refuse a name that no archive may have."""
         check_name(model_name)
@@ -125,3 +194,7 @@ class ModelExportUtils:
         """Refuse such a name, and a directory that is none."""
         check_name(model_name)
         check_directory(export_path)
+
+
+def _is_wanted(folder: str) -> bool:
+    return ModelExportUtils.directory_filter(folder, SKIPPED_FOLDERS)

@@ -16,6 +16,7 @@ MODULES: Final = (
     "model_archiver_error",
     "model_packaging",
     "model_packaging_utils",
+    "version",
 )
 
 
