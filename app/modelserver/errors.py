@@ -11,6 +11,7 @@
       MethodNotAllowed 405
       RequestTimeout 408
       Conflict 409
+        ModelFileExists         an archive of that name is in the model store
       PayloadTooLarge 413
       InternalError 500         what a worker or handler did wrong
         HandlerError            an answer of the handler's making, any status
@@ -141,6 +142,10 @@ class Conflict(ModelServerError):
 
     status = 409
     type = "ConflictStatusException"
+
+
+class ModelFileExists(Conflict):
+    """An archive of that name is in the model store already."""
 
 
 class PayloadTooLarge(ModelServerError):

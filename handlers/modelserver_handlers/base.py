@@ -240,7 +240,9 @@ class BaseHandler:
         """Answers, and the profiler whose trace goes to ``<temp>/pytorch_profiler/<model>``."""
         from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler  # noqa: PLC0415
 
-        folder = os.path.join(tempfile.gettempdir(), "pytorch_profiler", str(self.context.model_name))
+        folder = os.path.join(
+            tempfile.gettempdir(), "pytorch_profiler", str(getattr(self.context, "model_name", ""))
+        )
         arguments: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True}
         if torch.cuda.is_available():
             arguments["activities"].append(ProfilerActivity.CUDA)

@@ -197,7 +197,7 @@ class Context:
     ) -> None:
         self.model_name = model_name
         self.manifest = manifest
-        self._ms_system_properties: dict[str, Any] = {
+        self._system_properties: dict[str, Any] = {
             "model_dir": model_dir,
             "gpu_id": gpu,
             "batch_size": batch_size,
@@ -238,7 +238,7 @@ class Context:
     @property
     def system_properties(self) -> dict[str, Any]:
         """``model_dir``, ``gpu_id``, ``batch_size``, ``limit_max_image_pixels``, server name and version."""
-        return self._ms_system_properties
+        return self._system_properties
 
     @property
     def metrics(self) -> Any:
@@ -266,6 +266,9 @@ class Context:
     @request_processor.setter
     def request_processor(self, request_processor: list[RequestProcessor]) -> None:
         self._ms_state.processors = request_processor
+
+    # Under this name, too, public handlers read the requests.
+    _request_processor = request_processor
 
     def get_request_id(self, idx: int = 0) -> str | None:
         """Request ``idx``'s id."""

@@ -15,6 +15,7 @@ from modelserver.errors import (
     InvalidModel,
     InvalidModelVersion,
     MethodNotAllowed,
+    ModelFileExists,
     ModelNotFound,
     ModelServerError,
     ModelVersionNotFound,
@@ -123,6 +124,7 @@ def test_failed_predictions(error: ModelServerError, code: StatusCode) -> None:
         (InternalError("m"), StatusCode.INTERNAL),
         (MethodNotAllowed(), StatusCode.PERMISSION_DENIED),
         (Conflict("m"), StatusCode.UNKNOWN),
+        (ModelFileExists("m"), StatusCode.INTERNAL),
         (InvalidModelVersion("m"), StatusCode.UNKNOWN),
     ],
 )

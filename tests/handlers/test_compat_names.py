@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import io
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver_handlers.compat import PATH, launcher
+from modelserver_handlers.batch_streamer import TextIteratorStreamerBatch
+from modelserver_handlers.compat import PATH, launcher, mock_context
 from modelserver_handlers.compat.absent import ABSENT
 from modelserver_handlers.compat.names import LEFT_OUT, REMARKS, document, names, offered
+from modelserver_handlers.metrics.metric import MetricsStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +61,7 @@ SECTION_13 = [
     "ts.torch_handler.distributed.base_deepspeed_handler",
     "ts.handler_utils.distributed.pt_pippy",
     "ts.handler_utils.distributed.deepspeed",
-    "ts.handler_utils.hf_batch_streamer",
+    "ts.handler_utils.hf_batch_streamer.TextIteratorStreamerBatch",
     "ts.torch_handler.unit_tests.test_utils.mock_context.MockContext",
     "ts.torch_handler.vllm_handler",
     "ts.torch_handler.trt_llm_handler",
@@ -67,7 +71,7 @@ SECTION_13 = [
     "ts.service.emit_metrics",
     "ts.arg_parser",
     "ts.model_server.start",
-    "ts.metrics.system_metrics",
+    "ts.metrics.system_metrics.collect_all",
     "ts.metrics.metric_collector",
     "ts.metrics.metric_encoder.MetricEncoder",
     "ts.model_loader",
@@ -232,6 +236,8 @@ def test_light_names_do_not_load_torch() -> None:
         "context",
         "service",
         "metrics.caching_metric",
+        "metrics.system_metrics",
+        "handler_utils.hf_batch_streamer",
         "metrics.metrics_store",
         "metrics.metric_cache_yaml_impl",
         "utils.util",
@@ -306,6 +312,124 @@ def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
     done = python("-m", "pytest", "-q", "-p", "modelserver_handlers.compat.activate", cwd=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_context_without_a_model_name_will_do(tmp_path: Path) -> None:
+    """A handler answers with a test's own context that has what TorchServe's MockContext has; the network of
+    TorchServe's tests is there; the profiler may be on.
+    """
+    (tmp_path / "test_it.py").write_text(
+        "from pathlib import Path\n"
+        "from types import SimpleNamespace\n"
+        "from ts.metrics.metrics_store import MetricsStore\n"
+        "from ts.torch_handler.base_handler import BaseHandler\n"
+        "from ts.torch_handler.request_envelope.json import JSONEnvelope\n"
+        "from ts.torch_handler.unit_tests.models.base_model import save_pt_file\n"
+        "def test_it(tmp_path, monkeypatch):\n"
+        "    save_pt_file(tmp_path / 'model.pt')\n"
+        "    (tmp_path / 'model.py').write_text('from ts.torch_handler.unit_tests.models.base_model '\n"
+        "        'import ArgmaxModel\\nclass Model(ArgmaxModel): pass\\n')\n"
+        "    monkeypatch.setenv('ENABLE_TORCH_PROFILER', '1')\n"
+        "    monkeypatch.setattr('tempfile.tempdir', str(tmp_path))\n"
+        "    context = SimpleNamespace(\n"
+        "        manifest={'model': {'serializedFile': 'model.pt', 'modelFile': 'model.py'}},\n"
+        "        system_properties={'model_dir': str(tmp_path)}, model_yaml_config={},\n"
+        "        metrics=MetricsStore('id', 'm'), get_request_header=lambda idx, name: False)\n"
+        "    handler = BaseHandler()\n"
+        "    handler.initialize(context)\n"
+        "    data = [{'body': {'instances': [[1.0, 2.0]]}}]\n"
+        "    answers = JSONEnvelope(handler.handle).handle(data, context)\n"
+        "    assert answers == ['{\"predictions\": [1]}']\n"
+    )
+    done = python("-m", "pytest", "-q", "-p", "modelserver_handlers.compat.activate", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_downloaded_model_is_model_pt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its URL says, as MockContext's default expects it; what is there is not fetched again."""
+    monkeypatch.setattr(mock_context, "urlopen", lambda url: io.BytesIO(b"weights"))
+    mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
+    monkeypatch.setattr(mock_context, "urlopen", None)
+    mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
+
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("model.pt", b"weights")]
+
+
+def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step has one text per generation; one that has ended is empty while others go on."""
+
+    class Streamer:
+        """What transformers has for one text."""
+
+        def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
+            self.texts: list[str | None] = []
+            assert (tokenizer, skip_prompt, timeout, options) == ("tokenizer", True, None, {"skip": 1})
+
+        def put(self, value: list[str]) -> None:
+            self.texts += [text for text in value if text]
+
+        def end(self) -> None:
+            self.texts.append(None)
+
+        def __iter__(self) -> Iterator[str]:
+            return self
+
+        def __next__(self) -> str:
+            text = self.texts.pop(0)  # fails if it is asked after its end
+            if text is None:
+                raise StopIteration
+            return text
+
+    class Row(list[str]):
+        """A tensor of one dimension."""
+
+        @property
+        def shape(self) -> tuple[int]:
+            return (len(self),)
+
+    streamers = ModuleType("transformers.generation.streamers")
+    streamers.TextIteratorStreamer = Streamer  # type: ignore[attr-defined]
+    for name in ("transformers", "transformers.generation"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, streamers.__name__, streamers)
+    streamer = TextIteratorStreamerBatch("tokenizer", 2, skip_prompt=True, skip=1)
+    for row in (Row(["a", "x"]), Row(["b", ""])):
+        streamer.put(row)
+    streamer.end()
+
+    assert list(streamer) == [[{"text": "a"}, {"text": "x"}], [{"text": "b"}, {"text": ""}]]
+    with pytest.raises(ValueError, match="batch size is set to 2"):
+        streamer.put(Row(["a"]))
+
+
+@pytest.mark.usefixtures("ts_names")
+def test_the_machine_is_measured_by_the_old_module(caplog: pytest.LogCaptureFixture) -> None:
+    """``collect_all`` calls what a module has to measure and logs a line for each value."""
+    module = importlib.import_module("ts.metrics.system_metrics")
+    caplog.set_level("INFO")
+    module.collect_all(module, 0)
+
+    names = {line.partition(".")[0] for line in caplog.messages if line}
+    module.system_metrics.clear()
+    assert names == {
+        *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
+        *("DiskUsage", "DiskUtilization", "DiskAvailable"),
+    }
+
+
+def test_stored_metrics_are_found_by_torchserves_keys() -> None:
+    """Name, unit, requests and dimensions, joined by hyphens."""
+    store = MetricsStore({0: "abcd", 1: "xyz"}, "m")
+    store.add_counter("Words", 1, 1)
+    store.add_counter("Words", 1)
+    store.add_error("Broken", "wrong")
+
+    assert list(store.cache) == [
+        "Words-count-xyz-ModelName:m-Level:Model",
+        "Words-count-abcd,xyz-ModelName:m-Level:Model",
+        "Broken--None-Level:Error",
+    ]
 
 
 # The launcher

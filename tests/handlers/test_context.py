@@ -233,3 +233,15 @@ def test_equality(context: Context) -> None:
     same.cache = 1  # type: ignore[attr-defined]
     assert context != same
     assert context != "noop"
+
+
+def test_the_names_that_public_handlers_read() -> None:
+    """The properties and the requests are there under TorchServe's inner names too, which may be set."""
+    context = Context("m", "/", None, 1, None, "0")
+    context._ms_begin(BatchState(["a"], [{"x": "1"}]))
+    context._system_properties["gpu_id"] = 3
+
+    assert context.system_properties["gpu_id"] == 3
+    assert context._request_processor[0].get_request_property("x") == "1"
+    context._request_processor = [RequestProcessor({"x": "2"})]
+    assert context.get_request_header(0, "x") == "2"

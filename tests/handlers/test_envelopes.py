@@ -160,6 +160,55 @@ def test_datatypes_of_outputs(answer: Any, datatype: str, data: list[Any]) -> No
     assert found["outputs"] == [{"name": "i", "datatype": datatype, "data": data, "shape": [len(data)]}]
 
 
+@pytest.mark.parametrize(
+    ("shape", "datatype", "data", "seen"),
+    [
+        (-1, "BYTES", "this year business is good", "this year business is good"),
+        ([-1], "BYTES", ["picture"], "picture"),
+        (3, "INT64", [1, 2, 3], [1, 2, 3]),
+        ([2, -1], "FP32", [1, 2, 3, 4], [[1, 2], [3, 4]]),
+        (-1, "FP32", [], []),
+        ([1], "INT64", 7, [7]),
+    ],
+)
+def test_shapes_and_texts_of_torchserves_samples(shape: Any, datatype: str, data: Any, seen: Any) -> None:
+    """A shape may be a number, a size -1, and the data of BYTES one text."""
+    one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
+    (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
+
+    assert value["data"] == seen
+
+
+@pytest.mark.parametrize(
+    ("inputs", "answers", "outputs"),
+    [
+        ([2], [[1]], [{"a": 1}]),
+        ([3], [[1], [2]], [{"a": 1, "b": 2}]),
+        ([2, 2], [[1], [2]], [{"a": 1}, {"a": 2}]),
+        ([2, 1], [[1], [2]], [{"a": 1}, {"a": 2}]),
+        ([2], [], [{}]),
+    ],
+)
+def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, outputs: Any) -> None:
+    """Fewer answers than inputs are the outputs of the first ones, if it is clear whose they are."""
+    bodies = [
+        {"inputs": [{"name": name, "shape": [1], "datatype": "FP32", "data": [0]} for name in "abc"[:count]]}
+        for count in inputs
+    ]
+    found, _ = put(KserveV2Envelope, [{"body": body} for body in bodies], lambda *_: answers)
+
+    assert [{each["name"]: each["data"][0] for each in one["outputs"]} for one in found] == outputs
+
+
+@pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])
+def test_answers_that_nobody_can_be_given(inputs: list[int], answers: int) -> None:
+    """Where it is not clear whose an answer is, the call fails."""
+    one = {"name": "a", "shape": [1], "datatype": "FP32", "data": [0]}
+    bodies = [{"body": {"inputs": [one] * count}} for count in inputs]
+    with pytest.raises(PredictionException, match="number of batch response mismatched"):
+        put(KserveV2Envelope, bodies, lambda *_: [[0]] * answers)
+
+
 # What is none of it
 
 
@@ -182,8 +231,18 @@ def test_datatypes_of_outputs(answer: Any, datatype: str, data: list[Any]) -> No
         ),
         (
             "kservev2",
-            {"inputs": [{"name": "a", "shape": [-1], "datatype": "FP32", "data": [1]}]},
-            "inputs[0]: data and shape must be lists, shape one of sizes",
+            {"inputs": [{"name": "a", "shape": [-1, -1], "datatype": "FP32", "data": [1]}]},
+            "inputs[0]: shape must be a size or a list of sizes, one of them may be -1",
+        ),
+        (
+            "kservev2",
+            {"inputs": [{"name": "a", "shape": [-1, 2], "datatype": "FP32", "data": [1, 2, 3]}]},
+            "inputs[0]: 3 values do not fill the shape [-1, 2]",
+        ),
+        (
+            "kservev2",
+            {"inputs": [{"name": "a", "shape": "2", "datatype": "FP32", "data": [1]}]},
+            "inputs[0]: shape must be a size or a list of sizes",
         ),
     ],
 )

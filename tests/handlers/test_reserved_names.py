@@ -15,6 +15,8 @@ from modelserver_handlers.text_classifier import TextClassifier
 
 # TorchServe's own (reference 12.4 and 14), which handlers know and override.
 TORCHSERVE = {
+    "_request_processor",
+    "_system_properties",
     "context",
     "device",
     "explain",

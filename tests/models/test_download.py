@@ -263,7 +263,7 @@ async def test_one_of_two_simultaneous_downloads_wins(site: str, store: Path) ->
         *(download(f"{site}/x.mar", store, LOCAL) for _ in range(2)), return_exceptions=True
     )
 
-    assert sorted(type(result).__name__ for result in results) == ["Conflict", "PosixPath"]
+    assert sorted(type(result).__name__ for result in results) == ["ModelFileExists", "PosixPath"]
     assert stored(store) == {"x.mar": DATA}
 
 

@@ -82,6 +82,17 @@ def quiet(capsys: pytest.CaptureFixture[str]) -> None:
 # -- plain batches
 
 
+def test_a_handler_may_turn_decoding_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is asked at each batch: handlers set the variable while they are imported."""
+    bench = Bench(lambda data, context: [type(row["body"]).__name__ for row in data])
+    said = []
+    for value in ("false", "true"):
+        monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", value)
+        said += [content for _, content in bench.run([b"{}"], content_type="application/json")]
+
+    assert said == [b"bytearray", b"dict"]
+
+
 def test_each_row_gets_its_own_answer_in_order() -> None:
     """Answer i belongs to row i (F23)."""
     answers = Bench(echo).run([b"a", b"", b"ccc"])

@@ -105,6 +105,18 @@ async def test_conversation(tmp_path: Path) -> None:
     assert await talk.lost is None
 
 
+@pytest.mark.parametrize("line", ["len(1)", "raise __import__('pickle').UnpicklingError('refused')"])
+async def test_failures_that_no_retry_can_mend(tmp_path: Path, line: str) -> None:
+    """A wrong call in the handler's own code, and weights that torch refuses, are not tried again (F40)."""
+    (tmp_path / "h.py").write_text(f"def handle(data, context):\n    {line}\n")
+    talk = await Conversation().start(tmp_path, "h.py")
+    failed, _ = await talk.next()
+    await talk.process.wait()
+
+    assert isinstance(failed, LoadFailed)
+    assert failed.permanent
+
+
 async def test_failure_to_load(tmp_path: Path) -> None:
     """A handler that cannot be imported is reported before the process leaves, with its place (F40)."""
     (tmp_path / "h.py").write_text("print('first')\nimport absent_module\n")

@@ -70,11 +70,11 @@ class ManagementService:
 
     async def _register(self, asked: AnyMessage) -> Response:
         # Other than over REST nobody waits for workers unless asked to (reference 20).
-        return await self._api.register_by(Parameters({**_given(asked), "synchronous": asked.synchronous}))
+        return await self._api.register_by(Parameters({**_positive(asked), "synchronous": asked.synchronous}))
 
     async def _scale(self, asked: AnyMessage) -> Response:
         version = asked.model_version or None
-        return await self._api.scale_by(Parameters(_given(asked)), asked.model_name, version)
+        return await self._api.scale_by(Parameters(_positive(asked)), asked.model_name, version)
 
     async def _set_default(self, asked: AnyMessage) -> Response:
         return await self._api.set_default(asked.model_name, asked.model_version)
@@ -90,6 +90,11 @@ def _text(response: Response) -> str:
 def _status(response: Response) -> str:
     status: str = json.loads(bytes(response.body))["status"]
     return status
+
+
+def _positive(asked: AnyMessage) -> dict[str, Any]:
+    """The same without negative numbers, which stand for the default there."""
+    return {name: value for name, value in _given(asked).items() if not isinstance(value, int) or value > 0}
 
 
 def _given(asked: AnyMessage) -> dict[str, Any]:

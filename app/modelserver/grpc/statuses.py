@@ -8,7 +8,9 @@ from grpc import StatusCode
 
 from modelserver.errors import (
     BadRequest,
+    InternalError,
     MethodNotAllowed,
+    ModelFileExists,
     ModelNotFound,
     ModelServerError,
     ModelVersionNotFound,
@@ -105,9 +107,14 @@ def tell_prediction(error: ModelServerError) -> Ending:
 
 
 def tell_management(error: ModelServerError) -> Ending:
-    """What the management service says. A conflict, and the removal of a default version, are UNKNOWN."""
+    """What the management service says, as TorchServe.
+
+    A version that exists, and the removal of a default one, are UNKNOWN; a file that exists is INTERNAL.
+    """
     if isinstance(error, MethodNotAllowed):
         return StatusCode.PERMISSION_DENIED, API_DISABLED
+    if isinstance(error, ModelFileExists):
+        return StatusCode.INTERNAL, torchserve_text(InternalError(error.message))
     if error.status in (403, 409):
         code = StatusCode.UNKNOWN
     elif error.status >= 500:

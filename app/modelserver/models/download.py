@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from modelserver.errors import Conflict, DownloadFailed, InternalError
+from modelserver.errors import DownloadFailed, InternalError, ModelFileExists
 from modelserver.models.urls import Resolver, UrlPolicy, resolve_host
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ async def download(
     A file ``beside`` whose name it would have is left alone; then the path is a hidden one, see
     :func:`is_beside`.
 
-    Raises ``ModelNotFound`` if it is not allowed, ``Conflict`` if its file name is taken, ``DownloadFailed``,
-    and ``InternalError`` if it cannot be stored.
+    Raises ``ModelNotFound`` if it is not allowed, ``ModelFileExists`` if its file name is taken,
+    ``DownloadFailed``, and ``InternalError`` if it cannot be stored.
     """
     await load_client()
     from modelserver.models import fetching  # noqa: PLC0415
@@ -164,8 +164,8 @@ class Incoming:
             raise self._unsaved(error) from error
         return self._target
 
-    def _taken(self) -> Conflict:
-        return Conflict(f"Model file already exists {self._target.name}")
+    def _taken(self) -> ModelFileExists:
+        return ModelFileExists(f"Model file already exists {self._target.name}")
 
     def _unsaved(self, error: OSError) -> InternalError:
         return InternalError(f"Failed to save model: {self._url}: {error.strerror or error}")

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -57,6 +58,8 @@ _PERMANENT = (
     FileNotFoundError,
     AttributeError,
     NameError,
+    TypeError,
+    UnpicklingError,
     yaml.YAMLError,
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -155,7 +156,7 @@ class Service:
         answers: list[Encoded | None] = []
         position = 0
         checked = b""
-        decode, enveloped = self._load.decode_input_request, bool(self._load.envelope)
+        decode, enveloped = self._decodes(), bool(self._load.envelope)
         for row in rows:
             end = position + row.size
             try:
@@ -171,6 +172,11 @@ class Service:
             position = end
         work = self._running[sequence] = Work(sequence, rows, decoded, answers)
         return work
+
+    def _decodes(self) -> bool:
+        """Whether bodies are decoded: what the environment says, which a handler may have changed."""
+        said = os.environ.get("TS_DECODE_INPUT_REQUEST")
+        return self._load.decode_input_request if said is None else said == "true"
 
     def state(self, work: Work, indices: Sequence[int]) -> BatchState:
         """What the context shows while these rows are with the handler."""

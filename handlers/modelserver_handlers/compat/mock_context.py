@@ -65,14 +65,14 @@ def copy_files(src_dir: str | Path, dst_dir: str | Path, files: Mapping[str, str
 
 
 def download_model(model_url: str, model_dir: str | Path) -> None:
-    """Save what an http(s) URL gives under its name in ``model_dir``, unless it is there already.
+    """Save what an http(s) URL gives as ``model.pt`` in ``model_dir``, unless that is there already.
 
     Raises ValueError for another kind of URL.
     """
     address = urlsplit(model_url)
     if address.scheme not in {"http", "https"}:
         raise ValueError(f"only http and https are downloaded, not {model_url!r}")
-    target = Path(model_dir) / Path(address.path).name
+    target = Path(model_dir) / "model.pt"
     if not target.exists():
         with urlopen(model_url) as source, target.open("wb") as file:  # noqa: S310 - checked above
             shutil.copyfileobj(source, file)

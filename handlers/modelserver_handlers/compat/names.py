@@ -29,6 +29,10 @@ _METRICS = "values go to `/metrics` with the batch's answers, not through standa
 
 REMARKS: dict[str, tuple[str, str]] = {
     "ts.context.Context": (BETTER, "also `reject`, `is_cancelled`, `get_request_parameters`"),
+    "ts.handler_utils.hf_batch_streamer.TextIteratorStreamerBatch": (
+        BETTER,
+        "ends with the last text (there with the first); is no BaseStreamer",
+    ),
     "ts.handler_utils.micro_batching.MicroBatching": (
         BETTER,
         "an exception in a phase fails the batch (there it hangs); an empty batch is answered",
@@ -48,6 +52,7 @@ REMARKS: dict[str, tuple[str, str]] = {
     "ts.metrics.metric.Metric": (BETTER, "holds what it was updated to (there, what it was made with)"),
     "ts.metrics.metrics_store.MetricsStore": (BETTER, "keeps dimensions that a metric is given"),
     "ts.model_server.start": (OTHER, "becomes the command `modelserver`"),
+    "ts.metrics.system_metrics.gpu_utilization": (OTHER, "asks NVIDIA's library, needs no nvgpu"),
     "ts.protocol.otf_message_handler.send_intermediate_predict_response": (
         SAME,
         "deprecated, warns as there",

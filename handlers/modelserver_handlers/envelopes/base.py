@@ -58,9 +58,15 @@ class BaseEnvelope:
             answers = self._handle_fn(values, context)
         if not isinstance(answers, list):
             raise PredictionException("Invalid model predict output", 503)
-        if len(answers) != len(values):
+        counts = self.shares(answers, self._counts)
+        if counts is None:
             raise PredictionException("number of batch response mismatched", 503)
+        self._counts = counts
         return self.format_output(answers)
+
+    def shares(self, answers: list[Any], counts: list[int]) -> list[int] | None:
+        """How many of the answers each request gets, whose values were ``counts``; None if they do not fit."""
+        return counts if len(answers) == sum(counts) else None
 
     def parse_input(self, data: list[Any]) -> list[Any]:
         """The values of all requests in order; malformed requests are rejected and have none."""

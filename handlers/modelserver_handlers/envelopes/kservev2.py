@@ -21,7 +21,8 @@ _OF_PYTHON = {bool: "BOOL", int: "INT64", float: "FP64"}
 class KserveV2Envelope(BaseEnvelope):
     """One value per input tensor: the input with its ``data`` in its ``shape``; of BYTES the first element.
 
-    The handler's answer to each becomes an output of that input's name.
+    The handler's answer to each becomes an output of that input's name. A handler that takes the inputs
+    together may answer each request once, or a lone request with fewer answers than inputs.
     """
 
     def unfold(self, request: Any) -> list[Any]:
@@ -37,28 +38,48 @@ class KserveV2Envelope(BaseEnvelope):
             "model_name": getattr(self.context, "model_name", None),
             "model_version": (manifest.get("model") or {}).get("modelVersion"),
             "outputs": [
-                _output(one["name"], answer) for one, answer in zip(carried["inputs"], answers, strict=True)
+                _output(one["name"], answer) for one, answer in zip(carried["inputs"], answers, strict=False)
             ],
         }
+
+    def shares(self, answers: list[Any], counts: list[int]) -> list[int] | None:
+        """One answer per input, or per request, or fewer than the inputs of the only one."""
+        asking = [position for position, count in enumerate(counts) if count]
+        if len(answers) == sum(counts):
+            return counts
+        if len(answers) == len(asking):
+            return [min(count, 1) for count in counts]
+        if len(asking) == 1 and len(answers) < sum(counts):
+            return [len(answers) if count else 0 for count in counts]
+        return None
 
 
 def _shaped(one: Any, place: int) -> dict[str, Any]:
     fields = ("name", "shape", "datatype", "data")
     if not isinstance(one, Mapping) or not all(field in one for field in fields):
         raise Malformed(f"inputs[{place}] needs {', '.join(fields)}")
-    data, shape = one["data"], one["shape"]
-    if not isinstance(data, list) or not isinstance(shape, list) or not all(map(_is_size, shape)):
-        raise Malformed(f"inputs[{place}]: data and shape must be lists, shape one of sizes")
-    values = _flat(data)
-    if len(values) != math.prod(shape):
-        raise Malformed(f"inputs[{place}]: {len(values)} values do not fill the shape {shape}")
+    values = _flat(one["data"])
     if one["datatype"] == "BYTES":
+        # Its shape does not count, as in TorchServe, whose documents send one text with the shape -1.
         return {**one, "data": values[0] if values else ""}
-    return {**one, "data": _nested(values, shape)}
+    given = one["shape"]
+    shape = given if isinstance(given, list) else [given]
+    if not all(map(_is_size, shape)) or shape.count(-1) > 1:
+        raise Malformed(f"inputs[{place}]: shape must be a size or a list of sizes, one of them may be -1")
+    filled = _filled(shape, len(values))
+    if len(values) != math.prod(filled):
+        raise Malformed(f"inputs[{place}]: {len(values)} values do not fill the shape {given}")
+    return {**one, "data": _nested(values, filled)}
+
+
+def _filled(shape: list[int], count: int) -> list[int]:
+    """The shape with the size that -1 stands for, where so many values make up the array."""
+    rest = math.prod(size for size in shape if size >= 0)
+    return [count // (rest or 1) if size == -1 else size for size in shape]
 
 
 def _is_size(size: Any) -> bool:
-    return isinstance(size, int) and not isinstance(size, bool) and size >= 0
+    return isinstance(size, int) and not isinstance(size, bool) and size >= -1
 
 
 def _flat(data: Any) -> list[Any]:

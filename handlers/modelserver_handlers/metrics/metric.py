@@ -85,7 +85,7 @@ class MetricsStore:
         self.store: list[Metric] = []
         self.request_ids = request_ids
         self.model_name = model_name
-        self.cache: dict[tuple[str, ...], Metric] = {}
+        self.cache: dict[str, Metric] = {}
 
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = None
@@ -155,7 +155,8 @@ class MetricsStore:
         if level:
             own += [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
         request_id = self._request_id(idx) if level else ""
-        key = (name, str(unit), request_id, *map(str, own))
+        # As TorchServe writes it: tests of handlers look metrics up by it.
+        key = "-".join([name, str(unit), request_id if level else "None", *map(str, own)])
         metric = self.cache.get(key)
         if metric is None:
             metric = self.cache[key] = Metric(name, value, unit, own, request_id, method)

@@ -1,7 +1,7 @@
-"""Not offered: importing this says why."""
+"""Texts of several generations at once."""
 
 from __future__ import annotations
 
-from modelserver_handlers.compat.absent import refuse
+from modelserver_handlers.batch_streamer import TextIteratorStreamerBatch
 
-refuse(__name__)
+__all__ = ["TextIteratorStreamerBatch"]

@@ -1,0 +1,23 @@
+"""The smallest network, for tests of handlers that no server runs (reference 13)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ArgmaxModel(torch.nn.Module):
+    """Has no weights."""
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """The place of the largest number of each row."""
+        return torch.argmax(inputs[0], 1)
+
+
+def save_pt_file(filepath: str | Path = "base_model.pt") -> None:
+    """Write its state dict."""
+    torch.save(ArgmaxModel().state_dict(), filepath)
