@@ -65,7 +65,7 @@ class BaseEnvelope:
         return self.format_output(answers)
 
     def shares(self, answers: list[Any], counts: list[int]) -> list[int] | None:
-        """How many of the answers each request gets, whose values were ``counts``; None if they do not fit."""
+        """How many of the answers each request gets, which had ``counts`` values; None if they do not fit."""
         return counts if len(answers) == sum(counts) else None
 
     def parse_input(self, data: list[Any]) -> list[Any]:
