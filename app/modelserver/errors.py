@@ -43,6 +43,7 @@ class ModelServerError(Exception):
     kserve_status: int | None = None
     kserve_message: str | None = None
     type: ClassVar[str] = "InternalServerException"
+    request_id: str | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def __init__(self, message: str) -> None:
@@ -160,7 +161,10 @@ class InternalError(ModelServerError):
 
 
 class HandlerError(InternalError):
-    """What a worker reports of a request: any status, the message is its own."""
+    """What a worker reports of a request: any status, the message is its own.
+
+    ``request_id`` stands in the body where it is given.
+    """
 
     def __init__(self, message: str, status: int, kserve_status: int | None = None) -> None:
         super().__init__(message)

@@ -229,6 +229,7 @@ def make_fleet(  # noqa: PLR0917 - those of Listeners, between a number and a so
         (certificate.chain, certificate.key, certificate.client_ca)
         if certificate is not None and address.scheme == "https"
         else None,
+        names_failures=not settings.as_torchserve,
     )
     edge = make_edge(roles, services, settings, on_response)
     fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response)

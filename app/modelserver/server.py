@@ -164,14 +164,14 @@ class Server:
         registry = Registry(
             Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
         )
-        access = AccessLog(stamped=self._stamped_log)
+        access = AccessLog(stamped=self._stamped_log, names_failures=not settings.as_torchserve)
         access.start(loop)
 
         def on_response(  # noqa: PLR0917 - called for each answer
-            client: str, method: str, target: str, version: str, status: int, seconds: float
+            client: str, method: str, target: str, version: str, status: int, seconds: float, request_id: str
         ) -> None:
             metrics.response(status)
-            access.log(client, method, target, version, status, seconds)
+            access.log(client, method, target, version, status, seconds, request_id)
 
         keeper_of_tokens = None if tokens is None else tokens.keeper
         services = Services(registry, metrics, settings, keeper_of_tokens, self._payloads, self._aside)

@@ -154,7 +154,9 @@ class Client:
         self.statuses = statuses
         self.lines: list[tuple[str, str, int]] = []
 
-        def on_response(client: str, method: str, target: str, _: str, status: int, _s: float) -> None:
+        def on_response(
+            client: str, method: str, target: str, _: str, status: int, _s: float, _i: str
+        ) -> None:
             self.lines.append((method, target, status))
             if count is not None:
                 count(status)

@@ -407,3 +407,24 @@ def test_any_text_is_a_value_or_a_refusal(tmp_path: Path, name: str, text: str) 
         load_settings({name: text}, {}, tmp_path)
     except ConfigError as error:
         assert len(str(error).splitlines()) == 1  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ({}, True),
+        ({"inference_address": "unix:/run/model.sock"}, True),
+        ({"inference_address": "http://0.0.0.0:8080"}, False),
+        ({"grpc_inference_address": "0.0.0.0"}, False),
+        ({"grpc_inference_address": "0.0.0.0", "enable_grpc_api": "false"}, True),
+        ({"inference_address": "http://0.0.0.0:8080", "expose_errors": "true"}, True),
+        ({"expose_errors": "false"}, False),
+        ({"compat_defaults": "torchserve"}, False),
+    ],
+)
+def test_who_is_told_of_errors(lines: dict[str, str], shown: bool, tmp_path: Path) -> None:
+    """By default clients of this machine alone, and nobody under TorchServe's defaults."""
+    (tmp_path / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    flags = {"ts_config": str(tmp_path / "config.properties")}
+
+    assert load_settings(flags, {}, tmp_path).settings.shows_errors == shown

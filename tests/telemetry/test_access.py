@@ -200,3 +200,20 @@ def test_long_targets_are_cut(logger, loop, recorder):
 
     assert len(line) < 4300
     assert "more characters" in line
+
+
+def test_failures_are_named(logger, loop, recorder):
+    """Lines of answers of 400 and above end with the request's id; others, and TorchServe's, do not."""
+    for names_failures in (True, False):
+        log = AccessLog(logger=logger, names_failures=names_failures)
+        log.start(loop)
+        for status in (200, 503):
+            log.log("c", "POST", "/predictions/m", "1.1", status, 0.002, "id-7")
+        log.close()
+    ends = [
+        line.rpartition('HTTP/1.1" ')[2]
+        for record in recorder.records
+        for line in record.getMessage().splitlines()
+    ]
+
+    assert ends == ["200 2", "503 2 id-7", "200 2", "503 2"]

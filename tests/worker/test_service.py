@@ -5,7 +5,7 @@ import math
 import uuid
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -18,6 +18,9 @@ from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.service import Service, is_out_of_memory
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Handler = Callable[[list[Any], Context], Any]
 
@@ -707,3 +710,79 @@ def test_envelopes_get_instances_apart() -> None:
 
     assert failures(answers) == [1]
     assert [content for answer, content in answers if not answer.failed] == [b"1"] * 3
+
+
+# -- what clients are told
+
+
+def exposed_failure(tmp_path: Path, source: str, kind: int = BODY, body: bytes = b"{}") -> tuple[int, str]:
+    """Status and text for a handler of this source that fails."""
+    (tmp_path / "h.py").write_text(source)
+    scope: dict[str, Any] = {}
+    exec(compile(source, str(tmp_path / "h.py"), "exec"), scope)
+    bench = Bench(scope["handle"])
+    bench.service._load = msgspec.structs.replace(bench.service._load, model_dir=str(tmp_path), expose=True)
+    ((answer, content),) = bench.run([body], kind)
+    assert answer.failed
+    return answer.status, content.decode()
+
+
+RAISES = "def handle(data, context):\n    raise ValueError('bad row')\n"
+
+
+def test_exposed_failures_say_what_and_where(tmp_path: Path) -> None:
+    """Class, message, file and line stand behind TorchServe's words; the status stays what it is."""
+    where = "(h.py, line 2, in handle)"
+
+    assert exposed_failure(tmp_path, RAISES) == (503, f"Prediction failed: ValueError: bad row {where}")
+    assert exposed_failure(tmp_path, RAISES, INSTANCE) == (500, f"ValueError : bad row {where}")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "status", "words"),
+    [
+        (
+            "return [data[0]['data']]",
+            BODY,
+            503,
+            "Prediction failed: KeyError: 'data' (h.py, line 2, in handle)",
+        ),
+        ("return [data[0]['data']]", BODY, 503, '. Hint: a request has its content under "data" or "body"'),
+        ("return []", BODY, 503, "number of batch response mismatched: ContractBroken: size of prediction"),
+        ("return []", BODY, 503, "Hint: handle must return a list"),
+        ("return [data[0]['instances']]", INSTANCE, 500, "Hint: the server had split the body"),
+        ("raise MemoryError('no room')", BODY, 507, "Out of resources: MemoryError: no room"),
+    ],
+)
+def test_exposed_failures_have_hints(tmp_path: Path, line: str, kind: int, status: int, words: str) -> None:
+    """The usual mistakes come with what to do about them."""
+    found, text = exposed_failure(tmp_path, f"def handle(data, context):\n    {line}\n", kind)
+
+    assert found == status
+    assert words in text
+
+
+def test_what_a_handler_says_to_clients_is_not_explained(tmp_path: Path) -> None:
+    """The message of a PredictionException is the whole answer."""
+    source = (
+        "from modelserver_handlers.errors import PredictionException\n"
+        "def handle(data, context):\n    raise PredictionException('too long', 400)\n"
+    )
+    assert exposed_failure(tmp_path, source) == (400, "too long")
+
+
+def test_printed_failures_name_their_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    """The ids of the batch stand before its traceback, those of the guilty alone before theirs; a hint
+    behind.
+    """
+    Bench(poisoned).run([b"a", b"poison"])
+    printed = capsys.readouterr().err
+    Bench(lambda data, context: [data[0]["data"]]).run([b""])
+    hinted = capsys.readouterr().err
+    Bench(lambda data, context: [], batch_size=32, isolate=False).run([b""] * 20)
+
+    assert [line for line in printed.splitlines() if line.startswith("Failed")] == [
+        "Failed for requests id0, id1:", "Failed for request id1:"
+    ]  # fmt: skip
+    assert hinted.splitlines()[-1].startswith("Hint: a request has its content")
+    assert "id15 and 4 more:" in capsys.readouterr().err

@@ -100,6 +100,8 @@ def error_body(
     body: dict[str, object] = {"code": status, "type": error.type, "message": error.message}
     if kserve:
         body["error"] = error.kserve_message or error.message
+    if error.request_id is not None:
+        body["request_id"] = error.request_id
     if batch_id is None:
         return status, pretty(body)
     body |= {"batchId": batch_id, "predictions": None}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.api")
 
 # Arguments: client, method, target, HTTP version, status, seconds.
-OnResponse = Callable[[str, str, str, str, int, float], None]
+OnResponse = Callable[[str, str, str, str, int, float, str], None]
 Check = Callable[[str, Iterable[tuple[bytes, bytes]]], None]
 
 
@@ -81,9 +81,9 @@ class Edge:
             await call.fail(InternalError("The server failed to answer; its log says why."))
         finally:
             if is_told:
-                self._tell(scope, call.status, time.perf_counter() - started)
+                self._tell(scope, call, time.perf_counter() - started)
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _tell(self, scope: Scope, call: _Call, seconds: float) -> None:
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         client = scope["client"]
@@ -92,8 +92,9 @@ class Edge:
             scope["method"],
             target.decode("latin-1"),
             scope["http_version"],
-            status,
+            call.status,
             seconds,
+            call.request_id,
         )
 
 
@@ -102,7 +103,7 @@ class _Call:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int, cors: Cors | None) -> None:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        self._request_id = accept_request_id(given) if given else make_request_id()
+        self.request_id = accept_request_id(given) if given else make_request_id()
         self._kserve = is_kserve(scope["path"])
         self._last = scope["http_version"] == "1.0" or (b"connection", b"close") in scope["headers"]
         self._scope = scope
@@ -133,7 +134,7 @@ class _Call:
             self._begun = True
             self.status = message["status"]
             headers: list[Any] = [*message.get("headers", ()), *NO_CACHE]
-            headers.append((b"x-request-id", self._request_id.encode()))
+            headers.append((b"x-request-id", self.request_id.encode()))
             headers.append((b"connection", b"close" if self.status >= 400 or self._last else b"keep-alive"))
             if self._cors is not None:
                 headers += self._cors.missing(name for name, _ in headers)

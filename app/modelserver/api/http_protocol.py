@@ -77,7 +77,7 @@ class Listener:
 
     hot: HotRoutes | None
     max_body: int
-    on_response: Callable[[str, str, str, str, int, float], None]
+    on_response: Callable[[str, str, str, str, int, float, str], None]
     receive_timeout: float = 60.0
     send_timeout: float = 60.0
     keep_alive: float = 75.0
@@ -448,7 +448,7 @@ class HttpProtocol(HttpToolsProtocol):
         now = time.monotonic()
         self._listener.on_response(
             self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
-            now - exchange.started,
+            now - exchange.started, exchange.request_id,
         )  # fmt: skip
         if self._exchange is exchange:
             self._exchange = None
@@ -524,8 +524,9 @@ class HttpProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         status, body = error_body(error, kserve=is_kserve(self.url.decode("latin-1")))
-        self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0)
-        head = f"x-request-id: {make_request_id()}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
+        request_id = make_request_id()
+        self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0, request_id)
+        head = f"x-request-id: {request_id}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
         lines = head.encode("latin-1") + b"".join(b"%b: %b\r\n" % header for header in error.headers)
         if self.cors is not None:
             lines += self.cors.lines(b"")

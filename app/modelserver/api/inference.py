@@ -376,6 +376,8 @@ class _Reply:
         # A handler that failed on a body that was not split: the worker could not know it came by V1.
         error.kserve_status = 500 if answer.status == 503 and request.rows[0].kind == BODY else None
         error.type = answer.error_type  # type: ignore[misc]  # the worker names it
+        if self._model.exposes_errors:
+            error.request_id = self._exchange.request_id
         self._fail(request, error, self._extra(request))
 
     def _fail(self, request: Request, error: ModelServerError, extra: bytes) -> None:

@@ -100,14 +100,14 @@ class Frontend:
 
     def _set_up(self, setup: Setup) -> None:
         logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if setup.access else logging.CRITICAL)
-        access = self._access = AccessLog(stamped=setup.stamped)
+        access = self._access = AccessLog(stamped=setup.stamped, names_failures=setup.names_failures)
         access.start(self._loop)
         count = self._forwarder.count
 
         def on_response(  # noqa: PLR0917 - called for each answer
-            client: str, method: str, target: str, version: str, status: int, seconds: float
+            client: str, method: str, target: str, version: str, status: int, seconds: float, request_id: str
         ) -> None:
-            access.log(client, method, target, version, status, seconds)
+            access.log(client, method, target, version, status, seconds, request_id)
             count(status)
 
         config = Config(

@@ -185,7 +185,7 @@ class Preparation:
         headers = self._sequence_headers if options.sequence_batching else None
         return ModelVersion(
             name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
-            options.service_envelope, registration=registration,
+            options.service_envelope, registration=registration, exposes_errors=spec.load.expose,
         )  # fmt: skip
 
     def failed(self, saved: SavedModel, reason: str) -> FailedVersion:
@@ -308,6 +308,7 @@ class Preparation:
             # To try a half of a batch again would take a step of its sequences twice.
             isolate=settings.isolate_failures and not options.sequence_batching,
             sequence_headers=self._sequence_headers,
+            expose=settings.shows_errors,
             mode=_mode(options),
             outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )

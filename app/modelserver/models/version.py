@@ -23,6 +23,7 @@ class ModelVersion:
 
     ``sequence_headers``: its requests belong to sequences, which these headers name. ``envelope`` is the name
     of the one that its handler is in, if any. ``replacement``: what is to take its place, or could not.
+    ``exposes_errors``: clients are told what went wrong in the handler.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelVersion:
     envelope: str = ""
     registration: Registration = field(default_factory=Registration)
     replacement: Replacement | None = None
+    exposes_errors: bool = False
 
     @property
     def batches(self) -> bool:

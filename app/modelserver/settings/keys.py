@@ -414,6 +414,15 @@ _LIMIT_KEYS = (
 _REQUEST_KEYS = (
     Key(
         REQUESTS,
+        "expose_errors",
+        Kind.CHOICE,
+        "auto",
+        "Answer failures of handlers with exception, line, hint and request id; auto: on loopback.",
+        choices=("auto", "true", "false"),
+        torchserve="false",
+    ),
+    Key(
+        REQUESTS,
         "decode_input_request",
         Kind.BOOLEAN,
         "true",

@@ -81,6 +81,7 @@ class Settings:
     max_incoming_bytes: int = 512 * 1024 * 1024
     max_response_size: int = 6553500
 
+    expose_errors: Literal["auto", "true", "false"] = "auto"
     decode_input_request: bool = True
     default_service_handler: str | None = None
     service_envelope: Literal["body", "json", "kserve", "kservev2"] | None = None
@@ -177,6 +178,14 @@ class Settings:
     def as_torchserve(self) -> bool:
         """TorchServe's defaults count, and its rules where no key says otherwise."""
         return self.compat_defaults == TORCHSERVE
+
+    @property
+    def shows_errors(self) -> bool:
+        """Clients are told what went wrong in a handler: by ``auto`` those of this machine alone."""
+        if self.expose_errors != "auto":
+            return self.expose_errors == "true"
+        grpc = Address("http", self.grpc_inference_address, self.grpc_inference_port)
+        return self.inference_address.is_loopback and (not self.enable_grpc_api or grpc.is_loopback)
 
     @property
     def load_all(self) -> bool:

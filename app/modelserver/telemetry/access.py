@@ -1,6 +1,7 @@
 """The access log (reference 15.5): a request appends a tuple, lines are written a few times a second.
 
-A line is `<time> - /<ip>:<port> "<METHOD> <uri with query> HTTP/1.1" <status> <ms>`.
+A line is `<time> - /<ip>:<port> "<METHOD> <uri with query> HTTP/1.1" <status> <ms>`; that of an answer of 400
+and above ends with the request's id, unless TorchServe's defaults are asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_TARGET = 4096  # characters
 # What was asked and answered, as it stands in a line: the same few things again and again.
 MAX_KNOWN = 256
 
-_Entry: TypeAlias = tuple[float, str, str, str, str, int, float]
+_Entry: TypeAlias = tuple[float, str, str, str, str, int, float, str]
 
 _access = logging.getLogger(ACCESS_LOGGER)
 
@@ -33,12 +34,14 @@ class AccessLog:
 
     ``stamped``: lines begin with their time and are written as one record (Logs.stamped); otherwise, under a
     logging configuration of the user's, each line is a record of its own that carries the time.
+    ``names_failures``: lines of failures end with the id of the request.
     """
 
     def __init__(
         self,
         *,
         stamped: bool = True,
+        names_failures: bool = True,
         logger: logging.Logger = _access,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -46,6 +49,7 @@ class AccessLog:
         self._clock = clock
         self._stamp = Stamps()
         self._stamped = stamped
+        self._names_failures = names_failures
         self._entries: list[_Entry] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -58,14 +62,23 @@ class AccessLog:
             self._arm()
 
     def log(  # noqa: PLR0917 -- positional calls are quicker, and this runs for each request
-        self, client: str, method: str, target: str, http_version: str, status: int, seconds: float
+        self,
+        client: str,
+        method: str,
+        target: str,
+        http_version: str,
+        status: int,
+        seconds: float,
+        request_id: str = "",
     ) -> None:
         """Note an answer: ``client`` is `ip:port`, ``target`` the path and query, ``http_version`` `1.1`.
 
         For gRPC: method `gRPC`, target `service/method`, version `2.0`, and the code's number.
         """
         entries = self._entries
-        entries.append((self._clock(), client, method, target, http_version, status, seconds))
+        if status < 400 or not self._names_failures:
+            request_id = ""
+        entries.append((self._clock(), client, method, target, http_version, status, seconds, request_id))
         if self._timer is None:
             self._arm()
         if len(entries) >= FLUSH_ENTRIES:
@@ -108,8 +121,9 @@ class AccessLog:
 
 
 def _line(entry: _Entry) -> str:
-    _, client, method, target, http_version, status, seconds = entry
-    return f"/{client} {_what(method, target, http_version, status)} {int(seconds * 1000)}"
+    _, client, method, target, http_version, status, seconds, request_id = entry
+    line = f"/{client} {_what(method, target, http_version, status)} {int(seconds * 1000)}"
+    return f"{line} {request_id}" if request_id else line
 
 
 @lru_cache(MAX_KNOWN)

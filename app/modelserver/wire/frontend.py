@@ -115,7 +115,8 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=8):
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """Server, once: bytes that a body may have, and that may be coming in at one time.
 
-    ``access`` and ``stamped``: whether access lines are wanted, and bring their own time.
+    ``access``, ``stamped``, ``names_failures``: whether access lines are wanted, bring their own time, and
+    end with the request's id where it failed.
     ``cors`` are headers for every answer. ``guarded`` are the roles of the listener if tokens are asked for,
     at ``/ping`` too with ``ping_token``; none are good before :class:`Tokens` names some. ``tls`` is the
     certificate chain, its key and the authorities of clients, all PEM; None: in the clear.
@@ -129,6 +130,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     guarded: tuple[str, ...] = ()
     ping_token: bool = False
     tls: tuple[bytes, bytes, bytes] | None = None
+    names_failures: bool = True
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):

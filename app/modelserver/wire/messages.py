@@ -58,7 +58,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     """Server to worker, once: what to load and how to treat requests.
 
     ``ranks`` processes make up the worker, of which this is number ``rank``. ``outputs`` are empty where the
-    model does not say what it gives.
+    model does not say what it gives. ``expose``: clients are told what went wrong in the handler.
     """
 
     model_name: str
@@ -79,6 +79,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     rank: int = 0
     ranks: int = 1
     outputs: list[OutputSpec] = []
+    expose: bool = False
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):

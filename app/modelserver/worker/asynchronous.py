@@ -15,8 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop
-from modelserver.worker.failures import print_failure
-from modelserver.worker.service import check_contract, describe_failure, rejection
+from modelserver.worker.service import check_contract, rejection, tell_failure
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
 from modelserver_handlers.streaming import ClientsGone
 
@@ -121,10 +120,10 @@ class AsyncCalls:
             work.metrics += [*(metrics.collect() or ()), *service.collect()]
 
     def _fail(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
-        print_failure(error)
+        tell_failure(error, [work.rows[index] for index in indices])
         for position, index in enumerate(indices):
             refused = rejection(state, position)
-            work.answers[index] = refused or describe_failure(error, work.rows[index])
+            work.answers[index] = refused or self._service.describe(error, work.rows[index])
 
 
 def check_asynchronous(entry: Any) -> None:

@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
-from modelserver.worker.failures import print_failure
 from modelserver.worker.rows import request_parameters
-from modelserver.worker.service import check_contract, describe_failure, rejection, timed
+from modelserver.worker.service import check_contract, rejection, tell_failure, timed
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
 from modelserver_handlers.context import BatchState, RequestProcessor
 from modelserver_handlers.streaming import ClientsGone
@@ -117,10 +116,10 @@ class ContinuousBatch:
         if failed is None:
             self._hand_out(members, outputs, state)
             return
-        print_failure(failed)
+        tell_failure(failed, [member.work.rows[0] for member in members])
         for position, member in enumerate(members):
             refused = rejection(state, position)
-            self._release(member, refused or describe_failure(failed, member.work.rows[0]))
+            self._release(member, refused or self._service.describe(failed, member.work.rows[0]))
 
     def _close(self, members: Sequence[Member], state: BatchState, seconds: float) -> None:
         if state.stream is not None:
@@ -145,8 +144,8 @@ class ContinuousBatch:
             try:
                 is_last = self._is_last(position, outputs[position])
             except Exception as error:  # noqa: BLE001 - a criterion is user code
-                print_failure(error)
-                self._release(member, describe_failure(error, work.rows[0]))
+                tell_failure(error, work.rows[:1])
+                self._release(member, self._service.describe(error, work.rows[0]))
                 continue
             answer, content = self._service.encode_part(work, 0, outputs[position], position, state)
             if is_last or answer.failed:

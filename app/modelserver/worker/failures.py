@@ -5,36 +5,59 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelserver.wire.messages import sendable
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _OURS = str(Path(__file__).parent)
 MAX_TEXT = 4000
+MAX_REQUESTS = 16
 
 
-def print_failure(error: BaseException) -> None:
-    """Prints the traceback on standard error, where the server collects it."""
+def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str = "") -> None:
+    """Prints the traceback on standard error, where the server collects it.
+
+    Before it stand the ids of the ``requests`` that it is about, so that they can be found; behind it a hint.
+    """
     report = traceback.TracebackException.from_exception(error)
     part: traceback.TracebackException | None = report
     while part is not None:
         part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_theirs(frame)])
         part = part.__cause__ or part.__context__
-    sys.stderr.write(sendable("".join(report.format())))
+    whose = f"Failed for {_listed(requests)}:\n" if requests else ""
+    advice = f"Hint: {hint}\n" if hint else ""
+    sys.stderr.write(sendable("".join([whose, *report.format(), advice])))
     sys.stderr.flush()
 
 
-def explain_failure(error: BaseException, model_dir: Path) -> str:
+def _listed(requests: Sequence[str]) -> str:
+    shown = ", ".join(requests[:MAX_REQUESTS])
+    more = len(requests) - MAX_REQUESTS
+    return f"request{'s' if len(requests) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def explain_failure(error: BaseException, model_dir: Path, hint: str = "") -> str:
     """What went wrong and, where it was in the archive's own code, at which line; a long text is cut."""
     said = _said(error)
     text = in_short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    return located(text, error, model_dir, hint)
+
+
+def located(text: str, error: BaseException, model_dir: Path, hint: str = "") -> str:
+    """The text with the place in the archive's own code where the error was raised, and with a hint."""
+    advice = f". Hint: {hint}" if hint else ""
     if isinstance(error, SyntaxError):
-        return text
+        return text + advice
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if Path(frame.filename).is_relative_to(model_dir)]
     if not inside:
-        return text
+        return text + advice
     place = inside[-1]
-    return f"{text} ({Path(place.filename).relative_to(model_dir)}, line {place.lineno}, in {place.name})"
+    where = f"{Path(place.filename).relative_to(model_dir)}, line {place.lineno}, in {place.name}"
+    return f"{text} ({where}){advice}"
 
 
 def _said(error: BaseException) -> str:

@@ -34,6 +34,7 @@ from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous
 from modelserver.worker.channel import ServerChannel
 from modelserver.worker.continuous import ContinuousBatch
 from modelserver.worker.failures import explain_failure, print_failure
+from modelserver.worker.hints import hint_for
 from modelserver.worker.loader import HandlerNotUsable, LoadedHandler, load_handler
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.parent import die_with
@@ -139,10 +140,13 @@ def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - user code may raise anything
-        print_failure(error)
+        hint = hint_for(error)
+        print_failure(error, hint=hint)
         status = 507 if is_out_of_memory(error) else 500
         channel.send(
-            LoadFailed(explain_failure(error, Path(load.model_dir)), status, isinstance(error, _PERMANENT))
+            LoadFailed(
+                explain_failure(error, Path(load.model_dir), hint), status, isinstance(error, _PERMANENT)
+            )
         )
         os._exit(1)
 

@@ -14,6 +14,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import (
@@ -30,7 +31,8 @@ from modelserver.wire.messages import (
     sendable,
 )
 from modelserver.worker.answers import Unserializable, encode_body, encode_instance
-from modelserver.worker.failures import in_short, print_failure
+from modelserver.worker.failures import explain_failure, in_short, located, print_failure
+from modelserver.worker.hints import hint_for
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.worker.streaming import CLIENT_GONE, CallStream, Outlet, exhaust, holds_generators
@@ -229,8 +231,9 @@ class Service:
             for position, index in enumerate(indices):
                 work.answers[index] = self.encode(work.rows[index], outputs, position, state)
             for position, cause in broken.items():
-                print_failure(cause)
-                work.answers[indices[position]] = describe_failure(cause, work.rows[indices[position]])
+                row = work.rows[indices[position]]
+                tell_failure(cause, [row])
+                work.answers[indices[position]] = self.describe(cause, row)
             if state.phases != _NO_PHASES:
                 work.phases = tuple(a + b for a, b in zip(work.phases, state.phases, strict=True))  # type: ignore[assignment]
         finally:
@@ -255,16 +258,16 @@ class Service:
     def _blame(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
         if self._may_bisect(work, indices, error):
             if work.calls == 1:
-                print_failure(error)
+                tell_failure(error, [work.rows[index] for index in indices])
             half = len(indices) // 2
             # Again through the whole handler: what a failed call left prepared is not trusted.
             for part in (indices[:half], indices[half:]):
                 again = self.state(work, part)
                 self.settle(work, part, again, partial(self.call, work.select(part), again))
             return
-        print_failure(error)
+        tell_failure(error, [work.rows[index] for index in indices])
         for position, index in enumerate(indices):
-            work.answers[index] = rejection(state, position) or describe_failure(error, work.rows[index])
+            work.answers[index] = rejection(state, position) or self.describe(error, work.rows[index])
 
     def _may_bisect(self, work: Work, indices: list[int], error: Exception) -> bool:
         # Parts cannot be taken back: what has sent any is not tried again.
@@ -287,8 +290,12 @@ class Service:
                 return failure(in_short(f"Unsupported model output data type: {error}"), 500)
             return failure("Unsupported model output data type.", _kserve(row, 503))
         except Exception as error:  # noqa: BLE001 - encoding runs methods of user objects
-            print_failure(error)
-            return describe_failure(error, row)
+            tell_failure(error, [row])
+            return self.describe(error, row)
+
+    def describe(self, error: Exception, row: Row) -> Encoded:
+        """The answer that an exception of the handler deserves; how much it says is a setting."""
+        return describe_failure(error, row, Path(self._load.model_dir) if self._load.expose else None)
 
     def collect(self) -> list[Measurement]:
         """What the handler has measured since it was asked last."""
@@ -361,19 +368,42 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "CUDA" in _message(error)
 
 
-def describe_failure(error: Exception, row: Row) -> Encoded:
-    """The answer that an exception of the handler deserves (reference 6.5; V1: kserve reference 4)."""
+def tell_failure(error: Exception, rows: Sequence[Row]) -> None:
+    """Prints an exception of the handler with the requests that it had."""
+    print_failure(error, [row.request_id for row in rows], hint_for(error, rows[0].kind))
+
+
+def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:
+    """The answer that an exception of the handler deserves (reference 6.5; V1: kserve reference 4).
+
+    With ``model_dir`` it says what TorchServe leaves to the log: class, message, place and a hint.
+    """
+    status, text = _verdict(error, row)
+    if model_dir is None or _is_meant_for_clients(error):
+        return failure(text, status)
+    hint = hint_for(error, row.kind)
+    if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
+        return failure(located(str(text), error, model_dir, hint), status)
+    return failure(f"{text}: {explain_failure(error, model_dir, hint)}", status)
+
+
+def _is_meant_for_clients(error: Exception) -> bool:
     code = _attribute(error, "error_code")
-    if isinstance(code, int) and any(c.__name__ == "PredictionException" for c in type(error).__mro__):
-        message = _attribute(error, "message")
-        return failure(_message(error) if message is None else message, 507 if code == 413 else code)
+    return isinstance(code, int) and any(c.__name__ == "PredictionException" for c in type(error).__mro__)
+
+
+def _verdict(error: Exception, row: Row) -> tuple[int, object]:
+    """Status and text for an exception, as TorchServe and KServe have them."""
+    if _is_meant_for_clients(error):
+        code, message = _attribute(error, "error_code"), _attribute(error, "message")
+        return 507 if code == 413 else code, _message(error) if message is None else message
     if is_out_of_memory(error):
-        return failure("Out of resources", 507)
+        return 507, "Out of resources"
     if isinstance(error, ContractBroken):
-        return failure(str(error) if row.kind in _KSERVE_KINDS else error.short, _kserve(row, 503))
+        return _kserve(row, 503), str(error) if row.kind in _KSERVE_KINDS else error.short
     if row.kind in _KSERVE_KINDS:
-        return failure(in_short(f"{type(error).__name__} : {_message(error)}"), 500)
-    return failure("Prediction failed", 503)
+        return 500, in_short(f"{type(error).__name__} : {_message(error)}")
+    return 503, "Prediction failed"
 
 
 def failure(message: object, status: object, error_type: str = "") -> Encoded:

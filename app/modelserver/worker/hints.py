@@ -1,0 +1,97 @@
+"""What to do about the usual mistakes of handlers, in a sentence; nothing where the cause is not known."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from modelserver.wire.messages import INSTANCE, TENSORS
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_PACKAGE = (
+    "the package {name} is missing: list it in a file for `modelserver-archive --requirements-file` and set "
+    "install_py_dep_per_model=true"
+)
+_SPLIT = (
+    "the server had split the body, so the handler gets single instances; a handler that reads the whole "
+    "body itself wants split_instances=false"
+)
+_INITIALIZE = "if the handler has an initialize of its own, it must call super().initialize(context)"
+_CONTENT = (
+    'a request has its content under "data" or "body", as the client sent it: '
+    'row.get("data") or row.get("body")'
+)
+_NOT_DECODED = (
+    "the content is bytes: clients send JSON with `Content-Type: application/json`, or the handler decodes it"
+)
+_DECODED = (
+    "the server has decoded the JSON of the body already; decode_input_request=false gives handlers the bytes"
+)
+_COUNT = "handle must return a list with one answer for each request of the batch"
+_WHOLE_MODEL = (
+    "since torch 2.6 torch.load takes only tensors: save torch.save(model.state_dict(), path) and load that, "
+    "or, where the file is trusted, torch.load(path, weights_only=False) in the handler or "
+    "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the server's environment"
+)
+
+_READS_ANOTHER_KIND = re.compile(
+    r"indices must be integers|has no attribute '(get|keys|items)'|not subscriptable"
+)
+_BYTES = re.compile(r"bytearray")
+_JSON_OF_AN_OBJECT = re.compile(r"JSON object must be str, bytes or bytearray, not (dict|list)")
+
+
+def hint_for(error: BaseException, kind: int | None = None) -> str:
+    """What may help; ``kind`` is that of the rows that the handler had, None while it is loaded."""
+    said = _said(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _PACKAGE.format(name=error.name.partition(".")[0])
+    if type(error).__name__ == "UnpicklingError" and "weights" in said.lower():
+        return _WHOLE_MODEL
+    if type(error).__name__ == "ContractBroken":
+        return _COUNT
+    if kind in (INSTANCE, TENSORS) and _reads_a_whole_body(error, said):
+        return _SPLIT
+    if _is_uninitialised(error, said):
+        return _INITIALIZE
+    if isinstance(error, KeyError) and error.args[:1] in (("data",), ("body",)):
+        return _CONTENT
+    if isinstance(error, (TypeError, AttributeError)):
+        if _JSON_OF_AN_OBJECT.search(said):
+            return _DECODED
+        if _BYTES.search(said):
+            return _NOT_DECODED
+    return ""
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return ""
+
+
+def _reads_a_whole_body(error: BaseException, said: str) -> bool:
+    if isinstance(error, KeyError):
+        return error.args[:1] in (("instances",), ("inputs",), ("data",), ("body",))
+    return isinstance(error, (TypeError, AttributeError)) and bool(_READS_ANOTHER_KIND.search(said))
+
+
+def _is_uninitialised(error: BaseException, said: str) -> bool:
+    """Whether a handler that derives from BaseHandler uses what its initialize would have set."""
+    if not isinstance(error, (TypeError, AttributeError)) or "'NoneType' object" not in said:
+        return False
+    step = error.__traceback__
+    while step is not None:
+        if _has_been_left_out(step.tb_frame):
+            return True
+        step = step.tb_next
+    return False
+
+
+def _has_been_left_out(frame: FrameType) -> bool:
+    handler: Any = frame.f_locals.get("self")
+    names = {cls.__name__ for cls in type(handler).__mro__}
+    return "BaseHandler" in names and getattr(handler, "initialized", True) is False

@@ -1,0 +1,100 @@
+"""What a handler's author is told about the usual mistakes."""
+
+from __future__ import annotations
+
+import operator
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.wire.messages import BODY, INSTANCE, TENSORS
+from modelserver.worker.hints import hint_for
+from modelserver.worker.service import check_contract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def raised(call: Callable[[], object]) -> Exception:
+    """What calling it raises."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - any
+        call()
+    return caught.value
+
+
+class BaseHandler:
+    """As far as the hints know it."""
+
+    initialized = False
+    context: Any = None
+    model: Any = None
+
+
+class Forgetful(BaseHandler):
+    """Its own initialize does not call the one above."""
+
+    def directory(self) -> str:
+        """What initialize would have made possible."""
+        return str(self.context.system_properties["model_dir"])
+
+    def compute(self) -> object:
+        """Without a network."""
+        return self.model(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: __import__("no_such_package.part"), "the package no_such_package is missing"),
+        (lambda: {"data": 1}["body"], 'under "data" or "body"'),
+        (lambda: check_contract([1], 2), "one answer for each request"),
+        (lambda: check_contract({}, 1), "must return a list"),
+        (Forgetful().directory, "super().initialize(context)"),
+        (Forgetful().compute, "super().initialize(context)"),
+        (lambda: __import__("json").loads({"a": 1}), "decoded the JSON of the body already"),
+        (lambda: bytearray(b"{}")["data"], "Content-Type: application/json"),  # type: ignore[call-overload]
+    ],
+)
+def test_usual_mistakes(call: Callable[[], object], words: str) -> None:
+    """Each has a sentence that says what to do."""
+    assert words in hint_for(raised(call), BODY)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: {}["instances"],  # type: ignore[index]
+        lambda: {"instances": 1}["body"],
+        lambda: operator.getitem([1, 2], "instances"),  # type: ignore[call-overload]
+        lambda: (1).get("instances"),  # type: ignore[attr-defined]
+        lambda: operator.getitem(1, "instances"),  # type: ignore[call-overload]
+    ],
+)
+@pytest.mark.parametrize("kind", [INSTANCE, TENSORS])
+def test_handlers_that_read_the_whole_body(call: Callable[[], object], kind: int) -> None:
+    """Where the body was split, the way out is named."""
+    assert "split_instances=false" in hint_for(raised(call), kind)
+    assert "split_instances" not in hint_for(raised(call), BODY)
+
+
+def test_a_whole_model_that_torch_refuses() -> None:
+    """The state dict is the way, or to trust the file."""
+    refused = hint_for(UnpicklingError("Weights only load failed. In PyTorch 2.6, we changed the default"))
+
+    assert "torch.save(model.state_dict(), path)" in refused
+    assert "weights_only=False" in refused
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: int("x"),
+        lambda: {}["size"],  # type: ignore[index]
+        lambda: None.shape,  # type: ignore[attr-defined]
+        lambda: "a" + 1,  # type: ignore[operator]
+    ],
+)
+def test_no_guesses(call: Callable[[], object]) -> None:
+    """Other exceptions have no hint."""
+    assert hint_for(raised(call), BODY) == ""
