@@ -95,9 +95,10 @@ async def test_log_line() -> None:
     """The log is told who asked for what and got which status, with the query."""
     call = await Call(path="/models/").run(answer)
 
-    client, method, target, version, status, seconds = call.told[0]
+    client, method, target, version, status, seconds, request_id = call.told[0]
     assert (client, method, target, version, status) == ("10.0.0.1:99", "POST", "/models/?q=1", "1.1", 200)
     assert 0 <= seconds < 5
+    assert request_id
 
 
 async def test_trailing_slashes() -> None:

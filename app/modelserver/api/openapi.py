@@ -657,6 +657,10 @@ def _schemas() -> Document:
                 "type": {"type": "string", "description": "The kind of error."},
                 "message": text,
                 "error": {"type": "string", "description": "The message again, on V1 and V2 routes."},
+                "request_id": {
+                    "type": "string",
+                    "description": "With `expose_errors`, where a handler failed.",
+                },
             },
             description="What went wrong. V2 routes may send `error` alone.",
         ),

@@ -48,16 +48,17 @@ def explain_failure(error: BaseException, model_dir: Path, hint: str = "") -> st
 
 def located(text: str, error: BaseException, model_dir: Path, hint: str = "") -> str:
     """The text with the place in the archive's own code where the error was raised, and with a hint."""
-    advice = f". Hint: {hint}" if hint else ""
-    if isinstance(error, SyntaxError):
-        return text + advice
+    whole = f"{text}{'' if isinstance(error, SyntaxError) else _place(error, model_dir)}"
+    return f"{whole.removesuffix('.')}. Hint: {hint}" if hint else whole
+
+
+def _place(error: BaseException, model_dir: Path) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if Path(frame.filename).is_relative_to(model_dir)]
     if not inside:
-        return text + advice
-    place = inside[-1]
-    where = f"{Path(place.filename).relative_to(model_dir)}, line {place.lineno}, in {place.name}"
-    return f"{text} ({where}){advice}"
+        return ""
+    last = inside[-1]
+    return f" ({Path(last.filename).relative_to(model_dir)}, line {last.lineno}, in {last.name})"
 
 
 def _said(error: BaseException) -> str:

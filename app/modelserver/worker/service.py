@@ -288,7 +288,8 @@ class Service:
         except Unserializable as error:
             if row.kind == TENSORS:
                 return failure(in_short(f"Unsupported model output data type: {error}"), 500)
-            return failure("Unsupported model output data type.", _kserve(row, 503))
+            why = f" {in_short(str(error))}" if self._load.expose else ""
+            return failure(f"Unsupported model output data type.{why}", _kserve(row, 503))
         except Exception as error:  # noqa: BLE001 - encoding runs methods of user objects
             tell_failure(error, [row])
             return self.describe(error, row)
@@ -384,6 +385,8 @@ def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) 
     hint = hint_for(error, row.kind)
     if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
         return failure(located(str(text), error, model_dir, hint), status)
+    if isinstance(error, ContractBroken):
+        return failure(located(f"{text}: {error}", error, model_dir, hint), status)
     return failure(f"{text}: {explain_failure(error, model_dir, hint)}", status)
 
 

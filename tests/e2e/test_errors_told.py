@@ -1,0 +1,45 @@
+"""What clients and operators are told about a handler that fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from serving import wait_until
+
+if TYPE_CHECKING:
+    from conftest import StartServer
+
+ORDER = {"do": "raise"}
+
+
+@pytest.mark.parametrize("front_ends", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_failure_can_be_followed(start_server: StartServer, front_ends: int) -> None:
+    """On loopback the answer says what went wrong and where; its id is in the body, in the log of models
+    and in that of access.
+    """
+    server = start_server("--models", "obey.mar", frontend_processes=front_ends)
+    server.wait_ready("obey")
+    answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-7"})
+    body = answer.json()
+
+    assert (answer.status_code, answer.headers["x-request-id"]) == (503, "mine-7")
+    assert list(body) == ["code", "type", "message", "request_id"]
+    assert (body["code"], body["type"], body["request_id"]) == (503, "InternalServerException", "mine-7")
+    assert body["message"].startswith("Prediction failed: ")
+    assert "(obey.py, line " in body["message"]
+    wait_until(lambda: "Failed for request mine-7:" in server.home.log("model_log.log"), "it is in the log")
+    wait_until(lambda: " 503 " in server.home.log("access_log.log"), "the line is written")
+    (line,) = [line for line in server.home.log("access_log.log").splitlines() if " 503 " in line]
+    assert line.endswith(" mine-7")
+
+
+@pytest.mark.parametrize("settings", [{"expose_errors": "false"}, {"compat_defaults": "torchserve"}])
+def test_a_failure_may_be_kept_back(start_server: StartServer, settings: dict[str, str]) -> None:
+    """Then the answer is TorchServe's; the log still says which request it was."""
+    server = start_server("--models", "obey.mar", disable_token_authorization="true", **settings)
+    server.wait_ready("obey")
+    answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-8"})
+
+    assert answer.json() == {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
+    wait_until(lambda: "Failed for request mine-8:" in server.home.log("model_log.log"), "it is in the log")
