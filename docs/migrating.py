@@ -102,8 +102,8 @@ files both programs pack the same. The comparison above registers each of them o
 - Built-in handlers are named, not packed: {handlers}; the `ts` names say which of them the server has.
 - Where a script packs archives, `modelserver.model_archiver` is torch-model-archiver's `model_archiver`,
   module by module: `ModelArchiver`, `ModelArchiverConfig`, `ModelArchiverError`, `ArgParser`,
-  `generate_model_archive`, `package_model`, `Manifest`, `Model`, and `ModelExportUtils` without its walks
-  through folders.
+  `generate_model_archive`, `package_model`, `Manifest`, `Model`, `ModelExportUtils`, and its constants.
+  What is patched in these modules is what is called; keys that a configuration does not know do not count.
 
   ```python
   from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig
@@ -120,7 +120,60 @@ _HANDLERS = """
 ## Handlers
 
 Handlers that import `ts` run as they are: [every name of the `ts` package and its state](ts-names.md). See
-[Handlers](handlers.md) for what can be done beyond that.
+[Handlers](handlers.md) for what can be done beyond that. So do their unit tests, with
+`pytest -p modelserver_handlers.compat.activate`.
+
+**Handlers that read `instances` themselves.** By default the server splits V1 and V2 bodies
+(`/v1/models/…:predict`, `/v2/models/…/infer`), so that instances of many requests share a batch; a handler
+that takes `data[0]["body"]["instances"]` apart itself then finds single instances, and fails. To see that
+beforehand, look for the words in its source:
+
+```sh
+grep -nE "instances|inputs" handler.py
+```
+
+If it reads them from the body, it wants `splitInstances: false` in its `model-config.yaml`,
+`split_instances=false` in a registration, or the same in `config.properties` for all models; with
+[`compat_defaults=torchserve`](#two-sets-of-defaults) it runs as it is. The error names the setting, in the
+answer to clients of the same machine (`expose_errors`) and always in `model_log.log`.
+
+**Whole models.** Since 2.6 `torch.load` refuses what `torch.save(model, path)` wrote, whichever server runs
+the handler (`Weights only load failed`). Save the weights instead, `torch.save(model.state_dict(), path)`,
+and pack the network's class with `--model-file`. For a file that you trust there is `torch.load(path,
+weights_only=False)` in the handler, or `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` in the environment of the
+server.
+
+**What a failure tells.** Statuses and types of errors are TorchServe's. To clients of the same machine the
+message also says which exception it was, at which line of the handler, and what to do about the usual
+mistakes; `expose_errors=true` tells all clients, `false` none. The id of the request is in the header
+`x-request-id`, before the traceback in `model_log.log`, and at the end of the line in `access_log.log`
+where the request failed.
+"""
+
+_DEPLOYMENTS = """
+## Docker, Kubernetes, Helm, Grafana
+
+The files named here are TorchServe's own; tests read their settings and command lines as a start does. No
+container, cluster or Grafana was at hand.
+
+- **Docker.** Its image is replaced by [this one](docker.md): `serve`, `torchserve --start …` and a
+  `config.properties` at `/home/model-server/config.properties` mean the same. `docker/config.properties`
+  opens all three ports to other machines, so tokens are asked for, as in TorchServe since 0.11;
+  `MODELSERVER_INFERENCE_TOKEN` and its relatives ([Security](security.md)) set them, and
+  `TS_DISABLE_TOKEN_AUTHORIZATION=true` turns them off. `tail -f /dev/null` behind the command in an entry
+  point of your own is not needed: `--foreground` stays, prints the log, and ends with the server.
+- **Kubernetes.** A Deployment that runs `torchserve --start --model-store … --ts-config …` needs another
+  image only. Probes on `/ping` go on; `/v2/health/live` and `/v2/health/ready` tell a process that must be
+  restarted from one that should get no requests yet. [deploy/kubernetes](docker.md#in-kubernetes) has a
+  manifest with all of it.
+- **Helm.** In the chart of `kubernetes/Helm`, `torchserve_image` is the one value to change. Its volume is
+  mounted as it is: the model store and `config/config.properties` lie where they lay. Its `args` are
+  understood, the ports are the same.
+- **Grafana.** Dashboards that read TorchServe's metrics in Prometheus' form show the same: names and labels
+  are TorchServe 0.12's (`ts_inference_requests_total`, `ts_inference_latency_microseconds`,
+  `ts_queue_latency_microseconds`, `QueueTime`, `CPUUtilization` and so on). Dashboards for versions before
+  0.8 select by the label `uuid`, which 0.12 does not have either. [Metrics](metrics.md) lists what is there
+  besides: histograms of waiting, batch sizes and phases; `deploy/grafana/modelserver.json` shows them.
 """
 
 _NEVER = """
@@ -284,6 +337,7 @@ def guide() -> str:
         + default_sets()
         + _ARCHIVES.format(handlers=handlers)
         + _HANDLERS
+        + _DEPLOYMENTS
         + _NEVER
     )
 

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 from docs import migrating
 
+from modelserver import container
+from modelserver.auth.policy import wants_tokens
 from modelserver.cli import build_parser
 from modelserver.settings.keys import KEYS, NOT_YET
+from modelserver.settings.settings import load_settings
+from modelserver.telemetry.metrics import ServerMetrics
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 
@@ -71,3 +75,57 @@ def test_keys_without_effect_are_not_called_same() -> None:
 def test_endpoints_are_looked_for(endpoint: migrating.Endpoint, there: bool) -> None:
     """The table says *not yet* of what no listener routes, and only of that."""
     assert migrating.is_there(endpoint) is there
+
+
+# docker/config.properties and the args of kubernetes/Helm of TorchServe 0.12.
+DOCKER = """\
+inference_address=http://0.0.0.0:8080
+management_address=http://0.0.0.0:8081
+metrics_address=http://0.0.0.0:8082
+number_of_netty_threads=32
+job_queue_size=1000
+model_store={store}
+"""
+HELM = [
+    "torchserve",
+    "--start",
+    "--model-store",
+    "{shared}/model-store/",
+    "--ts-config",
+    "{shared}/config/config.properties",
+]
+
+
+def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
+    """The chart's command line is understood, and so is the image's configuration, with one warning."""
+    store, config = tmp_path / "model-store", tmp_path / "config" / "config.properties"
+    store.mkdir()
+    config.parent.mkdir()
+    config.write_text(DOCKER.format(store=store))
+    flags, environment = container.prepare([word.format(shared=tmp_path) for word in HELM], {})
+    parsed = build_parser().parse_args(flags)
+    loaded = load_settings(
+        {"ts_config": parsed.ts_config, "model_store": parsed.model_store}, environment, tmp_path
+    )
+
+    assert (parsed.start, parsed.foreground) == (True, True)
+    assert (loaded.settings.job_queue_size, loaded.settings.model_store) == (1000, store)
+    assert not loaded.settings.inference_address.is_loopback
+    assert wants_tokens(loaded.settings, environment)
+    assert len(loaded.warnings) == 1
+    assert "number_of_netty_threads" in loaded.warnings[0]
+
+
+def test_torchserves_dashboards_find_their_metrics() -> None:
+    """The names that its documentation shows in Prometheus and Grafana are names of this server's metrics."""
+    shown = {
+        *(
+            "ts_inference_requests_total",
+            "ts_inference_latency_microseconds",
+            "ts_queue_latency_microseconds",
+        ),
+        *("QueueTime", "CPUUtilization", "MemoryUsed", "MemoryUtilization", "DiskUsage", "Requests2XX"),
+    }
+    text = ServerMetrics(mode="prometheus").render().decode()
+
+    assert {name for name in shown if f"# TYPE {name} " not in text} == set()

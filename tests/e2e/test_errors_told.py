@@ -18,8 +18,8 @@ def test_a_failure_can_be_followed(start_server: StartServer, front_ends: int) -
     """On loopback the answer says what went wrong and where; its id is in the body, in the log of models
     and in that of access.
     """
-    server = start_server("--models", "obey.mar", frontend_processes=front_ends)
-    server.wait_ready("obey")
+    server = start_server(frontend_processes=front_ends)
+    server.registered("obey.mar")
     answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-7"})
     body = answer.json()
 
@@ -37,8 +37,8 @@ def test_a_failure_can_be_followed(start_server: StartServer, front_ends: int) -
 @pytest.mark.parametrize("settings", [{"expose_errors": "false"}, {"compat_defaults": "torchserve"}])
 def test_a_failure_may_be_kept_back(start_server: StartServer, settings: dict[str, str]) -> None:
     """Then the answer is TorchServe's; the log still says which request it was."""
-    server = start_server("--models", "obey.mar", disable_token_authorization="true", **settings)
-    server.wait_ready("obey")
+    server = start_server(disable_token_authorization="true", enable_model_api="true", **settings)
+    server.registered("obey.mar")
     answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-8"})
 
     assert answer.json() == {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}

@@ -30,7 +30,6 @@ from modelserver.archiver import (
 )
 from modelserver.model_archiver.manifest_components.model import Model
 from modelserver.model_archiver.model_archiver_config import as_archive_config
-from modelserver.models.manifest import MANIFEST_PATH
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -53,7 +52,8 @@ archiving_options: Final = dict(SUFFIXES)
 model_handlers: Final = dict.fromkeys(BUILT_IN_HANDLERS, "")
 """The handlers that are named without a file."""
 
-MAR_INF, MANIFEST_FILE_NAME = MANIFEST_PATH.split("/")
+MAR_INF: Final = "MAR-INF"
+MANIFEST_FILE_NAME: Final = "MANIFEST.json"
 
 PARTS: Final = (
     "model_file",
