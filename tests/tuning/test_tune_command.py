@@ -207,7 +207,9 @@ def test_a_known_cost_leads_to_a_provable_choice(work: Path, capsys: pytest.Capt
 
 @pytest.mark.slow
 def test_a_goal_out_of_reach_writes_nothing(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1, and the best that was reached is told; with --force it is written, and says so."""
+    """Status 1, the best that was reached is told, and the report is written; with --force the configuration
+    too, which says so.
+    """
     flags = [
         "--goal",
         f"p50<={A_MS // 2}ms",
@@ -220,7 +222,8 @@ def test_a_goal_out_of_reach_writes_nothing(work: Path, capsys: pytest.CaptureFi
     ]
     assert tune("sleeper.mar", "--input", "in.json", *flags) == 1
     assert "was not met. The best that was reached: batch 1, " in capsys.readouterr().out
-    assert not (work / "sleeper-tuning").exists()
+    assert "not met" in (work / "sleeper-tuning" / "report.html").read_text()
+    assert not (work / "sleeper-tuning" / CONFIG).exists()
 
     assert tune("sleeper.mar", "--input", "in.json", *flags, "--force", "--out", "best") == 1
     assert "NOT MET" in (work / "best" / CONFIG).read_text()

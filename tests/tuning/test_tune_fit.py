@@ -54,3 +54,20 @@ def test_the_largest_batch_within_a_limit() -> None:
     assert line is not None
     assert [line.largest_within(limit) for limit in (70.0, 69.9, 20.0, 5.0)] == [25, 24, 0, 0]
     assert line.at(25) == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "told"),
+    [
+        ({1: 22.0, 2: 24.0}, False),
+        ({1: 22.0, 2: 24.0, 4: 28.0}, True),
+        ({1: 5.0, 2: 9.0, 4: 5.0}, False),
+        ({1: 5.0, 2: 5.0, 4: 5.0}, False),
+    ],
+)
+def test_what_is_told_to_people(costs: dict[int, float], told: bool) -> None:
+    """A line through at least three sizes that explains them; through two points there always is one."""
+    line = fit_line(costs)
+
+    assert line is not None
+    assert line.worth_telling is told

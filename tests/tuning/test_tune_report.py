@@ -13,6 +13,7 @@ import pytest
 
 from modelserver.tuning.choice import Point
 from modelserver.tuning.figure import void
+from modelserver.tuning.machine import USED_BY_OTHERS
 from modelserver.tuning.report import curve_chart, curve_png, html_report, results_json
 from modelserver.tuning.setting import Setting
 from modelserver.tuning.svg import Chart, Series, draw, ticks
@@ -114,3 +115,20 @@ def test_the_results_are_json(result: Result) -> None:
 def test_the_curve_is_a_picture_where_matplotlib_is(result: Result) -> None:
     """A PNG."""
     assert (curve_png(result) or b"").startswith(b"\x89PNG")
+
+
+def test_a_busy_machine_is_said_first(result: Result) -> None:
+    """The warning stands directly below the title, and only where there is something to warn of."""
+    busy = html_report("model", result, {USED_BY_OTHERS: "40 %"}, "", "")
+
+    assert '</h1>\n<p class="miss"><strong>Other programs used 40 % of the processors' in busy
+    assert "Other programs" not in page(result)
+
+
+def test_a_line_through_two_points_is_not_drawn(result: Result) -> None:
+    """Neither in the chart nor in the results."""
+    result.costs.handler_ms = {1: 22.0, 2: 24.0}
+    document = json.loads(results_json("model", result, {}))
+
+    assert document["cost"]["line"] is None
+    assert "*n ms" not in page(result)

@@ -85,7 +85,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-workers", metavar="N", type=int, help="the most to try (default: one per core, at most 8)")
     add("--threads", metavar="N", type=int, help="of each worker, instead of sharing the cores out")
     add("--ts-config", metavar="FILE", type=Path, help="a config.properties whose other settings shall hold")
-    add("--force", action="store_true", help="write the best even if it misses the goal; overwrite files")
+    add(
+        "--force",
+        action="store_true",
+        help="write the configuration even if it misses the goal; overwrite files",
+    )
     return parser
 
 
@@ -133,16 +137,17 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
     shown = f"{result.choice.setting}: {goal.shown(result.choice.figure)}"
     if not result.met:
         print(f"The goal {goal.text} was not met. The best that was reached: {shown}.")
-        if not options.force:
-            print("Nothing was written; --force writes the best.")
-            return 1
     elif goal.kind == "limit":
         print(f"The goal {goal.text} is kept by {shown}.")
     else:
         print(f"The best for {goal.text} is {shown}.")
-    for path in write_files(out, source, result, facts):
+    usable = result.met or options.force
+    for path in write_files(out, source, result, facts, usable=usable):
         print(f"wrote {path}")
-    print(f"To use it:\n{how_to_use(source, out / CONFIG)}")
+    if usable:
+        print(f"To use it:\n{how_to_use(source, out / CONFIG)}")
+    else:
+        print(f"No {CONFIG} was written; --force writes that of the best.")
     return 0 if result.met else 1
 
 
@@ -171,15 +176,21 @@ def check_out(out: Path, *, force: bool) -> None:
         raise TuningError(f"{config} was not written by the tuner; --force overwrites it")
 
 
-def write_files(out: Path, source: Source, result: Result, facts: Mapping[str, str]) -> list[Path]:
-    """All files of the result; each is whole or as it was. Returns their paths."""
+def write_files(
+    out: Path, source: Source, result: Result, facts: Mapping[str, str], *, usable: bool = True
+) -> list[Path]:
+    """All files of the result; each is whole or as it was. Returns their paths.
+
+    One that is not ``usable`` has no configuration: it would be taken for a good one.
+    """
     config = config_text(source.config_text, result, facts)
     use = how_to_use(source, out / CONFIG)
     contents = {
-        CONFIG: config.encode(),
         REPORT: html_report(source.asked, result, facts, config, use).encode(),
         RESULTS: results_json(source.asked, result, facts).encode(),
     }
+    if usable:
+        contents[CONFIG] = config.encode()
     picture = curve_png(result)
     if picture is not None:
         contents[PICTURE] = picture

@@ -123,7 +123,7 @@ def _size_reason(result: Result) -> str:
     line, costs = result.costs.line, result.costs.handler_ms
     setting = result.choice.setting
     said = []
-    if line is not None:
+    if line is not None and line.worth_telling:
         said.append(f"one worker with all cores takes about {line} for a batch of n")
     if setting.batch_size in costs:
         said.append(f"{costs[setting.batch_size]:.4g} ms for {setting.batch_size}")

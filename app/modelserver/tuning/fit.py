@@ -10,20 +10,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TRUSTED_R2 = 0.9
+TOLD_FROM = 3  # sizes: through two there is always a line
 
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """A batch of n takes ``a_ms + b_ms * n`` ms; ``r2`` is 1 where the line explains all that was seen."""
+    """A batch of n takes ``a_ms + b_ms * n`` ms; ``r2`` is 1 where the line explains all that was seen.
+
+    ``sizes``: how many batch sizes it goes through.
+    """
 
     a_ms: float
     b_ms: float
     r2: float
+    sizes: int
 
     @property
     def trusted(self) -> bool:
         """Whether conclusions may be drawn from it: it fits, and larger batches cost more."""
         return self.r2 >= TRUSTED_R2 and self.b_ms > 0
+
+    @property
+    def worth_telling(self) -> bool:
+        """Whether a person may take it for what batches cost."""
+        return self.trusted and self.sizes >= TOLD_FROM
 
     def at(self, size: int) -> float:
         """The cost of a batch, in ms."""
@@ -49,4 +59,4 @@ def fit_line(costs: Mapping[int, float]) -> CostLine | None:
     a = mean_t - b * mean_n
     total = sum((t - mean_t) ** 2 for t in costs.values())
     left = sum((t - a - b * n) ** 2 for n, t in costs.items())
-    return CostLine(a, b, 1.0 - left / total if total > 0 else 1.0)
+    return CostLine(a, b, 1.0 - left / total if total > 0 else 1.0, count)

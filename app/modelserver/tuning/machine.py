@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("torch", "torchvision")
 
 
+USED_BY_OTHERS = "used by other programs before the start"
 BUSY = 15.0  # percent of all processors from which on others disturb
 
 
@@ -42,7 +43,7 @@ def machine_facts(description: Mapping[str, Any], others: float) -> dict[str, st
         "cores": str(usable_cpus()),
         "device": "GPU" if workers[0].get("gpu") else "CPU",
         "environment": " ".join(threads),
-        "used by other programs before the start": f"{others:.0f} %" if others >= BUSY else "",
+        USED_BY_OTHERS: f"{others:.0f} %" if others >= BUSY else "",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         "modelserver": __version__,

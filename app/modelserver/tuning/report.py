@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.tuning.config_file import sustained_text
+from modelserver.tuning.machine import USED_BY_OTHERS
 from modelserver.tuning.svg import Chart, Series, draw
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def html_report(title: str, result: Result, facts: Mapping[str, str], config: st
     )
     body = [
         f"<h1>Tuning of {escape(title)}</h1>",
+        *_warning(facts),
         f"<p>Goal <strong>{escape(result.goal.text)}</strong>{verdict}.</p>",
         (
             f"<p><strong>{escape(str(chosen.setting))}</strong>: {escape(result.goal.shown(chosen.figure))}"
@@ -82,6 +84,18 @@ def html_report(title: str, result: Result, facts: Mapping[str, str], config: st
         + "\n".join(body)
         + "\n</body></html>\n"
     )
+
+
+def _warning(facts: Mapping[str, str]) -> list[str]:
+    used = facts.get(USED_BY_OTHERS)
+    if used is None:
+        return []
+    return [
+        (
+            f'<p class="miss"><strong>Other programs used {escape(used)} of the processors before the start: the '
+            "figures are theirs too.</strong></p>"
+        )
+    ]
 
 
 def curve_chart(result: Result) -> Chart:
@@ -148,7 +162,11 @@ def results_json(title: str, result: Result, facts: Mapping[str, str]) -> str:
         "choice": result.choice,
         "gain": gain(result),
         "sustained": result.sustained,
-        "cost": {"line": line, "handler_ms": result.costs.handler_ms, "left_out": result.costs.pruned},
+        "cost": {
+            "line": line if line is not None and line.worth_telling else None,
+            "handler_ms": result.costs.handler_ms,
+            "left_out": result.costs.pruned,
+        },
         "points": result.points,
         "proofs": result.proofs,
         "curve": result.curve,
@@ -179,7 +197,7 @@ def _costs(result: Result) -> list[str]:
             labels=[f"{n}: {t:.4g} ms" for n, t in costs.items()],
         )
     ]
-    if line is not None:
+    if line is not None and line.worth_telling:
         ends = (min(costs), max(costs))
         series.append(Series(f"{line}", [(n, max(0.0, line.at(n))) for n in ends], "two"))
     chart = Chart(

@@ -175,7 +175,7 @@ class Tuner:
 
     def _sweep_sizes(self) -> None:
         line = self._result.costs.line
-        if line is not None:
+        if line is not None and line.worth_telling:
             self._listener.line(f"a batch of n takes about {line}")
         for size in sweep.promising(self._goal, self._bounds, self._result.costs):
             for setting in sweep.of_size(self._goal, self._bounds, size, self._result.costs):
