@@ -392,7 +392,7 @@ answers recorded. modelserver answers {alike} of them with the same status, head
 more with the same but for the phrase of the status line or a content type. The other {other} are different.
 All of it is for {len(RULES)} reasons, each in the second table. Times, process ids, request ids and the like
 are left out of the comparison, and so are headers and fields of descriptions that modelserver adds:
-{added}.
+{added}. Failures of handlers are compared with `expose_errors=false`.
 
 The tests ask modelserver all of it again (`tests/differential`). Where TorchServe and Java
 are installed, `MODELSERVER_TEST_TORCHSERVE=<environment> python -m pytest -m slow tests/differential` asks

@@ -90,12 +90,8 @@ def _warning(facts: Mapping[str, str]) -> list[str]:
     used = facts.get(USED_BY_OTHERS)
     if used is None:
         return []
-    return [
-        (
-            f'<p class="miss"><strong>Other programs used {escape(used)} of the processors before the start: the '
-            "figures are theirs too.</strong></p>"
-        )
-    ]
+    text = f"Other programs used {used} of the processors before the start: the figures are theirs too."
+    return [f'<p class="miss"><strong>{escape(text)}</strong></p>']
 
 
 def curve_chart(result: Result) -> Chart:
