@@ -377,7 +377,8 @@ def orders(do, **fields):
 def test_failures(service):
     """A handler's exception is INTERNAL, its own codes are kept."""
     code, found = ending(lambda: infer(service, "obey", inputs=orders("raise")))
-    assert (code, found) == ("INTERNAL", "ValueError : as it was told")
+    assert code == "INTERNAL"
+    assert found.startswith("ValueError : as it was told (obey.py, line ")
     asked = orders("predict_error", text="not here", code=404)
     assert ending(lambda: infer(service, "obey", inputs=asked)) == ("NOT_FOUND", "not here")
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 parser = pytest.importorskip("prometheus_client.parser")
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
-ACCESS = re.compile(rf'{STAMP} - /127\.0\.0\.1:\d+ "[A-Z]+ [^ "]+ HTTP/1\.[01]" \d{{3}} \d+')
+ACCESS = re.compile(
+    rf'{STAMP} - /127\.0\.0\.1:\d+ "[A-Z]+ [^ "]+ HTTP/1\.[01]" (?:[123]\d\d \d+|[45]\d\d \d+ [!-~]+)'
+)
 RECORD = re.compile(rf"{STAMP} \[(DEBUG|INFO |WARN |ERROR|FATAL)\] \S+ \S+ - \S.*")
 MODEL_RECORD = re.compile(rf"{STAMP} \[(INFO |WARN )\] W-\d+-\w+_1\.0-std(out|err) MODEL_LOG - .*")
 

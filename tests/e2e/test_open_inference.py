@@ -511,7 +511,7 @@ def test_a_failing_row(server: Server) -> None:
     )
 
     assert mixed.status_code == 500
-    assert mixed.json()["error"] == "row 1: ValueError : as asked"
+    assert mixed.json()["error"].startswith("row 1: ValueError : as asked (mirror.py, line ")
     assert good.json()["outputs"][0]["data"] == ["b"]
 
 
