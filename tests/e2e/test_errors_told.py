@@ -43,3 +43,31 @@ def test_a_failure_may_be_kept_back(start_server: StartServer, settings: dict[st
 
     assert answer.json() == {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
     wait_until(lambda: "Failed for request mine-8:" in server.home.log("model_log.log"), "it is in the log")
+
+
+V1 = "/v1/models/whole_body:predict"
+BODY = {"instances": [1, 2]}
+
+
+def test_a_handler_that_reads_the_whole_body(start_server: StartServer) -> None:
+    """Where bodies are split the answer names the setting, and with the setting the handler runs."""
+    server = start_server()
+    server.registered("whole_body.mar")
+    failed = server.inference.post(V1, json=BODY)
+    server.unregister("whole_body")
+    server.registered("whole_body.mar", split_instances="false")
+
+    assert failed.status_code == 500
+    assert "split_instances=false" in failed.json()["error"]
+    assert server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
+
+
+@pytest.mark.slow
+def test_it_runs_with_torchserves_defaults(start_server: StartServer) -> None:
+    """They do not split bodies."""
+    server = start_server(
+        disable_token_authorization="true", enable_model_api="true", compat_defaults="torchserve"
+    )
+    server.registered("whole_body.mar")
+
+    assert server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
