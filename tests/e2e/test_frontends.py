@@ -217,7 +217,8 @@ def test_counters_and_access_log(fronts):
 
 def marked(server):
     """Number and status of the marked lines of the access log, which have the form of one process's."""
-    pattern = r"\S+ - /127\.0\.0\.1:\d+ \"(?:POST|GET) \S+\?mark=(\d+) HTTP/1\.1\" (?:(?=[45])(\d+) \d+ [!-~]+|(\d+) \d+)"
+    asked = r"\S+ - /127\.0\.0\.1:\d+ \"(?:POST|GET) \S+\?mark=(\d+) HTTP/1\.1\""
+    pattern = rf"{asked} (?:(?=[45])(\d+) \d+ [!-~]+|(\d+) \d+)"
     lines = server.home.log("access_log.log").splitlines()
     return [(int(m[1]), int(m[2] or m[3])) for line in lines if (m := re.fullmatch(pattern, line))]
 

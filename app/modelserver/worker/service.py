@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import (
+    BODY,
     DESCRIBE,
     FIELDS,
     INSTANCE,
@@ -158,7 +159,8 @@ class Service:
         answers: list[Encoded | None] = []
         position = 0
         checked = b""
-        decode, enveloped = self._decodes(), bool(self._load.envelope)
+        enveloped = bool(self._load.envelope)
+        decode = any(row.kind == BODY for row in rows) and self._decodes()
         for row in rows:
             end = position + row.size
             try:
