@@ -36,8 +36,8 @@ class Answer:
 def take_answer(received: bytearray, *, ended: bool = False, head: bool = False) -> Answer | None:
     """Takes the first answer out of what was received; None while it is not whole.
 
-    ``ended``: nothing more will come. ``head``: it answers a HEAD. 100 Continue is passed over. Raises
-    Malformed.
+    ``ended``: nothing more will come. ``head``: it answers a HEAD. What comes before an answer (1xx) is
+    passed over. Raises Malformed.
     """
     while True:
         end = received.find(b"\r\n\r\n")
@@ -50,7 +50,7 @@ def take_answer(received: bytearray, *, ended: bool = False, head: bool = False)
         if first is None:
             raise Malformed(lines[:200])
         status = int(first[1])
-        if status != 100:
+        if status >= 200:
             break
         del received[: end + 4]
     length, chunked = _LENGTH.search(lines), _CHUNKED.search(lines)

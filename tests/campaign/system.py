@@ -95,13 +95,16 @@ def unsurprised(server: Server) -> None:
 
 @contextlib.contextmanager
 def limited(server: Server, kind: int, soft: int) -> Iterator[None]:
-    """A limit of the server's process, taken back afterwards."""
-    before = resource.prlimit(server.pid, kind)
-    resource.prlimit(server.pid, kind, (soft, before[1]))
+    """A limit of the server's process and of its helpers, taken back afterwards."""
+    helpers = [c.pid for c in psutil.Process(server.pid).children() if "modelserver.offload" in c.cmdline()]
+    before = {pid: resource.prlimit(pid, kind) for pid in (server.pid, *helpers)}
+    for pid, (_, hard) in before.items():
+        resource.prlimit(pid, kind, (soft, hard))
     try:
         yield
     finally:
-        resource.prlimit(server.pid, kind, before)
+        for pid, limit in before.items():
+            resource.prlimit(pid, kind, limit)
 
 
 @contextlib.contextmanager
