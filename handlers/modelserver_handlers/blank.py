@@ -22,11 +22,28 @@ _LAYER = frozenset(vars(nn.Module()))
 def make_blank(make: Callable[[], nn.Module]) -> nn.Module:
     """What ``make`` makes, all of its state still to be set.
 
-    Where it holds tensors that are no state, which might be random too, it is made as ever.
+    Where it holds tensors that are no state, which might be random too, or loads its state in a way of its
+    own, which may leave some of it out, it is made as ever.
     """
     with _without_initialisation():
         model = make()
-    return make() if _has_tensors_beside_state(model) else model
+    fills_all = all(map(_loads_by_torch, model.modules()))
+    return model if fills_all and not _has_tensors_beside_state(model) else make()
+
+
+def loads_by_itself(model: nn.Module) -> bool:
+    """Whether ``model`` has a ``load_state_dict`` or ``state_dict`` that is not torch's."""
+    return any(not _is_torchs(model, method) for method in ("load_state_dict", "state_dict"))
+
+
+def _loads_by_torch(module: nn.Module) -> bool:
+    hooked = module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks
+    return not hooked and not loads_by_itself(module) and _is_torchs(module, "_load_from_state_dict")
+
+
+def _is_torchs(module: nn.Module, method: str) -> bool:
+    function = getattr(module, method)
+    return str(getattr(function, "__module__", "")).startswith("torch.")
 
 
 @contextlib.contextmanager

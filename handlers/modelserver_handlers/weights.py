@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from modelserver_handlers.blank import make_blank
+from modelserver_handlers.blank import loads_by_itself, make_blank
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.modules import import_file, list_classes_from_module
 
@@ -40,8 +40,8 @@ def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> torch.
     return model
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """The state dict in ``path``, its tensors mapped from the file where the format allows it.
+def read_state(path: Path) -> Mapping[str, Any]:
+    """The state dict in ``path``, as saved; its tensors are mapped from the file where the format allows it.
 
     Raises ModelLoadError that names the file, and what a safe load refused.
     """
@@ -57,7 +57,7 @@ def read_state(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(state, Mapping):
         raise ModelLoadError(f"{path.name} holds a {type(state).__name__}, not a state dict")
-    return dict(state)
+    return state
 
 
 def _refusal(name: str, reason: str) -> str:
@@ -74,10 +74,12 @@ def _refusal(name: str, reason: str) -> str:
 def put_state(model: torch.nn.Module, state: Mapping[str, Any], name: str) -> None:
     """Load ``state`` strictly; tensors of the model's own types are used in place, not copied.
 
+    A model with a ``load_state_dict`` of its own is given ``state`` and nothing else, as TorchServe does.
     Raises ModelLoadError with torch's list of what is missing, unexpected or of another shape.
     """
+    in_place = {} if loads_by_itself(model) else {"assign": _same_types(model, state)}
     try:
-        model.load_state_dict(state, assign=_same_types(model, state))
+        model.load_state_dict(state, **in_place)
     except RuntimeError as error:
         raise ModelLoadError(f"{name} does not fit the model: {error}") from error
 

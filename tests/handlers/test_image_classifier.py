@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 from torchvision.models import ResNet18_Weights, ResNet152_Weights
+from torchvision.models.densenet import DenseNet
 
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.image_classifier import MEAN, STD, ImageClassifier
@@ -257,3 +259,49 @@ def test_transforms_of_the_weights(
 def test_built_in_handlers_are_pipelined() -> None:
     """The classifier promises that it can prepare a batch while another runs."""
     assert vars(ImageClassifier)["pipelined"] is True
+
+
+OLD_DENSENET = r"""
+import re
+
+from torchvision.models.densenet import DenseNet
+
+NUMBERED = re.compile(r"(.*denselayer\d+\.(?:norm|conv))\.(\d\..*)")
+
+
+class OldDenseNet(DenseNet):
+    def __init__(self):
+        super().__init__(8, (2, 2), 16)
+
+    def load_state_dict(self, state_dict, strict=True):
+        for key in [key for key in state_dict if NUMBERED.match(key)]:
+            state_dict[NUMBERED.sub(r"\1\2", key)] = state_dict.pop(key)
+        return super().load_state_dict(state_dict, strict)
+"""
+
+
+def test_networks_that_rename_old_weights(
+    make_context: Any, begin: Any, tmp_path: Path, picture: Any
+) -> None:
+    """A model file that overrides load_state_dict to take weights of torchvision's first years is served."""
+    torch.manual_seed(0)
+    network = DenseNet(8, (2, 2), 16).eval()
+    old = re.compile(r"(.*denselayer\d+\.(?:norm|conv))(\d\..*)")
+    torch.save(
+        {old.sub(r"\1.\2", key): value for key, value in network.state_dict().items()}, tmp_path / "old.pth"
+    )
+    (tmp_path / "model.py").write_text(OLD_DENSENET)
+    handler = ImageClassifier()
+    handler.initialize(make_context(tmp_path, modelFile="model.py", serializedFile="old.pth"))
+    begin(handler.context)
+    buffer = io.BytesIO()
+    picture(1).save(buffer, "PNG")
+
+    (answer,) = handler.handle([{"data": buffer.getvalue()}], handler.context)
+
+    with torch.inference_mode():
+        scores = network(handler.image_processing(picture(1)).unsqueeze(0)).softmax(dim=1)[0]
+    assert answer == {
+        str(number): pytest.approx(scores[number].item(), rel=1e-4)
+        for number in scores.topk(5).indices.tolist()
+    }

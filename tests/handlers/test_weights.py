@@ -106,6 +106,54 @@ def test_other_types_are_converted(net: Net, rows: torch.Tensor, tmp_path: Path)
     assert torch.allclose(loaded(rows), net(rows), atol=1e-2)
 
 
+def test_versions_of_modules_are_kept(net: Net, tmp_path: Path) -> None:
+    """A state dict keeps what torch notes beside its tensors, which old modules need to load."""
+    torch.save(net.state_dict(), tmp_path / "net.pth")
+
+    assert vars(read_state(tmp_path / "net.pth")) == vars(net.state_dict())
+
+
+OVERRIDES = {
+    "renames": """
+    def load_state_dict(self, state_dict, strict=True):
+        for key in list(state_dict):
+            state_dict[key.replace("old.", "layer.")] = state_dict.pop(key)
+        return super().load_state_dict(state_dict, strict)
+""",
+    "takes one argument": """
+    def load_state_dict(self, checkpoint):
+        super().load_state_dict({key.replace("old.", "layer."): value for key, value in checkpoint.items()})
+        return self
+""",
+    "returns nothing": """
+    def load_state_dict(self, *state_dicts):
+        (state_dict,) = state_dicts
+        with torch.no_grad():
+            self.layer.weight.copy_(state_dict["old.weight"])
+            self.layer.bias = nn.Parameter(state_dict["old.bias"])
+""",
+}
+
+
+@pytest.mark.parametrize("override", OVERRIDES.values(), ids=OVERRIDES.keys())
+def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A load_state_dict of the model file's own, with any arguments, is given the state dict alone."""
+    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{override}")
+    torch.save({f"old.{key}": value for key, value in net.layer.state_dict().items()}, tmp_path / "net.pth")
+    loaded = load_eager(tmp_path, "model.py", tmp_path / "net.pth")
+
+    assert same(loaded(rows), net(rows))
+
+
+def test_misfits_of_networks_that_load_themselves(tmp_path: Path) -> None:
+    """What an override hands on to torch and does not fit is told as ever (F40)."""
+    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{OVERRIDES['takes one argument']}")
+    torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
+
+    with pytest.raises(ModelLoadError, match=r"(?s)net\.pth does not fit the model.*layer\.bias"):
+        load_eager(tmp_path, "model.py", tmp_path / "net.pth")
+
+
 def test_old_format(net: Net, tmp_path: Path) -> None:
     """Files of torch before 1.6 load too."""
     torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
