@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,15 @@ from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.labels import load_label_mapping
 from modelserver_handlers.memory import give_back_memory, keep_memory
 from modelserver_handlers.model_options import ModelOptions
+from modelserver_handlers.number_rows import (
+    BadNumbers,
+    are_requests,
+    datatypes_of,
+    grouped,
+    joined,
+    takes_floats,
+    tensors_of,
+)
 from modelserver_handlers.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
 from modelserver_handlers.readiness import Batches, make_ready
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
@@ -172,15 +182,42 @@ class BaseHandler:
     def preprocess(self, data: Any) -> Any:
         """Rows of requests to what the network takes: here, a tensor of the rows.
 
-        Of V2 rows that are tensors: the tensor of all rows, or of several inputs a dict of tensors. A handler
-        with a method ``preprocess_tensors(inputs)`` gets that dict (name to a tensor whose first dimension
-        are the rows) there instead, for batches of such rows; ours.
+        Of rows that are JSON numbers or V2 tensors: the tensor of all rows, or of several inputs a dict of
+        tensors. A handler with a method ``preprocess_tensors(inputs)`` gets that dict (name to a tensor whose
+        first dimension are the rows) there instead, for batches of V2 rows; ours. Numbers that cannot be read
+        are rejected alone.
         """
         tensors = stacked(data)
+        if tensors is None and are_requests(data):
+            tensors = self._ms_read_numbers(data)
         if tensors is None:
             return torch.as_tensor(data, device=self.device)
         on_device = {name: tensor.to(self.device) for name, tensor in tensors.items()}
         return on_device if len(on_device) > 1 else next(iter(on_device.values()))
+
+    def _ms_read_numbers(self, rows: Any) -> dict[str, torch.Tensor]:
+        """Of requests in JSON; nothing is left if all are rejected."""
+        instances: list[dict[str, torch.Tensor]] = []
+        for idx, row in enumerate(rows):
+            instances += self._ms_read_row(idx, row)
+        return joined(instances) if instances else {"data": torch.empty(0)}
+
+    def _ms_read_row(self, idx: int, row: Any) -> list[dict[str, torch.Tensor]]:
+        try:
+            return tensors_of(row, *self._ms_number_types)
+        except BadNumbers as bad:
+            self._ms_reject(idx, str(bad))
+            return []
+
+    @cached_property
+    def _ms_number_types(self) -> tuple[dict[str, torch.dtype], bool]:
+        return datatypes_of(self.model_yaml_config), takes_floats(self.model)
+
+    def _ms_reject(self, idx: int, message: str) -> None:
+        reject = getattr(self.context, "reject", None)
+        if reject is None:
+            raise PredictionException(message, 400)
+        reject(idx, message, 400)
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs for one prepared batch."""
@@ -226,15 +263,20 @@ class BaseHandler:
         else:
             outputs = self.inference(prepared)
             inferred = time.perf_counter()
-            answers = self._ms_answers(outputs, data)
+            answers = self._ms_answers(outputs, data, rejected)
         _record_phases(context, 0.0, inferred - started, time.perf_counter() - inferred)
         return _with_gaps(answers, len(data), rejected) if rejected else answers
 
-    def _ms_answers(self, outputs: Any, data: Any) -> Any:
+    def _ms_answers(self, outputs: Any, data: Any, rejected: Mapping[int, Any]) -> Any:
         """Postprocess; where a class leaves that to us, tensors are answered with tensors."""
-        if isinstance(data, TensorRows) and type(self).postprocess is BaseHandler.postprocess:
-            return rows_of(outputs)
-        return self.postprocess(outputs)
+        if isinstance(data, TensorRows):
+            return rows_of(outputs) if self._ms_leaves("postprocess") else self.postprocess(outputs)
+        answers = self.postprocess(outputs)
+        return grouped(answers, _without(data, rejected)) if self._ms_leaves("preprocess") else answers
+
+    def _ms_leaves(self, method: str) -> bool:
+        """Whether the class leaves ``method`` to this one."""
+        return getattr(type(self), method) is getattr(BaseHandler, method)
 
     def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
         """Answers, and the profiler whose trace goes to ``<temp>/pytorch_profiler/<model>``."""

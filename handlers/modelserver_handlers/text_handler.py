@@ -180,12 +180,6 @@ class TextHandler(BaseHandler):
             texts,
         )
 
-    def _ms_reject(self, idx: int, message: str) -> None:
-        reject = getattr(self.context, "reject", None)
-        if reject is None:
-            raise PredictionException(message, 400)
-        reject(idx, message, 400)
-
 
 def _inside(folder: Path, name: str) -> Path:
     path = (folder / name).resolve()

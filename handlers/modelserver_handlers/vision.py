@@ -220,12 +220,6 @@ class VisionHandler(BaseHandler):
             return [function(row) for row in rows]
         return list(self._ms_decoders.map(function, rows))
 
-    def _ms_reject(self, idx: int, message: str) -> None:
-        reject = getattr(self.context, "reject", None)
-        if reject is None:
-            raise PredictionException(message, 400)
-        reject(idx, message, 400)
-
     def _ms_mode(self) -> str | None:
         """``picture_mode`` if it is stated at least as near as ``image_processing``: both belong together."""
         for owner in (self, *type(self).__mro__):

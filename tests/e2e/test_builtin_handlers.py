@@ -143,3 +143,31 @@ def test_what_cannot_be_explained(server, name):
 
     assert answer.status_code == 501
     assert "explains nothing" in answer.json()["message"]
+
+
+def test_numbers_for_base_handler(shared_server, model_store, tmp_path):
+    """JSON numbers in each form that clients send become tensors, over /predictions and V1."""
+    (tmp_path / "sum_model.py").write_text(
+        "from torch import nn\nclass Sum(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.Linear(4, 1, bias=False)\n        nn.init.ones_(self.layer.weight)\n"
+        "    def forward(self, x):\n        return self.layer(x)\n"
+    )
+    archive = ArchiveConfig(
+        "numbers", "base_handler", "1.0", model_file=tmp_path / "sum_model.py", export_path=model_store
+    )
+    build_archive(archive)
+    shared_server.registered("numbers.mar", batch_size=4)
+    row = [1, 2, 3, 4]
+
+    def predict(**body):
+        return shared_server.inference.post("/predictions/numbers", **body).json()
+
+    assert predict(json=row) == [10.0]
+    assert predict(json={"data": row}) == [10.0]
+    assert predict(json={"instances": [row, row]}) == {"predictions": [[10.0], [10.0]]}
+    assert predict(content=b"[1, 2, 3, 4]") == [10.0]
+    assert predict(json=["one"])["code"] == 400
+    answer = shared_server.inference.post(
+        "/v1/models/numbers:predict", json={"instances": [row, {"data": row}, {"x": row}]}
+    )
+    assert answer.json()["predictions"] == [[10.0]] * 3

@@ -1,0 +1,151 @@
+"""Rows of JSON numbers as tensors: what ``base_handler`` makes of requests to /predictions and V1.
+
+A request brings its numbers as they are, under ``data``, or as named inputs (``{name: numbers, ...}``); or a
+list of any of these under ``instances``, which is answered with ``{"predictions": [...]}``. Text and bytes
+are read as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+_EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
+_DATATYPES = {
+    "BOOL": torch.bool,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+_ONLY = "data"
+
+
+class BadNumbers(ValueError):
+    """This input is no tensor; the message says why, in words for the client."""
+
+
+def are_requests(rows: Any) -> bool:
+    """Whether these are rows as the server hands them over: dicts."""
+    return isinstance(rows, list) and bool(rows) and all(isinstance(row, Mapping) for row in rows)
+
+
+def datatypes_of(config: Mapping[str, Any]) -> dict[str, torch.dtype]:
+    """Input name to type, as the ``signature`` of a model-config.yaml says."""
+    signature = config.get("signature")
+    inputs = signature.get("inputs") if isinstance(signature, Mapping) else None
+    return {each["name"]: _dtype(each["datatype"]) for each in inputs or ()}
+
+
+def _dtype(datatype: str) -> torch.dtype:
+    known = _DATATYPES.get(datatype)
+    found: torch.dtype = getattr(torch, datatype.lower()) if known is None else known
+    return found
+
+
+def takes_floats(model: Any) -> bool:
+    """Whether whole numbers mean floating ones to ``model``: it computes with those and looks nothing up."""
+    if not isinstance(model, torch.nn.Module) or not any(map(torch.is_floating_point, model.parameters())):
+        return False
+    # What torch.export wrote has operators in place of layers, TorchScript has layers of another class.
+    steps = (
+        [str(node.target) for node in model.graph.nodes] if isinstance(model, torch.fx.GraphModule) else []
+    )
+    kinds = {getattr(module, "original_name", type(module).__name__) for module in model.modules()}
+    return kinds.isdisjoint(_EMBEDDINGS) and not any("embedding" in step for step in steps)
+
+
+def instances_of(row: Mapping[str, Any]) -> list[Any] | None:
+    """What stands under ``instances`` in a request; None if it has none.
+
+    Raises:
+        BadNumbers: the request is no JSON.
+    """
+    content = _content(row)
+    instances = content.get("instances") if isinstance(content, Mapping) else None
+    return instances if isinstance(instances, list) else None
+
+
+def tensors_of(
+    row: Mapping[str, Any], datatypes: Mapping[str, torch.dtype], floats: bool
+) -> list[dict[str, torch.Tensor]]:
+    """The tensors of each instance of a request, by input; a lone one is called ``data``.
+
+    ``floats``: whole numbers of inputs that ``datatypes`` does not name become float32.
+
+    Raises:
+        BadNumbers: they are not numbers, lists of different lengths, or instances of different shapes.
+    """
+    instances = instances_of(row)
+    if instances is not None and not instances:
+        raise BadNumbers("'instances' is empty")
+    made = [_named(each, datatypes, floats) for each in ([row] if instances is None else instances)]
+    shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in made]
+    if any(shape != shapes[0] for shape in shapes):
+        raise BadNumbers("the instances differ in shape")
+    return made
+
+
+def joined(rows: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The tensors of a batch, stacked. Raises what torch raises where rows differ."""
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def grouped(answers: Any, rows: Sequence[Any]) -> Any:
+    """One answer per request: those to the instances of one become ``{"predictions": [...]}``."""
+    if not are_requests(rows):
+        return answers
+    found = [instances_of(row) for row in rows]
+    counts = [1 if each is None else len(each) for each in found]
+    if all(each is None for each in found) or not isinstance(answers, list) or len(answers) != sum(counts):
+        return answers
+    following = iter(answers)
+    return [
+        next(following) if each is None else {"predictions": [next(following) for _ in each]}
+        for each in found
+    ]
+
+
+def _content(value: Any) -> Any:
+    """Without the wrapping of the request."""
+    while True:
+        value = _read(value)
+        if not isinstance(value, Mapping):
+            return value
+        if "body" in value:
+            value = value["body"]
+        elif value.keys() - {"target"} == {_ONLY}:
+            value = value[_ONLY]
+        else:
+            return value
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, (str, bytes, bytearray)):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise BadNumbers("the input is no JSON: numbers, or lists of them, are needed") from None
+
+
+def _named(instance: Any, datatypes: Mapping[str, torch.dtype], floats: bool) -> dict[str, torch.Tensor]:
+    content = _content(instance)
+    if not isinstance(content, Mapping):
+        only = next(iter(datatypes.values())) if len(datatypes) == 1 else None
+        return {_ONLY: _tensor(content, only, floats)}
+    if not content:
+        raise BadNumbers("no numbers were sent")
+    made = {name: _tensor(_read(value), datatypes.get(name), floats) for name, value in content.items()}
+    return made if len(made) > 1 else {_ONLY: next(iter(made.values()))}
+
+
+def _tensor(numbers: Any, dtype: torch.dtype | None, floats: bool) -> torch.Tensor:
+    try:
+        tensor = torch.as_tensor(numbers, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise BadNumbers(f"not a tensor of numbers: {error}") from None
+    return tensor.float() if floats and dtype is None and tensor.dtype == torch.int64 else tensor

@@ -1,0 +1,196 @@
+"""JSON numbers for ``base_handler``: the tensors that requests to /predictions and V1 become."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.number_rows import datatypes_of, takes_floats
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUM = """
+from torch import nn
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1, bias=False)
+        nn.init.ones_(self.layer.weight)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+NAMED = """
+from torch import nn
+
+class Named(nn.Module):
+    def forward(self, a, b):
+        return a + 10 * b
+"""
+LOOKUP = """
+from torch import nn
+
+class Lookup(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(3, 2)
+        self.table.weight.data[:] = self.table.weight.data.new_tensor([[0, 0], [1, 2], [3, 4]])
+
+    def forward(self, x):
+        return self.table(x)
+"""
+ONE = [1, 2, 3, 4]
+
+
+@pytest.fixture
+def ask(make_context: Any, begin: Any, tmp_path: Path) -> Any:
+    """Answers of ``base_handler`` with the network that a source defines."""
+
+    def asked(rows: list[Any], source: str = SUM, config: dict[str, Any] | None = None) -> Any:
+        (tmp_path / "model.py").write_text(source)
+        handler = BaseHandler()
+        handler.initialize(make_context(tmp_path, config, modelFile="model.py"))
+        state = begin(handler.context, len(rows))
+        answers = handler.handle(rows, handler.context)
+        return answers, state.rejections
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"body": ONE},
+        {"body": {"data": ONE}},
+        {"data": ONE},
+        {"data": ONE, "target": 1},
+        {"data": bytearray(b"[1, 2, 3, 4]")},
+        {"body": bytearray(b'{"data": [1, 2.0, 3, 4]}')},
+        {"body": "[1, 2, 3, 4]"},
+        {"x": ONE},
+        {"version": bytearray(b"from the query"), "body": ONE},
+    ],
+)
+def test_every_form_is_the_same_row(row: Any, ask: Any) -> None:
+    """Numbers as they are, under data, under a name, in JSON or text: one row of floats, one answer."""
+    assert ask([row, {"body": [0, 0, 0, 0]}]) == ([[10.0], [0.0]], {})
+
+
+def test_instances_are_answered_together(ask: Any) -> None:
+    """A request with a list of instances has one answer for all, beside those of its neighbours."""
+    rows = [
+        {"body": {"data": [0, 0, 0, 1]}},
+        {"body": {"instances": [ONE, {"data": [1, 1, 1, 1]}]}},
+        {"body": {"instances": []}},
+        {"body": json.dumps({"instances": [ONE]}).encode()},
+    ]
+
+    assert ask(rows) == (
+        [[1.0], {"predictions": [[10.0], [4.0]]}, None, {"predictions": [[10.0]]}],
+        {2: (400, "'instances' is empty")},
+    )
+
+
+def test_named_inputs_are_arguments(ask: Any) -> None:
+    """A dict of several inputs is handed to forward by name, and may be an instance too."""
+    rows = [{"a": [1, 2], "b": [1, 1]}, {"body": {"a": [3, 4], "b": [0, 1]}}]
+
+    assert ask(rows, NAMED)[0] == [[11, 12], [3, 14]]
+    assert ask([{"body": {"instances": rows[:1]}}], NAMED)[0] == [{"predictions": [[11, 12]]}]
+
+
+def test_whole_numbers_stay_where_they_are_looked_up(ask: Any) -> None:
+    """A network with a table of embeddings gets whole numbers as they came."""
+    assert ask([{"data": [2, 1]}], LOOKUP)[0] == [[[3.0, 4.0], [1.0, 2.0]]]
+
+
+def test_the_signature_decides(ask: Any) -> None:
+    """Types that model-config.yaml says are used, also for one input without a name."""
+
+    def config(*inputs: tuple[str, str]) -> dict[str, Any]:
+        return {"signature": {"inputs": [{"name": n, "datatype": d, "shape": [-1, 2]} for n, d in inputs]}}
+
+    both = config(("a", "FP64"), ("b", "INT8"))
+
+    assert ask([{"a": [1, 2], "b": [1, 1]}], NAMED, both)[0] == [[11.0, 12.0]]
+    assert ask([{"data": [2.0, 1.0]}], LOOKUP, config(("x", "INT32")))[0] == [[[3.0, 4.0], [1.0, 2.0]]]
+    assert datatypes_of(both) == {"a": torch.float64, "b": torch.int8}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"body": bytearray(b"no")}, "no JSON"),
+        ({"body": ["a"]}, "not a tensor of numbers"),
+        ({"body": None}, "not a tensor of numbers"),
+        ({"body": [[1, 2], [3]]}, "not a tensor of numbers"),
+        ({"body": [1 << 70]}, "not a tensor of numbers"),
+        ({"body": {}}, "no numbers were sent"),
+        ({}, "no numbers were sent"),
+        ({"body": {"instances": [[1], [1, 2]]}}, "the instances differ in shape"),
+        ({"body": b"[" * 100_000}, "no JSON"),
+    ],
+)
+def test_what_are_no_numbers_is_rejected_alone(row: Any, said: str, ask: Any) -> None:
+    """It gets a 400 that says why, its neighbours their answers (F18)."""
+    answers, rejections = ask([{"body": ONE}, row])
+
+    assert answers == [[10.0], None]
+    assert rejections[1][0] == 400
+    assert said in rejections[1][1]
+
+
+def test_without_a_server(make_context: Any, tmp_path: Path) -> None:
+    """With a context that cannot reject, the whole call fails with 400."""
+    handler = BaseHandler()
+    handler.context = object()
+
+    with pytest.raises(PredictionException, match="no JSON"):
+        handler.preprocess([{"body": b"no"}])
+
+
+def test_answers_of_ones_own_rows_stay(begin: Any, make_context: Any, tmp_path: Path) -> None:
+    """A class with a preprocess of its own answers a body with instances as it likes, as in TorchServe."""
+
+    class Counts(BaseHandler):
+        """Says how many instances came."""
+
+        def preprocess(self, data: Any) -> torch.Tensor:
+            """One number per request."""
+            return torch.tensor([len(row["body"]["instances"]) for row in data])
+
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            """The same."""
+            return data
+
+    context = make_context(tmp_path)
+    begin(context)
+
+    assert Counts().handle([{"body": {"instances": [ONE]}}], context) == [1]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.parametrize(
+    ("layer", "row", "floats"),
+    [
+        (nn.Linear(2, 1), torch.zeros(1, 2), True),
+        (nn.Embedding(3, 2), torch.zeros(1, 2, dtype=torch.int64), False),
+        (nn.ReLU(), torch.zeros(1, 2), False),
+    ],
+)
+def test_what_whole_numbers_mean(layer: nn.Module, row: torch.Tensor, floats: bool) -> None:
+    """Floats to a network with weights and no table, in all of its forms."""
+    exported = torch.export.export(nn.Sequential(layer), (row,)).module()
+
+    assert takes_floats(layer) == floats
+    assert takes_floats(torch.jit.script(layer)) == floats
+    assert takes_floats(exported) == floats
+    assert not takes_floats(len)
