@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,12 +17,15 @@ from modelserver_handlers.vision import VisionHandler, unfit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LIST = re.compile(r"(\w+\.)*(list|sequence|iterable)\b", re.IGNORECASE)
+
 
 class ObjectDetector(VisionHandler):
     """Answers ``[{label: [x1, y1, x2, y2], "score": s}, ...]``, in pixels, for scores from ``threshold`` on.
 
-    In the order of the network, which gets a list of pictures as tensors (3 x height x width, 0 to 1) and
-    answers ``{boxes, labels, scores}`` for each. Better than TorchServe: the pictures of a batch may have
+    In the order of the network, which answers ``{boxes, labels, scores}`` for each picture. It gets pictures
+    of one size as one tensor (n x 3 x height x width, 0 to 1), and as a list of tensors if their sizes differ
+    or its ``forward`` is annotated for a list. Better than TorchServe: the pictures of a batch may have
     different sizes, and a class without a label is answered by its number. model-config.yaml may say
     ``handler: {threshold: 0.3}``.
     """
@@ -35,14 +41,20 @@ class ObjectDetector(VisionHandler):
             self.threshold = probability(settings, "threshold", 0.5)
 
     def _ms_join(self, tensors: list[torch.Tensor]) -> Any:
+        if all(tensor.shape == tensors[0].shape for tensor in tensors):
+            return super()._ms_join(tensors)
         return [tensor.to(self.device) for tensor in tensors]
 
+    @cached_property
+    def _ms_takes_list(self) -> bool:
+        return takes_list(self.model)
+
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """The network's detections for a list of pictures, one mapping each."""
+        """The network's detections for pictures, one mapping each."""
+        if isinstance(data, torch.Tensor) and not self._ms_takes_list:
+            return super().inference(data, *args, **kwargs)
         with self._ms_blaming_tensors(data), torch.inference_mode():
-            found = self.model([picture.to(self.device) for picture in data], *args, **kwargs)
-        # Networks of torchvision as TorchScript answer (losses, detections).
-        return found[1] if isinstance(found, tuple) else found
+            return self.model([picture.to(self.device) for picture in data], *args, **kwargs)
 
     def _ms_why_unfit(self, data: Any) -> str:
         reasons = (unfit(picture.shape, picture.dtype, (3, -1, -1)) for picture in data)
@@ -50,7 +62,8 @@ class ObjectDetector(VisionHandler):
 
     def postprocess(self, data: Any) -> list[Any]:
         """Detections of each picture to a list of labelled boxes."""
-        return [self._ms_boxes(detections) for detections in data]
+        # Networks of torchvision as TorchScript answer (losses, detections).
+        return [self._ms_boxes(detections) for detections in (data[1] if isinstance(data, tuple) else data)]
 
     def _ms_boxes(self, detections: Any) -> list[dict[str, Any]]:
         found = zip(
@@ -69,3 +82,17 @@ class ObjectDetector(VisionHandler):
     def get_insights(self, tensor_data: torch.Tensor, _inputs: Any, target: Any = 0) -> list[Any]:
         """Raises PredictionException (501): boxes are not explained."""
         raise PredictionException("object_detector explains nothing", 501)
+
+
+def takes_list(model: Any) -> bool:
+    """Whether the first argument of ``model``'s ``forward`` is annotated as a list."""
+    if isinstance(model, torch.jit.ScriptModule):
+        arguments = model.forward.schema.arguments[1:]
+        return bool(arguments) and arguments[0].type.kind() == "ListType"
+    # What torch.compile wraps says nothing of its own.
+    forward = getattr(type(getattr(model, "_orig_mod", model)), "forward", None)
+    if forward is None:
+        return False
+    annotations = [parameter.annotation for parameter in inspect.signature(forward).parameters.values()]
+    said = annotations[1] if len(annotations) > 1 else inspect.Parameter.empty
+    return _LIST.match(said if isinstance(said, str) else repr(said)) is not None

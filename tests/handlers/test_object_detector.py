@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List, Optional  # noqa: UP035 - as networks for TorchScript say it
 
 import pytest
 import torch
 from PIL import Image
+from torchvision.models import detection
 from torchvision.transforms.functional import to_tensor
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
-from modelserver_handlers.object_detector import ObjectDetector
+from modelserver_handlers.object_detector import ObjectDetector, takes_list
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,6 +146,88 @@ def test_scripted_detectors_answer_losses_too(make: Any) -> None:
     assert handler.postprocess(handler.inference([torch.zeros(3, 2, 2)])) == [
         [{"3": [0.0, 0.0, 0.0, 0.0], "score": pytest.approx(0.9)}]
     ]
+
+
+SHAPED = """
+import torch
+
+class Shaped(torch.nn.Module):
+    def forward(self, pictures):
+        count, _, height, width = pictures.shape
+        return [
+            {
+                "boxes": torch.tensor([[0.0, 0, width, height]]),
+                "labels": torch.tensor([count]),
+                "scores": pictures[place].max().reshape(1),
+            }
+            for place in range(count)
+        ]
+"""
+
+
+def test_pictures_of_one_size_are_one_tensor(make: Any, begin: Any, picture: Any, encode: Any) -> None:
+    """A network that looks at the shape of its batch is served, as by TorchServe."""
+    handler = make(source=SHAPED)
+    begin(handler.context, 3)
+    files = [encode(picture(seed, (40, 30))) for seed in (1, 2, 3)]
+
+    answers = handler.handle([{"data": file} for file in files], handler.context)
+
+    assert [answer[0]["3"] for answer in answers] == [[0.0, 0.0, 40.0, 30.0]] * 3
+
+
+def test_subclasses_get_what_torchserve_hands_them(make: Any, begin: Any, picture: Any, encode: Any) -> None:
+    """Their phases see one tensor of the batch, and their postprocess what the network answered."""
+    seen: list[Any] = []
+
+    class Yolo(ObjectDetector):
+        """A network whose answers are a tuple, as those of YOLO are."""
+
+        def preprocess(self, data: Any) -> Any:
+            """Takes the batch apart by its shape."""
+            pictures = super().preprocess(data)
+            seen.append(tuple(pictures.shape))
+            return pictures * 1
+
+        def postprocess(self, data: Any) -> list[Any]:
+            """The first of the two."""
+            return list(data[0].tolist())
+
+    handler = Yolo()
+    handler.initialize(make().context)
+    handler.model = lambda pictures: (torch.arange(len(pictures)), None)
+    begin(handler.context, 2)
+    rows = [{"data": encode(picture(seed, (40, 30)))} for seed in (1, 2)]
+
+    assert handler.handle(rows, handler.context) == [0, 1]
+    assert seen == [(2, 3, 30, 40)]
+
+
+class OfLists(torch.nn.Module):
+    """Takes a list, and says so to TorchScript."""
+
+    def forward(self, pictures: List[torch.Tensor], targets: Optional[int] = None) -> List[torch.Tensor]:  # noqa: UP006, UP045
+        """The same."""
+        return pictures
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_networks_that_are_annotated_for_lists_get_lists(
+    make: Any, begin: Any, picture: Any, encode: Any
+) -> None:
+    """Those of torchvision are, and TorchScript insists."""
+    assert takes_list(OfLists())
+    assert takes_list(torch.jit.script(OfLists()))
+    assert takes_list(detection.fcos_resnet50_fpn(weights=None, weights_backbone=None))
+    assert not takes_list(torch.jit.script(torch.nn.ReLU()))
+    assert not any(map(takes_list, (torch.nn.ReLU(), len, lambda pictures: pictures)))
+
+    handler = make()
+    handler.model = torch.jit.script(OfLists())
+    begin(handler.context, 2)
+    prepared = handler.preprocess([{"data": encode(picture(seed, (40, 30)))} for seed in (1, 2)])
+
+    assert [tensor.shape for tensor in handler.inference(prepared)] == [(3, 30, 40)] * 2
 
 
 def test_bad_pictures_are_rejected_alone(make: Any, begin: Any, pictures: list[bytes]) -> None:
