@@ -199,10 +199,10 @@ class BaseHandler:
         """Of requests in JSON; nothing is left if all are rejected."""
         instances: list[dict[str, torch.Tensor]] = []
         for idx, row in enumerate(rows):
-            instances += self._ms_read_row(idx, row)
+            instances += self._ms_read_request(idx, row)
         return joined(instances) if instances else {"data": torch.empty(0)}
 
-    def _ms_read_row(self, idx: int, row: Any) -> list[dict[str, torch.Tensor]]:
+    def _ms_read_request(self, idx: int, row: Any) -> list[dict[str, torch.Tensor]]:
         try:
             return tensors_of(row, *self._ms_number_types)
         except BadNumbers as bad:

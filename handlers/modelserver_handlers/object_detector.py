@@ -87,7 +87,8 @@ class ObjectDetector(VisionHandler):
 def takes_list(model: Any) -> bool:
     """Whether the first argument of ``model``'s ``forward`` is annotated as a list."""
     if isinstance(model, torch.jit.ScriptModule):
-        arguments = model.forward.schema.arguments[1:]
+        schema: Any = model.forward.schema  # type: ignore[attr-defined]
+        arguments = schema.arguments[1:]
         return bool(arguments) and arguments[0].type.kind() == "ListType"
     # What torch.compile wraps says nothing of its own.
     forward = getattr(type(getattr(model, "_orig_mod", model)), "forward", None)

@@ -213,6 +213,20 @@ def test_whole_and_broken_numbers() -> None:
     assert (output.datatype, bytes(output.data)) == ("FP64", pack("FP64", [1, 2.5, 3]))
 
 
+def test_whole_numbers_beyond_int64() -> None:
+    """Python's integers are all UINT64 beside one that needs it, unless they are negative."""
+    great = answer("p", "UINT64", (), [1 << 63])
+    (output,) = join_answers([answer("p", "INT64", (), [1]), great], whole=False)
+    (broken,) = join_answers(
+        [great, answer("p", "INT64", (), [-1]), answer("p", "FP64", (), [1])], whole=False
+    )
+
+    assert (output.datatype, bytes(output.data)) == ("UINT64", pack("UINT64", [1, 1 << 63]))
+    assert (broken.datatype, bytes(broken.data)) == ("FP64", pack("FP64", [1 << 63, -1, 1]))
+    with pytest.raises(TensorError, match="out of the range of UINT64"):
+        join_answers([great, answer("p", "INT64", (), [-1])], whole=False)
+
+
 @pytest.mark.parametrize(
     ("other", "what"),
     [

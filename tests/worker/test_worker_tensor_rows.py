@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+import subprocess
 import sys
 from typing import Any
 
@@ -9,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from modelserver.tensors.datatypes import pack, unpack
+from modelserver.tensors.datatypes import DATATYPES, pack, unpack
 from modelserver.tensors.rest import InferRequest, RequestedOutput
 from modelserver.tensors.rows import cut, join_answers
 from modelserver.tensors.tensor import Tensor
@@ -61,12 +64,6 @@ def got(*inputs: Tensor) -> list[Any]:
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a worker whose handler does not import torch."""
     monkeypatch.delitem(sys.modules, "torch")
-
-
-@pytest.fixture
-def without_numpy(monkeypatch: pytest.MonkeyPatch, without_torch: None) -> None:
-    """Nor numpy."""
-    monkeypatch.delitem(sys.modules, "numpy")
 
 
 # What handlers get
@@ -124,22 +121,69 @@ def test_arrays_without_torch(datatype: str, monkeypatch: pytest.MonkeyPatch) ->
         rows[1]["x"][0] = 5
 
 
-@pytest.mark.usefixtures("without_numpy")
-@pytest.mark.parametrize(
-    ("shape", "rows"),
-    [
-        ((2,), [0, 1]),
-        ((2, 1), [[0], [1]]),
-        ((1, 2, 1), [[[0], [1]]]),
-        ((), [0]),
-        ((0, 2), [[]]),
-    ],
-)
-def test_lists_without_numpy(shape: tuple[int, ...], rows: list[Any]) -> None:
-    """Nested as the shape says."""
-    values = list(range(2 if 0 not in shape else 0)) if shape else [0]
+IN_A_WORKER = """
+import sys
+from modelserver.tensors.rows import Form, InputForm
+from modelserver.worker import tensor_rows
+from modelserver.wire.messages import TENSORS, Row
+from modelserver.tensors import rows
 
-    assert [row["data"] for row in got(tensor("x", "INT32", shape, values))] == rows
+form = Form((InputForm("x", "UINT64", ()),))
+assert not {"numpy", "torch"} & set(sys.modules)
+got = tensor_rows.decode_rows([Row("i", 8, TENSORS, extra=rows._encode(form))], memoryview(b"\\xff" * 8))
+assert type(got[0]["data"]) is sys.modules["numpy"].uint64, got
+assert "torch" not in sys.modules
+"""
+
+
+def test_numpy_is_imported_for_the_first_row() -> None:
+    """A handler that has imported neither torch nor numpy gets arrays, so that datatypes survive."""
+    subprocess.run([sys.executable, "-c", IN_A_WORKER], check=True)
+
+
+@pytest.mark.usefixtures("without_torch")
+@pytest.mark.parametrize("trailing", [(), (1,), (2, 3), (0,), (2, 0)])
+@pytest.mark.parametrize("datatype", [*NUMERIC, "BYTES", "text"])
+def test_what_is_given_back_is_what_came(
+    datatype: str, trailing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datatype, shape and bytes, for a handler without torch, of a lone input and of one of several.
+
+    But for the shape of a lone element of BYTES, which the handler gets without one.
+    """
+    monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
+    text, size = datatype == "text", math.prod(trailing)
+    if text or datatype == "BYTES":
+        datatype, row = "BYTES", pack("BYTES", ["ü".encode() if text else b"\xff"] * size)
+    else:
+        row = bytes(range(size * DATATYPES[datatype].width))
+        row = bytes(byte % 2 for byte in row) if datatype == "BOOL" else row
+    given = Tensor("x", datatype, (2, *trailing), memoryview(row * 2), text=text)
+    (_, lone), (_, one) = got(given), got(given, tensor("y", "BYTES", (2,), [b"", b"a"]))
+
+    for value in (next(iter(lone.values())), one["x"]):
+        name, shape, data = packed(bytes(value) if isinstance(value, bytearray) else value)
+        assert (name, data) == (datatype, row)
+        assert shape == (1, *trailing) or (datatype == "BYTES" and size == 1)
+
+
+def packed(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """Datatype, shape and bytes of the only output."""
+    rows, _ = sent(tensor("x", "INT8", (1,), [1]))
+    (output,) = join_answers([encode_output(value, rows[0], [])], whole=False)
+    return output.datatype, output.shape, bytes(output.data)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what came keeps the datatype, slices of it too, which may go through a pickle."""
+    monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
+    value = got(tensor("x", "BF16", (1, 2), [1.5, 2.5]))[0]["data"]
+
+    assert joined(value[1:])["output_0"] == ("BF16", (1, 1), [2.5])
+    assert joined(value * 1.001)["output_0"][0] == "FP32"
+    assert joined(value.copy())["output_0"][0] == "FP32"
+    assert pickle.loads(pickle.dumps(value)).tolist() == [1.5, 2.5]
 
 
 def test_empty_rows() -> None:
@@ -213,6 +257,11 @@ def joined(value: Any, specs: list[OutputSpec] | None = None, **fields: Any) -> 
         ([True, 1], ("BYTES", (1,), [b"[true,1]"])),
         ([1, "a"], ("BYTES", (1,), [b'[1,"a"]'])),
         ([], ("BYTES", (1,), [b"[]"])),
+        ((1 << 64) - 1, ("UINT64", (1,), [(1 << 64) - 1])),
+        ([[0, 1 << 63]], ("UINT64", (1, 1, 2), [0, 1 << 63])),
+        ([-1, 1 << 63], ("BYTES", (1,), [b"[-1,9223372036854775808]"])),
+        ([b"a", b"\xff"], ("BYTES", (1, 2), [b"a", b"\xff"])),
+        (["a", "b"], ("BYTES", (1,), [b'["a","b"]'])),
         (1 << 70, ("BYTES", (1,), [str(1 << 70).encode()])),
         ({"cat": 0.5}, ("BYTES", (1,), [b'{"cat":0.5}'])),
         (None, ("BYTES", (1,), [b"null"])),

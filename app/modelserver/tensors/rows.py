@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = bytes | memoryview
 
 _HEAD = struct.Struct("<I")
+# What Python's numbers become, and which of them takes which.
+_PYTHONS = {"INT64": 0, "UINT64": 1, "FP64": 2}
 # Parameters in any order are the same.
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -169,7 +171,8 @@ def pack_answer(outputs: Sequence[tuple[OutputForm, bytes]]) -> bytes:
 def join_answers(answers: Sequence[bytes], *, whole: bool) -> list[Output]:
     """The outputs of a request from the answers to its rows.
 
-    Rows of INT64 and of FP64 become FP64 together: a handler that returns Python's numbers means no datatype.
+    Rows of INT64, UINT64 and FP64 become the last of these together: a handler that returns Python's numbers
+    means no datatype.
 
     Raises:
         TensorError: the rows differ in names, datatypes or shapes, or an answer is not what it says.
@@ -230,12 +233,12 @@ def _agreed(rows: Sequence[list[OutputForm]]) -> list[OutputForm]:
             before = agreed[place]
             if form == before:
                 continue
-            if form.shape != before.shape or {form.datatype, before.datatype} != {"INT64", "FP64"}:
+            if form.shape != before.shape or not {form.datatype, before.datatype} <= _PYTHONS.keys():
                 raise TensorError(
                     f"the rows of output '{form.name}' cannot be joined: row 0 is {_shown(first[place])}, "
                     f"row {number} is {_shown(form)}"
                 )
-            agreed[place] = form if form.datatype == "FP64" else before
+            agreed[place] = max(before, form, key=lambda each: _PYTHONS[each.datatype])
     return agreed
 
 

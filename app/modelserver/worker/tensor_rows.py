@@ -4,23 +4,25 @@ What a handler gets (design 9, "Rows"):
 
 * of one BYTES input with one element a row, what the body of ``/predictions`` would be: ``{"body": bytes}``,
   or ``{"data": text}`` where it came as JSON;
-* of numbers a tensor each row: of torch if the handler has imported torch, else an array of numpy if it has
-  imported that (it cannot be written to; BF16 is float32 unless ml_dtypes is imported too), else nested
-  lists. One input is ``{"data": row}``, several are ``{name: row, ...}``;
+* of numbers a tensor each row: of torch if the handler has imported torch, else an array of numpy (it cannot
+  be written to; BF16 is float32 unless ml_dtypes is imported). One input is ``{"data": row}``, several are
+  ``{name: row, ...}``;
 * of other BYTES nested lists of bytes or text.
 
 A batch of numbers is a :class:`TensorRows`: its tensors are there in one piece too, without a copy.
 
 What it may return for a row: a tensor, an array, a number, a boolean, text or bytes, or a rectangular list of
-numbers is one output. A tuple of tensors is several outputs, and so is a dict of tensors, or one whose keys
-are outputs of the model's signature. Everything else is one BYTES element, with its JSON.
+numbers or of bytes is one output, and what it got comes back as it came. A tuple of tensors is several
+outputs, and so is a dict of tensors, or one whose keys are outputs of the model's signature. Everything else
+is one BYTES element, with its JSON.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,7 @@ _TORCH = {
 }
 _DATATYPES = {name: datatype for datatype, name in _TORCH.items()}
 _ONLY = "data"
+_BRAIN_FLOATS = "modelserver.worker.brain_floats"
 
 
 class UnknownOutput(Exception):
@@ -77,20 +80,16 @@ def _numbers(form: Form, count: int, tail: memoryview) -> list[Any]:
     sizes = [math.prod(each.shape) * DATATYPES[each.datatype].width for each in form.inputs]
     if sum(sizes) * count != len(tail):
         raise TensorError(f"{len(tail)} bytes of rows came, {sum(sizes) * count} are announced")
-    stack = _stacker()
-    if stack is None:
-        return [
-            _named(form, [_nested(each, piece) for each, piece in zip(form.inputs, pieces, strict=True)])
-            for pieces in _pieces(form, count, tail)
-        ]
-    tensors = stack(form, sizes, count, tail)
+    tensors = _stack(form, sizes, count, tail)
     columns = list(tensors.values())
-    return TensorRows([_named(form, [column[row] for column in columns]) for row in range(count)], tensors)
+    return TensorRows(
+        [_named(form, [_row(column, row) for column in columns]) for row in range(count)], tensors
+    )
 
 
-def _pieces(form: Form, count: int, tail: memoryview) -> list[list[memoryview]]:
-    width = len(tail) // count
-    return [separate(form, tail[row * width : (row + 1) * width]) for row in range(count)]
+def _row(column: Any, row: int) -> Any:
+    """A row of numpy without dimensions would be a plain number, which is no BF16 any more."""
+    return column[row] if column.ndim > 1 or not _is_brain(column) else column[row, ...]
 
 
 def _named(form: Form, values: Sequence[Any]) -> dict[str, Any]:
@@ -99,14 +98,9 @@ def _named(form: Form, values: Sequence[Any]) -> dict[str, Any]:
     return {each.name: value for each, value in zip(form.inputs, values, strict=True)}
 
 
-_Stacker = Callable[[Form, Sequence[int], int, memoryview], dict[str, Any]]
-
-
-def _stacker() -> _Stacker | None:
-    """Of the library that the handler has imported."""
-    if "torch" in sys.modules:
-        return _stack_torch
-    return _stack_numpy if "numpy" in sys.modules else None
+def _stack(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
+    """By torch if the handler has imported it."""
+    return (_stack_torch if "torch" in sys.modules else _stack_numpy)(form, sizes, count, tail)
 
 
 def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
@@ -126,7 +120,7 @@ def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview)
 
 
 def _stack_numpy(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
-    numpy: Any = sys.modules["numpy"]
+    numpy: Any = importlib.import_module("numpy")
     whole = numpy.frombuffer(bytes(tail), numpy.uint8).reshape(count, sum(sizes))
     tensors, begin = {}, 0
     for each, size in zip(form.inputs, sizes, strict=True):
@@ -134,7 +128,7 @@ def _stack_numpy(form: Form, sizes: Sequence[int], count: int, tail: memoryview)
         if each.datatype == "BF16" and "ml_dtypes" in sys.modules:
             values = raw.view(sys.modules["ml_dtypes"].bfloat16)
         elif each.datatype == "BF16":
-            values = (raw.view("<u2").astype("<u4") << 16).view("<f4")
+            values = importlib.import_module(_BRAIN_FLOATS).widened(raw)
         elif each.datatype == "BOOL":
             values = raw != 0
         else:
@@ -144,6 +138,12 @@ def _stack_numpy(form: Form, sizes: Sequence[int], count: int, tail: memoryview)
         tensors[each.name].flags.writeable = False
         begin += size
     return tensors
+
+
+def _is_brain(value: Any) -> bool:
+    """Whether ``value`` came as BF16, for which numpy has no type."""
+    brains = sys.modules.get(_BRAIN_FLOATS)
+    return brains is not None and isinstance(value, brains.BrainFloats) and value.unchanged
 
 
 def _mixed(form: Form, row: memoryview) -> dict[str, Any]:
@@ -156,22 +156,21 @@ def _mixed(form: Form, row: memoryview) -> dict[str, Any]:
 
 
 def _value(each: InputForm, piece: memoryview) -> Any:
-    stack = _stacker()
-    if each.datatype == BYTES or stack is None:
-        return _nested(each, piece)
-    return stack(Form((each,)), [len(piece)], 1, piece)[each.name][0]
-
-
-def _nested(each: InputForm, piece: memoryview) -> Any:
-    values = unpack(each.datatype, piece)
+    if each.datatype != BYTES:
+        return _row(_stack(Form((each,)), [len(piece)], 1, piece)[each.name], 0)
+    values = unpack(BYTES, piece)
     return _nest([value.decode() for value in values] if each.text else values, each.shape)
+
+
+class _Elements(list[Any]):
+    """The elements of BYTES that came as a list."""
 
 
 def _nest(values: list[Any], shape: Sequence[int]) -> Any:
     if len(shape) < 2:
-        return values if shape else values[0]
+        return _Elements(values) if shape else values[0]
     width = math.prod(shape[1:])
-    return [_nest(values[row * width : (row + 1) * width], shape[1:]) for row in range(shape[0])]
+    return _Elements(_nest(values[row * width : (row + 1) * width], shape[1:]) for row in range(shape[0]))
 
 
 def tensor_parameters(extra: bytes) -> dict[str, Any]:
@@ -245,8 +244,10 @@ def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], 
     if isinstance(value, (str, bytes, bytearray)):
         content = value.encode() if isinstance(value, str) else bytes(value)
         return BYTES, (), pack(BYTES, [content])
+    if (elements := _elements(value)) is not None:
+        return BYTES, elements[0], pack(BYTES, elements[1])
     wanted = None if spec is None else spec.datatype
-    if wanted != BYTES and (numbers := _rectangular(value)) is not None:
+    if wanted != BYTES and (numbers := _rectangular(value, _KINDS)) is not None:
         shape, values = numbers
         datatype = _of_numbers(values, wanted)
         if datatype is not None:
@@ -258,19 +259,19 @@ def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], 
     return BYTES, (), pack(BYTES, [encode_instance(value)])
 
 
-def _rectangular(value: Any) -> tuple[tuple[int, ...], list[Any]] | None:
-    """Shape and values of a number or of lists of them; None for anything else."""
-    if type(value) in _KINDS:
+def _rectangular(value: Any, kinds: frozenset[type]) -> tuple[tuple[int, ...], list[Any]] | None:
+    """Shape and values of one of ``kinds`` or of lists of them; None for anything else."""
+    if type(value) in kinds:
         return (), [value]
-    if not isinstance(value, (list, tuple)) or not value:
+    if not isinstance(value, (list, tuple)) or not (value or isinstance(value, _Elements)):
         return None
     # Most are flat.
-    if set(map(type, value)) <= _KINDS:
+    if set(map(type, value)) <= kinds:
         return (len(value),), list(value)
     inner: tuple[int, ...] | None = None
     values: list[Any] = []
     for each in value:
-        row = _rectangular(each)
+        row = _rectangular(each, kinds)
         if row is None or inner not in (None, row[0]):
             return None
         inner = row[0]
@@ -278,7 +279,19 @@ def _rectangular(value: Any) -> tuple[tuple[int, ...], list[Any]] | None:
     return (len(value), *(inner or ())), values
 
 
+def _elements(value: Any) -> tuple[tuple[int, ...], list[bytes]] | None:
+    """Shape and elements of a list of bytes, or of one that came as BYTES; None for anything else."""
+    if not isinstance(value, list):
+        return None
+    found = _rectangular(value, _TEXTS if isinstance(value, _Elements) else _BLOBS)
+    if found is None:
+        return None
+    return found[0], [each.encode() if isinstance(each, str) else each for each in found[1]]
+
+
 _KINDS = frozenset({bool, int, float})
+_BLOBS = frozenset({bytes})
+_TEXTS = frozenset({bytes, str})
 _WHOLE = 1 << 63
 
 
@@ -291,8 +304,11 @@ def _of_numbers(values: Sequence[Any], wanted: str | None) -> str | None:
             return wanted
     if kinds == {bool}:
         return "BOOL"
-    if kinds == {int} and all(-_WHOLE <= value < _WHOLE for value in values):
-        return "INT64"
+    if kinds == {int}:
+        lowest, highest = min(values), max(values)
+        if highest < _WHOLE:
+            return "INT64" if lowest >= -_WHOLE else None
+        return "UINT64" if lowest >= 0 and highest < 2 * _WHOLE else None
     return "FP64" if kinds <= {int, float} and float in kinds else None
 
 
@@ -321,6 +337,8 @@ def _of_torch(value: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 def _of_numpy(value: Any) -> tuple[str, tuple[int, ...], bytes]:
     numpy: Any = sys.modules["numpy"]
+    if _is_brain(value):
+        return "BF16", value.shape, sys.modules[_BRAIN_FLOATS].narrowed(value)
     array = numpy.asarray(value)
     if array.dtype.kind in "SUO":
         texts = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
