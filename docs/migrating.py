@@ -22,7 +22,7 @@ from tests.differential.replay import recorded
 
 from modelserver.api.app import build_app
 from modelserver.api.inference import parse_route
-from modelserver.archiver import BUILT_IN_HANDLERS
+from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.cli import build_parser
 from modelserver.settings.keys import KEYS, NOT_YET
 
@@ -99,7 +99,8 @@ files both programs pack the same. The comparison above registers each of them o
   works, the export path is made, files that collide, weights that are empty and code or YAML that cannot be
   parsed are warned of, a failed run leaves the old archive, and two runs over the same files make the same
   bytes (`SOURCE_DATE_EPOCH` fixes the time).
-- Built-in handlers are named, not packed: {handlers}; the `ts` names say which of them the server has.
+- Built-in handlers are named, not packed: {handlers}. Those that TorchServe alone has ({others})
+  are packed with a warning.
 - Where a script packs archives, `modelserver.model_archiver` is torch-model-archiver's `model_archiver`,
   module by module: `ModelArchiver`, `ModelArchiverConfig`, `ModelArchiverError`, `ArgParser`,
   `generate_model_archive`, `package_model`, `Manifest`, `Model`, `ModelExportUtils`, and its constants.
@@ -326,7 +327,9 @@ _KEY_REMARKS = {
 
 def guide() -> str:
     """The text of the page."""
-    handlers = ", ".join(f"`{name}`" for name in BUILT_IN_HANDLERS)
+    handlers, others = (
+        ", ".join(f"`{name}`" for name in names) for names in (BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS)
+    )
     return (
         _BEGIN
         + _comparison()
@@ -335,7 +338,7 @@ def guide() -> str:
         + _flags()
         + _keys()
         + default_sets()
-        + _ARCHIVES.format(handlers=handlers)
+        + _ARCHIVES.format(handlers=handlers, others=others)
         + _HANDLERS
         + _DEPLOYMENTS
         + _NEVER

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.archiver import ArchiveConfig, ArchiverError, build_archive, main
+from modelserver.archiver import ArchiveConfig, ArchiverError, build_archive, main, make_parser
 from modelserver.models.archive import open_archive
 from modelserver.models.manifest import parse_manifest
 
@@ -174,6 +174,15 @@ def test_handler_files(handler: str, stored: str) -> None:
 
     assert "handler.py" in names(archive)
     assert parse_manifest(json.dumps(manifest_of(archive)).encode()).handler == stored
+
+
+def test_handlers_of_torchserve_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """They are packed, for TorchServe, with a warning; the help offers what the server has."""
+    build_archive(config(handler="vllm_handler", serialized_file="src/model.pt"))
+
+    assert "vllm_handler is a handler of TorchServe's that modelserver does not have" in caplog.text
+    assert "vllm_handler" not in make_parser().format_help()
+    assert "densenet_handler" in make_parser().format_help()
 
 
 @pytest.mark.parametrize("handler", ["image_classifier", "base_handler", "vllm_handler"])

@@ -46,10 +46,10 @@ BUILT_IN_HANDLERS: Final = (
     "image_classifier",
     "object_detector",
     "image_segmenter",
-    "dali_image_classifier",
-    "vllm_handler",
-    "trt_llm_handler",
+    "densenet_handler",
 )
+TORCHSERVE_HANDLERS: Final = ("dali_image_classifier", "vllm_handler", "trt_llm_handler")
+"""Built-in handlers of TorchServe's that are packed for it: the server here does not have them."""
 RUNTIMES: Final = ("python", "python3", "LSP")
 SUFFIXES: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 FORMATS: Final = tuple(SUFFIXES)
@@ -319,7 +319,7 @@ def collect(config: ArchiveConfig) -> dict[str, Path]:
 
 def _handler_file(handler: str) -> str | None:
     """The file to pack for a handler; none for a built-in one."""
-    if handler in BUILT_IN_HANDLERS:
+    if handler in (*BUILT_IN_HANDLERS, *TORCHSERVE_HANDLERS):
         return None
     file = handler.rpartition(":")[0] if ":" in handler else handler
     return file if file.endswith(".py") else f"{file}.py"
@@ -372,6 +372,8 @@ def _put(contents: dict[str, Path], name: str, path: Path) -> None:
 
 def warn_of_mistakes(config: ArchiveConfig, contents: dict[str, Path]) -> None:
     """Say what would only show when the model is loaded; torch-model-archiver is silent about it."""
+    if config.handler in TORCHSERVE_HANDLERS:
+        _LOG.warning("%s is a handler of TorchServe's that modelserver does not have", config.handler)
     if config.handler in BUILT_IN_HANDLERS and not config.serialized_file and not config.model_file:
         _LOG.warning("Neither --serialized-file nor --model-file is given: %s finds no model", config.handler)
     if config.serialized_file and not Path(config.serialized_file).stat().st_size:

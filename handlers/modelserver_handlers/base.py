@@ -138,6 +138,8 @@ class BaseHandler:
         model_file = self._ms_manifest_entry("modelFile")
         if model_file:
             model = self._load_pickled_model(model_dir, model_file, self.model_pt_path)
+            if self.model_pt_path is None:
+                self._ms_warn_of_random_weights(model, model_file)
             return model.to(self.device).eval()
         path = self.model_pt_path or ""
         if path.endswith(".pt"):
@@ -149,6 +151,14 @@ class BaseHandler:
         if path.endswith(".so") and self._use_torch_export_aot_compile():
             return self._load_torch_export_aot_compile(path)
         raise ModelLoadError(weights.NO_WEIGHTS + _hint(path))
+
+    def _ms_warn_of_random_weights(self, model: torch.nn.Module, model_file: str) -> None:
+        warn = getattr(self.context, "_ms_warn", None)
+        if warn is not None and self._ms_loads_as_we_do() and any(True for _ in model.parameters()):
+            warn(
+                f"The archive has no weights (--serialized-file): the network computes with those that"
+                f" {model_file} makes, which are random unless it loads some itself"
+            )
 
     def _load_pickled_model(
         self, model_dir: str, model_file: str, model_pt_path: str | None

@@ -212,8 +212,13 @@ class Context:
         self.header_key_sequence_id = "ts_request_sequence_id"
         self.header_key_sequence_start = "ts_request_sequence_start"
         self.header_key_sequence_end = "ts_request_sequence_end"
+        self._ms_warnings: list[str] = []
         self._ms_latest = BatchState()
         self._ms_of_thread = threading.local()
+
+    def _ms_warn(self, message: str) -> None:
+        """While the model is loaded: tell whoever registered it; ours."""
+        self._ms_warnings.append(message)
 
     def _ms_begin(self, state: BatchState) -> None:
         """Make ``state`` the current batch of the calling thread."""

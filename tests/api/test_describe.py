@@ -29,7 +29,12 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
         pending=3, capacity=100, instances=5, batches_in_flight=1, ready=1, loading=0, failed=0
     )
     pool = SimpleNamespace(
-        min_workers=1, max_workers=2, workers=workers, statistics=lambda: statistics, sequences=sequences
+        min_workers=1,
+        max_workers=2,
+        workers=workers,
+        warnings=[],
+        statistics=lambda: statistics,
+        sequences=sequences,
     )
     return SimpleNamespace(
         name="m",

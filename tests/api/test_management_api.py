@@ -34,7 +34,7 @@ class Registry:
             name=name,
             version="1.0",
             url=self.models.get(name, ""),
-            pool=SimpleNamespace(workers=[object()] * workers),
+            pool=SimpleNamespace(workers=[object()] * workers, warnings=[]),
         )
 
     async def register(self, registration: Registration) -> Any:
@@ -71,7 +71,9 @@ class Registry:
         self.calls.append(("replace", name, version, given))
         loading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.error is None:
-            loading.set_result(SimpleNamespace(version="2.0", pool=SimpleNamespace(workers=[object()])))
+            loading.set_result(
+                SimpleNamespace(version="2.0", pool=SimpleNamespace(workers=[object()], warnings=[]))
+            )
         else:
             loading.set_exception(self.error)
             loading.exception()

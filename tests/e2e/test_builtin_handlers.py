@@ -171,3 +171,23 @@ def test_numbers_for_base_handler(shared_server, model_store, tmp_path):
         "/v1/models/numbers:predict", json={"instances": [row, {"data": row}, {"x": row}]}
     )
     assert answer.json()["predictions"] == [[10.0]] * 3
+
+
+def test_random_weights_are_told(shared_server, model_store, tmp_path):
+    """Of an archive without weights the register answer, describe and one line of the log say so."""
+    (tmp_path / "random_model.py").write_text(
+        "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(2, 1)"
+    )
+    archive = ArchiveConfig(
+        "weightless", "base_handler", "1.0", model_file=tmp_path / "random_model.py", export_path=model_store
+    )
+    build_archive(archive)
+    answer = shared_server.management.post(
+        "/models", params={"url": "weightless.mar", "initial_workers": 2}, timeout=120
+    ).json()
+    (described,) = shared_server.management.get("/models/weightless").json()
+
+    (warning,) = answer["warnings"]
+    assert warning.startswith("The archive has no weights (--serialized-file)")
+    assert described["warnings"] == [warning]
+    assert shared_server.home.log().count(warning) == 1

@@ -81,6 +81,34 @@ def test_eager(folder: Path, make_context: Any, begin: Any) -> None:
     assert handler.handle([[1.0, 2.0], [3.0, 4.0]], context) == [[3.0, 6.0], [9.0, 12.0]]
 
 
+def test_random_weights_are_told(folder: Path, make_context: Any) -> None:
+    """A network with parameters and no file of weights has a warning, unless its handler may load some."""
+
+    class Loading(BaseHandler):
+        """Loads more."""
+
+        def initialize(self, context: Any) -> None:
+            """Weights, perhaps."""
+            super().initialize(context)
+
+    (folder / "relu_model_file.py").write_text("from torch.nn import ReLU\nclass Relu(ReLU): pass")
+    told = []
+    for handler, model in (
+        (BaseHandler(), {"modelFile": "double_model_file.py"}),
+        (BaseHandler(), {"modelFile": "double_model_file.py", "serializedFile": "triple.pth"}),
+        (BaseHandler(), {"modelFile": "relu_model_file.py"}),
+        (Loading(), {"modelFile": "double_model_file.py"}),
+    ):
+        context = make_context(folder, **model)
+        handler.initialize(context)
+        told.append(context._ms_warnings)
+
+    assert told[1:] == [[], [], []]
+    (warning,) = told[0]
+    assert warning.startswith("The archive has no weights (--serialized-file)")
+    assert "double_model_file.py" in warning
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_torchscript(folder: Path, make_context: Any, begin: Any) -> None:
     """A ``.pt`` file without a model file is TorchScript."""

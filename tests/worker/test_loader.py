@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.worker.failures import explain_failure
 from modelserver.worker.loader import BUILT_IN_PACKAGE, HandlerExited, HandlerNotUsable, load_handler
+from modelserver_handlers import BUILT_IN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,6 +173,20 @@ def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write
         load_handler(write("def broken(:\n"), model_dir)
     with pytest.raises(ZeroDivisionError):
         load_handler(write("1 / 0\n"), model_dir)
+
+
+@pytest.mark.parametrize("handler", TORCHSERVE_HANDLERS)
+def test_handlers_of_torchserve_alone_have_a_way_out(handler: str, model_dir: Path) -> None:
+    """A name that archives may give but the server does not have is answered with what there is instead."""
+    with pytest.raises(
+        HandlerNotUsable, match=r"built-in handler \(base_handler.* Instead of TorchServe's: "
+    ):
+        load_handler(handler, model_dir)
+
+
+def test_the_archiver_offers_the_handlers_that_load() -> None:
+    """All of them and no others."""
+    assert set(BUILT_IN_HANDLERS) == BUILT_IN.keys()
 
 
 def test_built_in_handlers_are_found_by_name(model_dir: Path) -> None:

@@ -57,6 +57,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "maxWorkerRequests": options.max_worker_requests or None,
         "loadedAtStartup": model.loaded_at_startup,
         **describe_failure(model),
+        "warnings": pool.warnings or None,
         "autoscaling": describe_autoscaling(model),
         "replacement": describe_replacement(model),
         "workers": [describe_worker(worker) for worker in pool.workers],

@@ -20,6 +20,8 @@ from modelserver.models.changes import Change
 from modelserver.models.options import Registration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastapi import FastAPI
 
     from modelserver.models.registry import Registry, Scaling
@@ -106,6 +108,7 @@ class ManagementApi:
         return status(
             200,
             f'Model "{model.name}" Version: {model.version} registered with {len(workers)} initial workers',
+            model.pool.warnings,
         )
 
     async def list_models(self, request: Request) -> Response:
@@ -270,9 +273,12 @@ def read_change(parameters: Parameters) -> Change:
     return Change.of(**values, **{n: parameters.whole(n) for n in _CHANGES if n not in values})
 
 
-def status(code: int, text: str) -> Response:
-    """A status body (reference 4.3)."""
-    return Response(pretty({"status": text}), code, media_type=JSON)
+def status(code: int, text: str, warnings: Sequence[str] = ()) -> Response:
+    """A status body (reference 4.3), and beside it what the model's author should know."""
+    said: dict[str, Any] = {"status": text}
+    if warnings:
+        said["warnings"] = list(warnings)
+    return Response(pretty(said), code, media_type=JSON)
 
 
 def _log_failures(workers: list[Worker]) -> None:

@@ -664,7 +664,7 @@ def _schemas() -> Document:
             },
             description="What went wrong. V2 routes may send `error` alone.",
         ),
-        "Status": _object({"status": text}, required=["status"]),
+        "Status": _object({"status": text, "warnings": _warnings()}, required=["status"]),
         "ModelList": _model_list(),
         "ModelDescription": _model_description(),
         "RegisterRequest": _register_request(),
@@ -713,6 +713,7 @@ def _model_description() -> Document:
             "sequences": _object({"living": {"type": "integer"}, "waiting": {"type": "integer"}}),
             "batching": _effective_batching(),
             "replacement": _replacement(),
+            "warnings": _warnings(),
             "customizedMetadata": {
                 "type": "object",
                 "description": "What the handler says of itself; with `customized=true` only.",
@@ -720,6 +721,11 @@ def _model_description() -> Document:
             },
         }
     )
+
+
+def _warnings() -> Document:
+    description = "What whoever made the archive should know; there where there is something."
+    return {"type": "array", "items": {"type": "string"}, "description": description}
 
 
 def _replacement() -> Document:

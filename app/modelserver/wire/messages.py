@@ -138,10 +138,12 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     """Worker to server: the handler is initialised, which took ``seconds``.
 
     ``splits`` says that the handler takes instances (a built-in one), so that V1 bodies are always split.
+    ``warnings`` are for whoever registered the model.
     """
 
     splits: bool = False
     seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):

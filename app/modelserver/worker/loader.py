@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers import BUILT_IN
+from modelserver_handlers.compat.absent import ABSENT
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -91,9 +92,10 @@ def _import(name: str, model_dir: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
+        reason = ABSENT.get(_TORCHSERVE_PACKAGE + short)
         raise HandlerNotUsable(
             f"The handler module {name!r} is neither in the archive nor a built-in handler "
-            f"({', '.join(sorted(BUILT_IN))})."
+            f"({', '.join(sorted(BUILT_IN))})." + (f" Instead of TorchServe's: {reason}." if reason else "")
         ) from error
 
 

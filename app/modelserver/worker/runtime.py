@@ -107,7 +107,7 @@ def _answer(channel: ServerChannel) -> None:
         handler, service = load_service(load)
     if load.rank:
         service.entry = excused(service.entry)
-    channel.send(_loaded(handler, load, started))
+    channel.send(_loaded(handler, load, service.context, started))
     if load.mode == CONTINUOUS:
         service.connect(channel, channel.look)
         ContinuousBatch(service, channel).serve()
@@ -129,7 +129,7 @@ async def _run_calls(load: Load, channel: ServerChannel) -> None:
         initialised = handler.initialize(service.context)
         if inspect.isawaitable(initialised):
             await initialised
-    channel.send(_loaded(handler, load, started))
+    channel.send(_loaded(handler, load, service.context, started))
     service.connect(channel)
     await AsyncCalls(service, channel).serve()
 
@@ -151,9 +151,9 @@ def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
         os._exit(1)
 
 
-def _loaded(handler: LoadedHandler, load: Load, started: float) -> Loaded:
+def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float) -> Loaded:
     splits = handler.built_in or load.envelope in TAKES_INSTANCES
-    return Loaded(splits, time.perf_counter() - started)
+    return Loaded(splits, time.perf_counter() - started, tuple(context._ms_warnings))
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:

@@ -253,9 +253,9 @@ def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], 
         if datatype is not None:
             return datatype, shape, pack(datatype, values)
     if wanted == BYTES and isinstance(value, list) and len(spec.shape if spec else ()) > 1:
-        elements = [each.encode() if isinstance(each, str) else each for each in value]
-        if all(isinstance(each, bytes) for each in elements):
-            return BYTES, (len(elements),), pack(BYTES, elements)
+        blobs = [each.encode() if isinstance(each, str) else each for each in value]
+        if all(isinstance(each, bytes) for each in blobs):
+            return BYTES, (len(blobs),), pack(BYTES, blobs)
     return BYTES, (), pack(BYTES, [encode_instance(value)])
 
 

@@ -9,6 +9,7 @@ sends all that may go and arms one timer for what may go later.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from dataclasses import dataclass, replace
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from modelserver.workers.devices import DeviceList, DeviceRing
     from modelserver.workers.process import WorkerSpec
 
+
+_log = logging.getLogger("modelserver.workers")
 
 # Bytes of its parts that a client may have before it, and how many seconds a worker waits for less.
 BACKLOG = 1 << 20
@@ -140,6 +143,7 @@ class Pool:
     ) -> None:
         self.name = name
         self.workers: list[Worker] = []
+        self.warnings: list[str] = []
         self.min_workers = 0
         self.max_workers = 0
         self.limits = limits
@@ -341,6 +345,10 @@ class Pool:
     def worker_ready(self, worker: Worker, seconds: float) -> None:
         self._metrics.worker_loaded(worker.label, seconds)
         self._recycler.loaded(worker)
+        for warning in worker.warnings:
+            if warning not in self.warnings:
+                self.warnings.append(warning)
+                _log.warning("Model %s: %s", self._label, warning)
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:

@@ -109,6 +109,7 @@ class Worker:
         self.capacity = 1
         self._cost = RESERVE
         self.splits = False
+        self.warnings: tuple[str, ...] = ()
         self.in_flight: deque[Batch] = deque()
         # Requests that the current process has answered.
         self.served = 0
@@ -384,6 +385,7 @@ class Worker:
         elif isinstance(message, Loaded):
             self.capacity = self._spec.concurrency or 2
             self.splits = message.splits
+            self.warnings = message.warnings
             self.failing_since = None
             self.failure = ""
             if not self._stopping:
