@@ -50,6 +50,7 @@ from modelserver.tls.certificate import load_certificate, uses_tls
 from modelserver.tls.renewal import Renewal
 from modelserver.wire.marks import end_orphans
 from modelserver.workers.devices import DeviceRing
+from modelserver.workers.interpreter import check_interpreter
 from modelserver.workers.spawner import Spawner, can_fork
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ class Server:
         settings = self._settings
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()
+        if settings.python:
+            await asyncio.to_thread(check_interpreter, settings.python)
         certificate = load_certificate(settings) if uses_tls(settings) else None
         with contextlib.ExitStack() as stack:
             sockets = {

@@ -1,21 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import re
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
+import venv
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
+from modelserver.worker.elsewhere import NEEDED
 from modelserver.workers.process import WorkerSpec, describe_exit, launch
 from modelserver.workers.spawner import Spawner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -268,3 +270,25 @@ async def test_no_such_python(tmp_path: Path) -> None:
         await Conversation().start(tmp_path, "h.py", python=str(tmp_path / "python"))
 
     assert psutil.Process().num_fds() <= before + 1
+
+
+async def test_conversation_under_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker runs under a Python in which modelserver is not installed, and handlers find `ts` there."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    venv.create(tmp_path / "other", symlinks=True)
+    (packages,) = (tmp_path / "other").glob("lib/python*/site-packages")
+    for name in NEEDED:
+        (packages / name).symlink_to(Path(importlib.import_module(name).__file__ or "").parent)
+    (tmp_path / "h.py").write_text(
+        "import sys\nfrom ts.context import Context\n"
+        "def handle(data, context):\n    return [sys.prefix for row in data or []]\n"
+    )
+    talk = await Conversation().start(tmp_path, "h.py:handle", python=str(tmp_path / "other/bin/python"))
+    loaded, _ = await talk.next()
+    talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+    _, tail = await talk.next()
+    talk.process.send(Stop())
+    await talk.process.wait()
+
+    assert isinstance(loaded, Loaded)
+    assert tail == str(tmp_path / "other").encode()

@@ -22,6 +22,7 @@ from modelserver.wire.marks import MARK, end_marked, new_mark
 from modelserver.workers.capture import Capture
 from modelserver.workers.channel import Channel
 from modelserver.workers.gate import BASE_NEED, StartGate
+from modelserver.workers.interpreter import worker_command
 from modelserver.workers.spawner import THREAD_VARIABLES, Spawner, SpawnRefused
 
 if TYPE_CHECKING:
@@ -230,9 +231,7 @@ async def _start(
         with contextlib.suppress(SpawnRefused):
             return await spec.spawner.spawn(spec, environment, outputs, connection)
     return await asyncio.create_subprocess_exec(
-        spec.python,
-        "-m",
-        "modelserver.worker",
+        *worker_command(spec.python),
         str(connection),
         str(os.getpid()),
         # `-m` looks for modules in the current directory first: it must be one that nobody else can write to.

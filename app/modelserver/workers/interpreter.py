@@ -1,0 +1,48 @@
+"""The Python that runs workers: the server's own, or another one, without modelserver installed there."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import modelserver
+from modelserver.errors import ConfigError
+
+MODULE = "modelserver.worker"
+_ELSEWHERE = str(Path(modelserver.__file__).parent / "worker" / "elsewhere.py")
+_PATIENCE = 60.0
+
+
+def worker_command(python: str) -> list[str]:
+    """What starts a worker, without its arguments."""
+    return [python, "-m", MODULE] if python == sys.executable else [python, _ELSEWHERE, MODULE, _handlers()]
+
+
+def check_interpreter(python: str) -> None:
+    """Raises ConfigError if ``python`` cannot run workers: it is none, too old, or lacks what they need."""
+    if python == sys.executable:
+        return
+    try:
+        asked = subprocess.run(  # noqa: S603 - the operator's own
+            [python, _ELSEWHERE, "check", _handlers()],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"python={python} cannot be run: {error}") from error
+    if asked.returncode:
+        lines = asked.stderr.strip().splitlines() or [f"it exits with status {asked.returncode}"]
+        raise ConfigError(f"python={python}: {lines[-1]}")
+
+
+def _handlers() -> str:
+    """The folder of the handlers' package, which is not imported by the server."""
+    spec = importlib.util.find_spec("modelserver_handlers")
+    assert spec is not None  # noqa: S101 - installed with the server
+    assert spec.submodule_search_locations is not None  # noqa: S101 - a package
+    return spec.submodule_search_locations[0]
