@@ -462,8 +462,8 @@ _REQUEST_KEYS = (
         "python",
         Kind.TEXT,
         "",
-        "The Python that runs workers; the server's own unless given. modelserver need not be installed there, "
-        "but msgspec, orjson, python-multipart and PyYAML; 3.10 or newer.",
+        "The Python that runs workers; the server's own unless given. modelserver need not be installed "
+        "there, but msgspec, orjson, python-multipart and PyYAML; 3.10 or newer.",
         variable=None,
     ),
     Key(
