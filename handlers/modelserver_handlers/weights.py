@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import pickle
 import warnings
@@ -48,7 +49,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise ModelLoadError(f"Missing the {path.name} file")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise ModelLoadError(_refusal(path.name, str(error))) from error
     except (RuntimeError, EOFError, OSError, ValueError) as error:
@@ -144,8 +145,8 @@ def _load_program(path: Path, device: torch.device) -> Callable[..., Any]:
 
 
 def _load_package(path: Path, device: torch.device) -> Callable[..., Any]:
-    from torch._inductor import aoti_load_package  # noqa: PLC0415 - seconds of imports
-
+    # Seconds of imports.
+    aoti_load_package = _function("torch._inductor", "aoti_load_package", path)
     place: dict[str, Any] = {} if device.index is None else {"device_index": device.index}
     package: Callable[..., Any] = aoti_load_package(str(path), **place)
     return package
@@ -155,13 +156,21 @@ def load_compiled_library(path: Path, device: str) -> Callable[..., Any]:
     """A ``.so`` that AOTInductor compiled (``pt2: {export: {aot_compile: true}}``); on ``cpu``, ``cuda:N``"""
     if not path.is_file():
         raise ModelLoadError(f"Missing the {path.name} file")
-    from torch._export import aot_load  # noqa: PLC0415 - seconds of imports
-
+    # Seconds of imports.
+    aot_load = _function("torch._export", "aot_load", path)
     try:
         library: Callable[..., Any] = aot_load(str(path), device)
     except RuntimeError as error:
         raise ModelLoadError(f"{path.name} is not a library of this torch: {_first_line(error)}") from error
     return library
+
+
+def _function(module: str, name: str, path: Path) -> Any:
+    """Of torch, where it has it. Raises ModelLoadError for a torch that is too old."""
+    found = getattr(importlib.import_module(module), name, None)
+    if found is None:
+        raise ModelLoadError(f"{path.name} is compiled and needs a newer torch than {torch.__version__}")
+    return found
 
 
 def _first_line(error: BaseException) -> str:

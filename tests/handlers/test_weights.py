@@ -271,6 +271,15 @@ def test_no_library(tmp_path: Path) -> None:
         load_compiled_library(tmp_path / "bad.so", "cpu")
 
 
+def test_a_torch_that_cannot_load_compiled_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library or package that an older torch cannot load is refused in so many words (F40)."""
+    monkeypatch.delattr("torch._export.aot_load", raising=False)
+    (tmp_path / "net.so").write_bytes(b"")
+
+    with pytest.raises(ModelLoadError, match=r"net\.so is compiled and needs a newer torch than"):
+        load_compiled_library(tmp_path / "net.so", "cpu")
+
+
 @pytest.mark.parametrize("load", [load_torchscript, load_exported])
 def test_missing_files(load: Any, tmp_path: Path) -> None:
     """A missing file is named by every loader (F40)."""

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from modelserver.tensors.datatypes import DATATYPES, pack, unpack
+from modelserver.tensors.datatypes import DATATYPES, TensorError, pack, unpack
 from modelserver.tensors.rest import InferRequest, RequestedOutput
 from modelserver.tensors.rows import cut, join_answers
 from modelserver.tensors.tensor import Tensor
@@ -79,6 +79,14 @@ def test_numbers_are_tensors(datatype: str) -> None:
     assert [row["data"].tolist() for row in rows] == [[0, 1, 1], [1, 0, 1]]
     assert rows[1]["data"].dtype == NUMERIC[datatype]
     assert rows[1]["data"].data_ptr() == rows.tensors["x"][1].data_ptr()
+
+
+def test_a_torch_without_the_datatype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.3 torch has no UINT16 to UINT64: the error says what is needed."""
+    monkeypatch.delattr(torch, "uint16")
+
+    with pytest.raises(TensorError, match=r"tensors of UINT16 need torch 2\.3 or newer"):
+        got(tensor("x", "UINT16", (1,), [1]))
 
 
 def test_several_inputs_have_their_names() -> None:

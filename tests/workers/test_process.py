@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
 import venv
 from pathlib import Path
 from typing import Any

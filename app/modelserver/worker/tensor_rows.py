@@ -105,6 +105,9 @@ def _stack(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> di
 
 def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
     torch: Any = sys.modules["torch"]
+    for each in form.inputs:
+        if not hasattr(torch, _TORCH[each.datatype]):
+            raise TensorError(f"tensors of {each.datatype} need torch 2.3 or newer, not {torch.__version__}")
     # The one copy: the bytes are the frame's, and the handler may keep its tensors or write to them.
     buffer = bytearray(tail)
     whole = torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
