@@ -145,8 +145,6 @@ def check(options: argparse.Namespace) -> LoadedSettings:
     temp = os.environ.get("TEMP")
     if temp and not Path(temp).is_dir():
         raise ConfigError(f"Invalid temp directory: {temp}, please check TEMP environment variable.")
-    if options.cpp_log_config and not Path(options.cpp_log_config).is_file():
-        raise ConfigError(f"--cpp-log-config file not found: {options.cpp_log_config}")
     loaded = load(setting_flags(options), snapshots=not options.no_config_snapshots)
     if loaded.settings.model_store is None:
         raise ConfigError("Missing mandatory parameter --model-store")

@@ -39,14 +39,14 @@ from modelserver.models.version import FailedVersion
 from modelserver.settings.cpus import usable_cpus
 from modelserver.settings.dump import given_properties
 from modelserver.telemetry.access import AccessLog
-from modelserver.telemetry.collector import Collector
+from modelserver.telemetry.collector import Collector, is_torchserves
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.registry import Counter, Gauge
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.telemetry.text import shortened
-from modelserver.tls.certificate import load_certificate, uses_tls
+from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
 from modelserver.wire.marks import end_orphans
 from modelserver.workers.devices import DeviceRing
@@ -108,7 +108,8 @@ class Server:
             check_archives(self._given_state, loaded.settings.model_store)
         command = loaded.settings.system_metrics_cmd
         python = loaded.settings.python or sys.executable
-        self._collector = None if command is None else Collector(command, python)
+        own_readings = command is None or is_torchserves(command)
+        self._collector = None if own_readings else Collector(str(command), python)
         config = loaded.settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
@@ -129,7 +130,7 @@ class Server:
         raise_descriptor_limit()
         if settings.python:
             await asyncio.to_thread(check_interpreter, settings.python)
-        certificate = load_certificate(settings) if uses_tls(settings) else None
+        certificate = load_certificate(settings) if settings.uses_tls else None
         with contextlib.ExitStack() as stack:
             sockets = {
                 address: stack.enter_context(bound_to(address, roles))

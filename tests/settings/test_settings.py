@@ -261,7 +261,6 @@ def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
         ("batch_policy=fast", "one of adaptive, greedy, window is needed"),
         ("split_instances=maybe", "one of auto, true, false is needed"),
         ("model_store=nope", "an existing directory is needed"),
-        ("workflow_store=nope", "an existing directory is needed"),
         ("certificate_file=nope.pem", "an existing file is needed"),
         ("private_key_file=nope.pem", "an existing file is needed"),
         ("keystore=nope.p12", "an existing file is needed"),
@@ -271,7 +270,7 @@ def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
 def test_refusals_name_key_value_and_what_is_allowed(tmp_path: Path, line: str, reason: str) -> None:
     """One line says all, and where it stands in the file (F66 for the certificate files)."""
     where = f"({tmp_path / 'config.properties'}, line 3)"
-    text = f"# one\nmodel_snapshot={{}}\n{line}"
+    text = f"# one\nmetrics_address=https://127.0.0.1:8082\n{line}"
     assert _refusal(tmp_path, text) == f"Invalid configuration: {line}: {reason} {where}"
 
 
@@ -299,7 +298,7 @@ def test_a_missing_folder_from_a_flag_is_named_as_torchserve_does(tmp_path: Path
 
 def test_java_keystores_are_refused(tmp_path: Path) -> None:
     """JKS cannot be read without Java, and the message says what to do."""
-    message = _refusal(tmp_path, "keystore_type=JKS")
+    message = _refusal(tmp_path, "inference_address=https://127.0.0.1:8443\nkeystore_type=JKS")
     assert message.startswith("Invalid configuration: keystore_type=JKS: only PKCS12 can be read")
 
 
@@ -317,7 +316,8 @@ def test_half_a_pair_is_refused(tmp_path: Path, given: str) -> None:
     """A key without a certificate, or the other way round, is named (F66)."""
     (tmp_path / "file.pem").write_text("")
     missing = ({"private_key_file", "certificate_file"} - {given}).pop()
-    assert _refusal(tmp_path, f"{given}=file.pem").startswith(f"Invalid configuration: {missing}=: ")
+    text = f"management_address=https://127.0.0.1:8444\n{given}=file.pem"
+    assert _refusal(tmp_path, text).startswith(f"Invalid configuration: {missing}=: ")
 
 
 def test_one_port_has_one_scheme(tmp_path: Path) -> None:
@@ -374,6 +374,38 @@ def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
         "ipex_enable has no effect yet",
     )
     assert _load(tmp_path, "metrics_mode= Prometheus ").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("number_of_netty_threads=many", ": a whole number of at least 0 is needed"),
+        ("certificate_file=nope.pem", ": an existing file is needed"),
+        ("keystore=nope.p12", ": an existing file is needed"),
+    ],
+)
+def test_what_has_no_effect_stops_no_start(tmp_path: Path, line: str, rest: str) -> None:
+    """A bad value of a key for Java, or for TLS that no address asks for, is one warning."""
+    loaded = _load(tmp_path, line)
+    name = line.partition("=")[0]
+    assert getattr(loaded.settings, name) == getattr(Settings(), name)
+    (warning,) = loaded.warnings
+    assert warning.startswith(f"Invalid configuration: {line}{rest.replace(' of at least 0', '')}")
+    assert warning.endswith(f"; it is ignored, {name} has no effect here")
+
+
+def test_a_workflow_store_need_not_exist(tmp_path: Path) -> None:
+    """Nothing is ever read from it: TorchServe's own image names a folder that it does not have."""
+    for flags, text in (({"workflow_store": "/no/wf-store"}, ""), ({}, "workflow_store=/no/wf-store")):
+        assert _load(tmp_path, text, flags).warnings == (
+            "workflow_store has no effect: it is for TorchServe's workflows only",
+        )
+
+
+@pytest.mark.parametrize("line", ["keystore_type=JKS", "private_key_file=config.properties"])
+def test_tls_is_checked_where_it_is_used(tmp_path: Path, line: str) -> None:
+    """Without an https address a keystore of Java and half a pair hurt nobody."""
+    assert _load(tmp_path, line).config_file is not None
 
 
 def test_models_values_without_use_are_warned_of(tmp_path: Path) -> None:

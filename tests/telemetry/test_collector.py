@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.telemetry.collector import Collector, Reading, parse_readings
+from modelserver.telemetry.collector import Collector, Reading, is_torchserves, parse_readings
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import parse_metrics_config
 
@@ -87,3 +87,14 @@ def test_shown() -> None:
     assert "H_sum 2.0" in text
     assert "77" not in text
     assert "Other" not in text
+
+
+def test_torchserves_own_collector_is_not_needed(tmp_path: Path) -> None:
+    """TorchServe's configurations name its collector; unless that file is here, the server reads itself."""
+    there = tmp_path / "ts" / "metrics" / "metric_collector.py"
+    assert is_torchserves("ts/metrics/metric_collector.py --gpu 0")
+    assert is_torchserves(f"{there} --gpu 0")
+    assert not is_torchserves("collect.py ts/metrics/metric_collector.py")
+    there.parent.mkdir(parents=True)
+    there.touch()
+    assert not is_torchserves(str(there))

@@ -13,7 +13,7 @@ from certificates import Authority
 from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
-from modelserver.tls.certificate import load_certificate, uses_tls
+from modelserver.tls.certificate import load_certificate
 from modelserver.tls.context import Certificate, server_context
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def talk(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
 
 def test_only_https_needs_one() -> None:
     """Without an https address no certificate is looked for."""
-    assert not uses_tls(Settings())
-    assert uses_tls(settings())
+    assert not Settings().uses_tls
+    assert settings().uses_tls
 
 
 @pytest.mark.parametrize("old_form", [False, True])

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def check(settings: Settings) -> None:
     """Raises ConfigError for settings that cannot be served, or not safely (design 7 and 9)."""
-    _check_keystore(settings)
-    _check_key_pair(settings)
+    if settings.uses_tls:
+        _check_keystore(settings)
+        _check_key_pair(settings)
     _check_shared_addresses(settings)
     check_payload_log(settings)
 

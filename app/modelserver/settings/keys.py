@@ -139,7 +139,7 @@ _MODEL_KEYS = (
     Key(
         MODELS,
         "workflow_store",
-        Kind.DIRECTORY,
+        Kind.PATH,
         "",
         "The folder of workflow archives, for workflows, of which there are none.",
         category="N",

@@ -17,12 +17,21 @@ _SWITCHES = (Kind.BOOLEAN, Kind.CHOICE)
 
 
 def remarks(
-    given: Mapping[str, Given], values: Mapping[str, object], defaults: Mapping[str, object]
+    given: Mapping[str, Given],
+    values: Mapping[str, object],
+    defaults: Mapping[str, object],
+    unusable: Mapping[str, str],
 ) -> Iterator[str]:
-    """Warnings about what was given; ``values`` and ``defaults`` are the converted values of known keys."""
+    """Warnings about what was given; ``values`` and ``defaults`` are the converted values of known keys.
+
+    ``unusable``: what is wrong with those that could not be converted, and matter to nobody.
+    """
     for name, (text, key) in ((name, (item.text, KEYS.get(name))) for name, item in given.items()):
         if key is None:
             yield _unknown(name)
+            continue
+        if name in unusable:
+            yield f"{unusable[name]}; it is ignored, {name} has no effect here"
             continue
         if key.kind is Kind.BOOLEAN and text.strip().lower() not in {"true", "false", ""}:
             yield f"{name}={text} counts as false: only the word true is true"

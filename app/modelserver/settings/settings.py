@@ -10,7 +10,7 @@ from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
 from modelserver.settings.checks import check
 from modelserver.settings.dump import property_text
-from modelserver.settings.keys import KEYS, TORCHSERVE, Key, Kind
+from modelserver.settings.keys import KEYS, TLS, TORCHSERVE, Key, Kind
 from modelserver.settings.remarks import remarks
 from modelserver.settings.sources import DEFAULT, Given, find_config_file, gather
 from modelserver.settings.values import ModelToLoad, convert
@@ -188,6 +188,13 @@ class Settings:
         return self.inference_address.is_loopback and (not self.enable_grpc_api or grpc.is_loopback)
 
     @property
+    def uses_tls(self) -> bool:
+        """Whether an address is https."""
+        addresses = (self.inference_address, self.management_address, self.metrics_address)
+        grpc = self.enable_grpc_api and self.enable_grpc_ssl
+        return grpc or any(address.scheme == "https" for address in addresses)
+
+    @property
     def load_all(self) -> bool:
         """``load_models`` is the one word ``all``: everything in the model store (reference 2.3)."""
         return [(item.name, item.url.lower()) for item in self.load_models] == [(None, "all")]
@@ -216,18 +223,40 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
     """
     config_file = find_config_file(flags, environ, cwd)
     given = gather(flags, environ, config_file)
-    values = {name: _value(KEYS[name], item, cwd) for name, item in given.items() if name in KEYS}
+    values, unusable = _values(given, cwd)
     settings = _compose({**_other_defaults(values.get("compat_defaults"), cwd), **values})
+    for name, problem in unusable.items():
+        if _has_effect(KEYS[name], settings):
+            raise problem
     try:
         check(settings)
     except ConfigError as error:
         raise ConfigError(" ".join(str(error).splitlines())) from error
+    ignored = {name: str(problem) for name, problem in unusable.items()}
     return LoadedSettings(
         settings,
         {name: given[name].source if name in given else DEFAULT for name in KEYS},
-        tuple(remarks(given, values, _DEFAULTS)),
+        tuple(remarks(given, values, _DEFAULTS, ignored)),
         config_file,
     )
+
+
+def _values(given: Mapping[str, Given], cwd: Path) -> tuple[dict[str, object], dict[str, ConfigError]]:
+    """The values of the known keys, and what is wrong with those that have none."""
+    values: dict[str, object] = {}
+    unusable: dict[str, ConfigError] = {}
+    for name, item in given.items():
+        if name in KEYS:
+            try:
+                values[name] = _value(KEYS[name], item, cwd)
+            except ConfigError as error:
+                unusable[name] = error
+    return values, unusable
+
+
+def _has_effect(key: Key, settings: Settings) -> bool:
+    """What changes nothing must not stop the start: keys of the Java server, of TLS where there is none."""
+    return key.category != "N" and (key.group != TLS or settings.uses_tls)
 
 
 def explain(loaded: LoadedSettings) -> str:

@@ -13,6 +13,7 @@ import math
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
@@ -37,6 +38,12 @@ class Reading:
     unit: str
     value: float
     dimensions: dict[str, str]
+
+
+def is_torchserves(command: str) -> bool:
+    """Whether this is TorchServe's own collector, which is not here: the server reads the same by itself."""
+    script = command.partition(" ")[0]
+    return script.endswith("ts/metrics/metric_collector.py") and not Path(script).is_file()
 
 
 class Collector:

@@ -18,13 +18,6 @@ _JAVA = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _INSTALL = "the package cryptography is needed: pip install cryptography"
 
 
-def uses_tls(settings: Settings) -> bool:
-    """Whether an address is https."""
-    addresses = (settings.inference_address, settings.management_address, settings.metrics_address)
-    grpc = settings.enable_grpc_api and settings.enable_grpc_ssl
-    return grpc or any(address.scheme == "https" for address in addresses)
-
-
 def has_certificate(settings: Settings) -> bool:
     """Whether the operator gives one; otherwise it is a throw-away that no client can verify."""
     return settings.certificate_file is not None or settings.keystore is not None
