@@ -177,6 +177,24 @@ container, cluster or Grafana was at hand.
   besides: histograms of waiting, batch sizes and phases; `deploy/grafana/modelserver.json` shows them.
 """
 
+_SAGEMAKER = """
+## SageMaker
+
+SageMaker's PyTorch toolkit (`sagemaker-pytorch-inference`) starts `torchserve` and works on unmodified once
+the [alias](#three-steps) of this name is the first on the `PATH`; a test starts the toolkit of PyPI so.
+What it needs:
+
+- `--models model=/opt/ml/model`: what the operator names at the start, in flags, configuration or
+  environment, may lie anywhere; what a client names by `url=` must lie in the model store. Links in the
+  store are followed.
+- `default_service_handler=/path/handler_service.py:handle`: an absolute path names a file outside of the
+  archive, and its folder is on the handler's path.
+- The toolkit waits for the one process that has `org.pytorch.serve.ModelServer`, the name of TorchServe's
+  Java class, in its command line. The server that was started as `torchserve` has it there, as the value of
+  a flag that does nothing; one started as `modelserver` has not.
+- `--log-config` with a log4j file changes nothing and costs a line in the log.
+"""
+
 _NEVER = """
 ## What does not come
 
@@ -270,7 +288,7 @@ FLAGS = {
     "--ts-config": "",
     "--model-store": "",
     "--workflow-store": "for workflows, of which there are none",
-    "--models": "",
+    "--models": "a path may lead out of the model store",
     "--log-config": "a logging configuration of Python (`.json`, `.yaml`, `.ini`), not log4j2",
     "--cpp-log-config": "for the C++ backend",
     "--foreground": "the exit status is the server's own",
@@ -341,6 +359,7 @@ def guide() -> str:
         + _ARCHIVES.format(handlers=handlers, others=others)
         + _HANDLERS
         + _DEPLOYMENTS
+        + _SAGEMAKER
         + _NEVER
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from modelserver import daemon
+from modelserver.cli import build_parser
 from modelserver.daemon import STARTED_LINE, Readiness, follow
 
 
@@ -131,3 +132,12 @@ def test_start_that_says_nothing(
 
     assert daemon.start_detached([]) == status
     assert "before it listened" in capsys.readouterr().out
+
+
+def test_a_server_started_as_torchserve_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SageMaker's toolkit looks for a process that has TorchServe's Java class among its arguments."""
+    monkeypatch.delenv("MODELSERVER_STARTED_AS", raising=False)
+    assert daemon.known_as() == []
+    monkeypatch.setenv("MODELSERVER_STARTED_AS", "torchserve")
+    assert "org.pytorch.serve.ModelServer" in daemon.known_as()
+    assert build_parser().parse_args(daemon.known_as()).known_as == "org.pytorch.serve.ModelServer"

@@ -91,6 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_agent_flags(parser)
     add("--print-settings", action="store_true", help="say at the start what every setting is, and why")
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
+    add("--known-as", help=argparse.SUPPRESS)
     return parser
 
 

@@ -8,11 +8,15 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from modelserver.settings.keys import TORCHSERVE
+from modelserver.settings.sources import STARTED_AS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Scripts wait for this line on standard output (reference 1).
 STARTED_LINE = "Model server started."
+JAVA_CLASS = "org.pytorch.serve.ModelServer"
 
 # What the serving process writes to the command, a line each.
 _STARTED = "started"
@@ -80,7 +84,7 @@ def start_detached(arguments: Sequence[str]) -> int:
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter with the user's own arguments
-            [sys.executable, "-m", "modelserver", *arguments, "--ready-fd", str(writing)],
+            [sys.executable, "-m", "modelserver", *arguments, *known_as(), "--ready-fd", str(writing)],
             stdin=subprocess.DEVNULL,
             pass_fds=[writing],
             start_new_session=True,
@@ -104,6 +108,14 @@ def start_detached(arguments: Sequence[str]) -> int:
         outcome = f"modelserver ended with status {code} before it listened."
     print(outcome.removeprefix(_FAILED), flush=True)
     return code or 1
+
+
+def known_as() -> list[str]:
+    """What marks the server started as ``torchserve`` for programs that look for TorchServe's process.
+
+    SageMaker's toolkit waits for the one process that has the name of TorchServe's Java class in its command.
+    """
+    return ["--known-as", JAVA_CLASS] if os.environ.get(STARTED_AS) == TORCHSERVE else []
 
 
 def follow(lines: Iterable[str]) -> str | None:

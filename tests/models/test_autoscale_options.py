@@ -192,7 +192,7 @@ async def test_pool(tmp_path: Path) -> None:
         ServerMetrics(),
         DeviceRing(0),
     )
-    archive = await preparation.open("m")
+    archive = await preparation.open(Registration(url="m"))
     model = await preparation.build(
         "m", Registration(url="m", autoscale=True, autoscale_target_wait=50), archive, at_startup=False
     )

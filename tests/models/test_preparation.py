@@ -69,7 +69,7 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
             ServerMetrics(mode="prometheus"),
             DeviceRing(gpus),
         )
-        archive = await preparation.open(url)
+        archive = await preparation.open(Registration(url=url))
         return await preparation.build(
             url, Registration(url=url, **(parameters or {})), archive, at_startup=False
         )
@@ -115,6 +115,16 @@ async def test_no_handler(prepare: Any, store: Path) -> None:
         await prepare("bare")
 
     assert (await prepare("bare", default_service_handler="d.py:f")).pool._spec.load.handler == "d.py:f"
+
+
+async def test_default_handler_outside_of_the_archive(prepare: Any, store: Path) -> None:
+    """The operator's ``default_service_handler`` may be any file; what a client names may not."""
+    write(store / "bare", handler=None)
+    path = "/opt/sagemaker/handler_service.py:handle"
+
+    assert (await prepare("bare", default_service_handler=path)).pool._spec.load.handler == path
+    with pytest.raises(InvalidModel, match="only names relative to the archive"):
+        await prepare("bare", default_service_handler=path, parameters={"handler": path})
 
 
 @pytest.mark.parametrize("handler", ["os:system", "../own.py:handle"])
@@ -332,6 +342,7 @@ def test_named_at_start(store: Path, tmp_path: Path) -> None:
     found = initial(store, tmp_path, ModelToLoad("a.mar", "own"), ModelToLoad("b.mar"))
 
     assert [(item.model_name, item.url) for item in found] == [("own", "a.mar"), (None, "b.mar")]
+    assert all(item.trusted for item in found)
 
 
 def test_all_at_start(store: Path, tmp_path: Path) -> None:

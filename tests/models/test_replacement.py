@@ -34,6 +34,13 @@ def running(
     )
 
 
+def test_trust_is_not_taken_over() -> None:
+    """That an operator named the old archive says nothing about where a client's url may lead."""
+    before = running(Registration(url="/opt/old", trusted=True))
+
+    assert not taken_over(before, Registration(url="/opt/new")).trusted
+
+
 def test_what_was_asked_for_stays() -> None:
     """Handler, batch settings and timeouts of the registration and of later changes; not the url."""
     before = running(

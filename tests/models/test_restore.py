@@ -220,3 +220,28 @@ async def test_changes_are_told(new_registry: Callable[..., Registry]) -> None:
     await registry.unregister("a", None)
 
     assert seen == [{"a": ["1.0"]}] * 3 + [{}]
+
+
+async def test_a_folder_outside_of_the_store(
+    new_registry: Callable[..., Registry], store: Path, tmp_path: Path
+) -> None:
+    """What the operator named outside of the store is restored from there; a client's url is not
+    loaded, and cannot replace it by something else out there.
+    """
+    for name in ("mine", "other"):
+        write_model(tmp_path, name, name)
+    registry = new_registry(f"{tmp_path}/mine")
+    assert await registry.load_initial(lambda _: None) == []
+    document = registry_document(registry, "x")
+    assert document["models"]["mine"]["1.0"]["trusted"] is True
+
+    with pytest.raises(ModelNotFound, match="outside of the model store"):
+        await registry.replace(registry.get("mine"), Registration(url=f"{tmp_path}/other"))
+    with pytest.raises(ModelNotFound, match="outside of the model store"):
+        await registry.register(Registration(url=f"{tmp_path}/other"))
+
+    again = new_registry()
+    await again.restore(parse_snapshot(json.dumps(document)), lambda _: None)
+    assert again.get("mine").archive.model_dir == tmp_path / "mine"
+    await registry.close(0)
+    await again.close(0)

@@ -135,20 +135,52 @@ async def test_allowed_urls_do_not_touch_names(store: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", [DEFAULT, ANY])
-async def test_links_out_of_the_store_are_refused(store: Path, tmp_path: Path, policy: UrlPolicy) -> None:
-    """F62: a name of the store that leads out of it through a link is not found."""
-    (tmp_path / "secret.mar").write_bytes(b"s")
+async def test_what_clients_name_stays_in_the_store(store: Path, tmp_path: Path, policy: UrlPolicy) -> None:
+    """F62: a path of the machine, or a name that is a loop of links, is not found."""
     (tmp_path / "outside").mkdir()
-    (store / "link.mar").symlink_to(tmp_path / "secret.mar")
-    (store / "linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "secret.mar").write_bytes(b"s")
     (store / "loop").symlink_to(store / "loop")
 
-    for url in ("link.mar", "linked", (tmp_path / "outside").as_posix()):
-        assert (
-            await message(url, store, policy)
-            == f"Model not found at: {url}: it lies outside of the model store"
-        )
+    assert await message((tmp_path / "outside").as_posix(), store, policy) == (
+        f"Model not found at: {tmp_path}/outside: it lies outside of the model store, "
+        "where only --models and load_models may lead"
+    )
+    assert (
+        await message(f"{tmp_path}/secret.mar", store, policy) == f"Model not found at: {tmp_path}/secret.mar"
+    )
     assert await message("loop", store, policy) == "Model not found at: loop"
+
+
+async def test_links_of_the_store_are_followed(store: Path, tmp_path: Path) -> None:
+    """Archives and folders on a shared volume are linked into the store, by whose store it is."""
+    (tmp_path / "shared.mar").write_bytes(b"s")
+    (tmp_path / "folder").mkdir()
+    (store / "link.mar").symlink_to(tmp_path / "shared.mar")
+    (store / "linked").symlink_to(tmp_path / "folder")
+
+    for url in ("link.mar", (store / "link.mar").as_uri()):
+        assert (await locate(url, store, DEFAULT, store)).path == tmp_path / "shared.mar"
+    for url in ("linked", str(store / "linked"), (store / "linked").as_uri()):
+        assert (await locate(url, store, DEFAULT, store)).path == tmp_path / "folder"
+
+
+async def test_what_the_operator_names_may_lie_anywhere(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder, an archive and a file URL outside of the store, and a path with '..', are taken in place."""
+    (tmp_path / "opt" / "model").mkdir(parents=True)
+    (tmp_path / "opt" / "own.mar").write_bytes(b"o")
+    monkeypatch.chdir(store)
+    for url, path in (
+        (f"{tmp_path}/opt/model", tmp_path / "opt" / "model"),
+        (f"{tmp_path}/opt/own.mar", tmp_path / "opt" / "own.mar"),
+        ((tmp_path / "opt" / "own.mar").as_uri(), tmp_path / "opt" / "own.mar"),
+        ("../opt/model", tmp_path / "opt" / "model"),
+        (str(tmp_path / "opt" / "mine"), store / "mine"),
+    ):
+        assert await locate(url, store, DEFAULT, store, trusted=True) == Located(url, path)
+    with pytest.raises(ModelNotFound, match=r"^Model not found at: \.\./opt/none$"):
+        await locate("../opt/none", store, DEFAULT, store, trusted=True)
 
 
 async def test_links_within_the_store_are_followed(store: Path, tmp_path: Path) -> None:
@@ -242,14 +274,16 @@ async def test_torchvision_model(store: Path, tmp_path: Path) -> None:
 
 
 async def test_torchvision_weights_lie_in_the_store(store: Path, tmp_path: Path) -> None:
-    """F62: a weights file must resolve inside the model store."""
+    """F62: a weights file must lie in the model store, itself or as a link."""
     (store / "w.pth").write_bytes(b"w")
     (tmp_path / "s.pth").write_bytes(b"s")
-    (store / "s.pth").symlink_to(tmp_path / "s.pth")
+    (store / "linked.pth").symlink_to(tmp_path / "s.pth")
 
     located = await locate("torchvision://resnet18?weights=w.pth", store, DEFAULT, tmp_path / "work")
 
     assert str(store / "w.pth") in (located.path / "model-config.yaml").read_text()
+    linked = await locate("torchvision://resnet18?weights=linked.pth", store, DEFAULT, tmp_path / "work")
+    assert str(tmp_path / "s.pth") in (linked.path / "model-config.yaml").read_text()
     for name in ("s.pth", "none.pth"):
         url = f"torchvision://resnet18?weights={name}"
         assert await message(url, store) == f"Model not found at: {url}: {name} is not in the model store"

@@ -279,3 +279,26 @@ def test_subclass_in_an_archive_is_not_built_in(model_dir: Path, write: Write) -
     source = "from modelserver_handlers.base import BaseHandler\nclass Mine(BaseHandler):\n    pass\n"
 
     assert not load_handler(write(source), model_dir).built_in
+
+
+def test_handler_file_outside_of_the_archive(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An absolute path names that very file, whatever the archive has of this name, and its neighbours can be
+    imported; one that is not there is named.
+    """
+    place = tmp_path_factory.mktemp("outside")
+    (place / "archive_outside.py").write_text(
+        "from archive_neighbour import ANSWER\n\nclass Service:\n"
+        "    def handle(self, data, context):\n        return [ANSWER]\n"
+    )
+    (place / "archive_neighbour.py").write_text("ANSWER = 42\n")
+    (model_dir / "archive_outside.py").write_text("raise RuntimeError\n")
+    before = list(sys.path)
+    try:
+        for name in ("archive_outside.py:handle", "archive_outside:handle"):
+            assert load_handler(f"{place}/{name}", model_dir).entry([], None) == [42]
+        with pytest.raises(HandlerNotUsable, match=rf"The handler file {place}/none\.py is not there"):
+            load_handler(f"{place}/none.py:handle", model_dir)
+    finally:
+        sys.path[:] = before

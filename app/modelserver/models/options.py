@@ -62,7 +62,8 @@ class Registration:
     ``max_batch_delay``, ``max_latency`` and the times of ``autoscale`` are in ms, timeouts in s.
     ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's words and count as a ``batcher:`` block.
     TorchServe's own marks for "not given" are understood: -1 and 0 as batch size, -1 as a timeout, -1 and
-    -100 as delay.
+    -100 as delay. ``trusted`` is no parameter: an operator named the url at the start, so it may lie outside
+    of the model store.
 
     Raises BadRequest for values out of range.
     """
@@ -91,6 +92,7 @@ class Registration:
     autoscale_down_pause: int | None = None
     max_worker_memory: int | None = None
     max_worker_requests: int | None = None
+    trusted: bool = False
 
     def __post_init__(self) -> None:
         _at_least(1, batch_size=_given(self.batch_size, -1, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import re
 import sys
 from dataclasses import replace
@@ -109,15 +110,25 @@ class Preparation:
         self._next_id: Callable[[], int] = itertools.count(settings.initial_worker_port).__next__
 
     async def open(
-        self, url: str, on_progress: Callable[[str], None] | None = None, *, beside: Path | None = None
+        self,
+        registration: Registration,
+        on_progress: Callable[[str], None] | None = None,
+        *,
+        beside: Path | None = None,
     ) -> ModelArchive:
-        """Finds, fetches and unpacks what the URL names; the progress of a download is told and logged.
+        """Finds, fetches and unpacks what its URL names; the progress of a download is told and logged.
 
         ``beside``: the downloaded file that is to be replaced, which stays until :meth:`settle`.
         """
-        steps = Steps(url, on_progress)
+        url = registration.url or ""
         located = await locate(
-            url, self._settings.model_store, self._policy, self._workdir, steps, beside=beside
+            url,
+            self._settings.model_store,
+            self._policy,
+            self._workdir,
+            Steps(url, on_progress),
+            beside=beside,
+            trusted=registration.trusted,
         )
         return await self._reader.open(located, self._workdir)
 
@@ -150,12 +161,7 @@ class Preparation:
             raise InvalidModel(
                 f"The runtime LSP (TorchServe's C++ backend) of {archive.url} is not available here."
             )
-        handler = registration.handler or manifest.handler or self._settings.default_service_handler
-        if not handler:
-            raise InvalidModel(
-                f"The archive {archive.url} names no handler, and neither does the registration."
-            )
-        archive.check_handler(handler)
+        handler = self._handler(registration, archive)
         options = resolve_options(
             name,
             version,
@@ -187,6 +193,23 @@ class Preparation:
             name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
             options.service_envelope, registration=registration, exposes_errors=spec.load.expose,
         )  # fmt: skip
+
+    def _handler(self, registration: Registration, archive: ModelArchive) -> str:
+        """Whose handler it is; only the one of the settings may be a file outside of the archive.
+
+        Raises InvalidModel where there is none, or none that may be used.
+        """
+        handler = registration.handler or archive.manifest.handler
+        if not handler and (default := self._settings.default_service_handler):
+            if os.path.isabs(default):
+                return default
+            handler = default
+        if not handler:
+            raise InvalidModel(
+                f"The archive {archive.url} names no handler, and neither does the registration."
+            )
+        archive.check_handler(handler)
+        return handler
 
     def failed(self, saved: SavedModel, reason: str) -> FailedVersion:
         """The place of a version that could not be restored."""
@@ -430,7 +453,10 @@ class Preparation:
         store = self._settings.model_store
         if self._settings.load_all and store is not None:
             return [Registration(url=name) for name in sorted(loadable(store))]
-        return [Registration(url=item.url, model_name=item.name) for item in self._settings.load_models]
+        return [
+            Registration(url=item.url, model_name=item.name, trusted=True)
+            for item in self._settings.load_models
+        ]
 
     @staticmethod
     def default_name(url: str) -> str:

@@ -130,7 +130,7 @@ class Registry:
         Raises:
             ModelServerError: as reference 5.2 lists; nothing is left of the attempt then.
         """
-        archive = await self._preparation.open(registration.url or "", on_progress)
+        archive = await self._preparation.open(registration, on_progress)
         try:
             name = registration.model_name or archive.manifest.model_name
             if not name and at_startup:
@@ -297,6 +297,8 @@ class Registry:
     async def _begin_replacing(
         self, before: ModelVersion, registration: Registration, *, guarded: bool = False
     ) -> asyncio.Task[ModelVersion]:
+        if before.registration.trusted and registration.url == before.registration.url:
+            registration = replace(registration, trusted=True)
         url = without_credentials(registration.url or "")
         replacement = before.replacement = Replacement(url)
         try:
@@ -329,7 +331,7 @@ class Registry:
         self, before: ModelVersion, registration: Registration, *, guarded: bool
     ) -> ModelVersion:
         """The version that is to take the place, without workers; its name and version are reserved."""
-        archive = await self._preparation.open(registration.url or "", beside=before.archive.downloaded)
+        archive = await self._preparation.open(registration, beside=before.archive.downloaded)
         name, version = before.name, archive.manifest.model_version
         try:
             if version != before.version:

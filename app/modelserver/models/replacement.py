@@ -28,7 +28,10 @@ _UNSET = {
 }
 # Of each the words of a registration, and KServe's.
 _SYNONYMS = (("batch_size", "max_batch_size"), ("max_batch_delay", "max_latency"))
-_OF_ONE_REQUEST = ("url", "synchronous", "s3_sse_kms", "initial_workers", "min_workers", "max_workers")
+_OF_ONE_REQUEST = (
+    *("url", "trusted", "synchronous", "s3_sse_kms"),
+    *("initial_workers", "min_workers", "max_workers"),
+)
 _MIB = 1 << 20
 
 

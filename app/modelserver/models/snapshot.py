@@ -1,9 +1,9 @@
 """What is registered, as the JSON document that a snapshot keeps (reference 17).
 
 The fields are TorchServe's, so that either server reads the other's. Ours beside them keep what TorchServe
-forgets: ``url`` where it is more than the archive's file name, ``handler`` where the registration named one,
-``batchPolicy``, ``splitInstances``, those of ``autoscale`` and of workers' limits, and ``batcher`` with
-``timeout`` for registrations in KServe's words.
+forgets: ``url`` where it is more than the archive's file name, ``trusted`` where an operator named it at the
+start, ``handler`` where the registration named one, ``batchPolicy``, ``splitInstances``, those of
+``autoscale`` and of workers' limits, and ``batcher`` with ``timeout`` for registrations in KServe's words.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
         document["parallelLevel"] = options.parallel_level
     if scheme(model.url) not in _FETCHED and model.url != document["marName"]:
         document["url"] = model.url
+        if registration.trusted:
+            document["trusted"] = True
     if registration.handler:
         document["handler"] = registration.handler
     if options.sources.get("split_instances") in (REGISTER, SNAPSHOT):
@@ -145,6 +147,7 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
             max_batch_delay=None if batcher else delay,
             max_batch_size=batch_size if batcher else None,
             max_latency=delay if batcher else None,
+            trusted=fields.flag("trusted"),
         )
     except BadRequest as error:
         raise ConfigError(f"Invalid configuration: model_snapshot: {fields.place}: {error.message}") from None

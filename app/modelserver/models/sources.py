@@ -15,6 +15,7 @@ from modelserver.models.torchvision_url import TorchvisionSource
 from modelserver.models.urls import UrlPolicy, leaves_its_place, scheme
 
 _NO_STORE: Final = "Model store has not been configured."
+_OUTSIDE: Final = "it lies outside of the model store, where only --models and load_models may lead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +42,23 @@ async def locate(
     limits: DownloadLimits | None = None,
     network: Network | None = None,
     beside: Path | None = None,
+    trusted: bool = False,
 ) -> Located:
     """Find or fetch what ``url`` names; checks come in the order of reference 5.2.
 
     ``beside`` is the downloaded file of a model that is to be replaced: its name is not taken, and it stays.
+    ``trusted``: an operator named it at the start, so a path may lead anywhere on this machine.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
     """
     if not url:
         raise ModelNotFound("empty url")
-    if leaves_its_place(url):
+    if leaves_its_place(url) and not (trusted and scheme(url) is None):
         raise ModelNotFound(f"Relative path is not allowed in url: {url}")
     match scheme(url):
         case None:
-            return Located(url, await asyncio.to_thread(_in_store, url, store))
+            return Located(url, await asyncio.to_thread(_local, url, store, trusted=trusted))
         case "http" | "https":
             await load_client()
             policy.check(url)
@@ -64,7 +67,7 @@ async def locate(
             )
             return Located(url, path, downloaded=path)
         case "file":
-            return await _from_file_url(url, store, policy, progress, limits, beside=beside)
+            return await _from_file_url(url, store, policy, progress, limits, beside=beside, trusted=trusted)
         case "torchvision":
             return await asyncio.to_thread(_from_torchvision, url, store, workdir)
         case _:
@@ -79,9 +82,12 @@ async def _from_file_url(
     limits: DownloadLimits | None,
     *,
     beside: Path | None = None,
+    trusted: bool = False,
 ) -> Located:
     """What lies in the store is used as it is; other files are copied, other directories used in place."""
     path = _path_of(url)
+    if path is not None and trusted and (found := await asyncio.to_thread(_existing, path)):
+        return Located(url, found)
     if store is not None and path is not None and (inside := await asyncio.to_thread(_inside, path, store)):
         return Located(url, inside)
     await load_client()
@@ -105,24 +111,35 @@ def _path_of(url: str) -> Path | None:
     return path if parts.netloc.lower() in ("", "localhost") and path.is_absolute() else None
 
 
-def _in_store(url: str, store: Path | None) -> Path:
-    """Reference 10.3, except that every path must resolve inside the store."""
+def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
+    """Reference 10.3, except that what a client names must lie in the store; so must names of the store."""
     root = _needed(store)
-    named, given = _existing(root / os.path.basename(url.rstrip("/"))), _existing(Path(url))
-    if named is not None and named.is_file():
-        found = [named]
-    else:
-        found = [path for path in (given, named) if path is not None and path.is_dir()]
-    for path in found:
-        if (inside := _inside(path, root)) is not None:
-            return inside
-    raise _not_found(url, "it lies outside of the model store" if found else "")
+    named, given = root / os.path.basename(url.rstrip("/")), Path(url)
+    outside = False
+    for path, is_meant in ((named, Path.is_file), (given, Path.is_dir), (named, Path.is_dir)):
+        found = _existing(path)
+        if found is None or not is_meant(found):
+            continue
+        if (path is given and trusted) or _inside(path, root) is not None:
+            return found
+        outside = True
+    found = _existing(given) if trusted else None
+    if found is not None and found.is_file():
+        return found
+    raise _not_found(url, _OUTSIDE if outside else "")
 
 
 def _inside(path: Path, store: Path) -> Path | None:
-    """The resolved path of an existing file or directory below the store, or ``None``."""
+    """The resolved path of an existing file or directory below the store, or ``None``.
+
+    A link that lies in the store is followed wherever it leads: who can put it there is an operator.
+    """
     resolved, root = _existing(path), _existing(store)
-    return resolved if resolved is not None and root is not None and root in resolved.parents else None
+    if resolved is None or root is None:
+        return None
+    placed = Path(os.path.abspath(path)).parents  # without following links
+    is_inside = root in resolved.parents or root in placed or Path(os.path.abspath(store)) in placed
+    return resolved if is_inside else None
 
 
 def _existing(path: Path) -> Path | None:

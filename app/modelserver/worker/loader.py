@@ -2,7 +2,7 @@
 
 ``handler.py``, ``handler``, ``handler:function``, ``handler.py:Class`` and the names of built-in handlers,
 with or without ``ts.torch_handler.`` before them, are understood. A module of the archive wins over a
-built-in handler of the same name.
+built-in handler of the same name. An absolute path (``default_service_handler``) names a file outside.
 
 Better than TorchServe: an import that fails within the archive's own module is reported as itself, not as an
 unknown built-in handler; helper classes beside the handler do no harm; ``sys.exit`` at load is a failure
@@ -12,8 +12,9 @@ with a place, not the silent end of a process.
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def load_handler(handler: str, model_dir: Path) -> LoadedHandler:
     path, _, attribute = handler.partition(":")
     module_name = Path(path).name.removesuffix(".py")
     with _no_exit("while it was imported"):
-        module = _import(module_name, model_dir)
+        module = _from_file(Path(path)) if Path(path).is_absolute() else _import(module_name, model_dir)
     function = getattr(module, attribute or DEFAULT_FUNCTION, None)
     if inspect.isclass(function):
         return _from_class(function)
@@ -97,6 +98,19 @@ def _import(name: str, model_dir: Path) -> ModuleType:
             f"The handler module {name!r} is neither in the archive nor a built-in handler "
             f"({', '.join(sorted(BUILT_IN))})." + (f" Instead of TorchServe's: {reason}." if reason else "")
         ) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The module in an operator's file outside of the archive; what lies beside it can be imported too."""
+    if path.suffix != ".py":
+        path = path.with_name(f"{path.name}.py")
+    sys.path.insert(1, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise HandlerNotUsable(f"The handler file {path} is not there.")
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _is_in(name: str, model_dir: Path) -> bool:
