@@ -59,7 +59,7 @@ _SAFE = (
         "who may register could make the server fetch from networks that only it reaches (CVE-2023-43654)",
     ),
     (
-        "archives are unpacked with no `..`, links, devices or bombs; what clients name lies in the model store",
+        "archives are unpacked with no `..`, links, devices or bombs; what clients name lies in the store",
         "an archive must not write or read elsewhere (CVE-2023-48299, CVE-2024-35198)",
     ),
     (

@@ -367,3 +367,31 @@ async def test_replacing_without_the_model_api() -> None:
     assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"url": "b.mar"}))[0] == 405
     assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"min_worker": "1"}))[0] == 202
     assert [call[0] for call in registry.calls] == ["scale"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "warnings"),
+    [
+        ("POST", "/models?url=m.mar&batch_size=abc", ["batch_size='abc' is no whole number"]),
+        ("POST", "/models?url=m.mar&batch_size=0", ["batch_size=0 is no size"]),
+        (
+            "POST",
+            "/models?url=m.mar&batchsize=8&initial_worker=1",
+            ["mean batch_size?", "mean initial_workers?"],
+        ),
+        ("PUT", "/models/m?min_workers=2", ["mean min_worker?"]),
+        ("PUT", "/models/m?min_worker=2&synchronous=yes", ["synchronous='yes' counts as false"]),
+        ("PUT", "/models/m?min_worker=2&number_gpu=1&timeout=9", []),
+        ("POST", "/models?url=m.mar&batch_size=-1&max_batch_delay=-1&response_timeout=-1", []),
+    ],
+)
+async def test_parameters_without_use_are_told(method: str, path: str, warnings: list[str]) -> None:
+    """The status stays; the answer says what was not used, and what may have been meant."""
+    async with client(Registry(m="m.mar")) as asking:
+        answer = await asking.request(method, path)
+
+    assert answer.status_code == (200 if method == "POST" else 202)
+    said = answer.json().get("warnings", [])
+    assert len(said) == len(warnings)
+    for text, part in zip(said, warnings, strict=True):
+        assert part in text

@@ -138,3 +138,31 @@ def test_what_is_no_switch_is_refused() -> None:
     """A typo does not switch anything off."""
     with pytest.raises(BadRequest, match="s=perhaps: true or false"):
         Parameters({"s": "perhaps"}).switch("s")
+
+
+def test_unknown_names_are_told_with_a_guess(caplog: pytest.LogCaptureFixture) -> None:
+    """To the sender and the log; of very many the first few."""
+    parameters = Parameters({"batchsize": 8, "zzz": 1, "url": "u"})
+    parameters.warn_of_unknown(("url", "batch_size"))
+
+    assert parameters.warnings == [
+        "The parameter 'batchsize' is not known and is ignored; did you mean batch_size?",
+        "The parameter 'zzz' is not known and is ignored",
+    ]
+    assert [record.getMessage() for record in caplog.records] == parameters.warnings
+    many = Parameters({f"{'n' * 1000}{number}": "" for number in range(1000)})
+    many.warn_of_unknown(("url",))
+    assert len(many.warnings) == 10
+    assert max(map(len, many.warnings)) < 200
+
+
+def test_unusable_values_are_told() -> None:
+    """What is no number, and what is neither true nor false."""
+    parameters = Parameters({"batch_size": "abc", "synchronous": "yes", "s3_sse_kms": "False"})
+    assert parameters.integer("batch_size") is None
+    assert (parameters.boolean("synchronous"), parameters.boolean("s3_sse_kms")) == (False, False)
+
+    assert parameters.warnings == [
+        "The parameter batch_size='abc' is no whole number, its default is used",
+        "The parameter synchronous='yes' counts as false: only the word true is true",
+    ]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from modelserver.batching.policies import Greedy, Policy, Window
-from modelserver.batching.queue import Alone, BatchQueue, QueueFull
+from modelserver.batching.queue import Alone, AtOnce, BatchQueue, QueueFull
 from modelserver.batching.request import Batch, Request
 from modelserver.wire.messages import Row
 
@@ -400,3 +400,41 @@ def test_drain_gives_each_waiting_request_once() -> None:
     assert set(drained) == set(requests)
     assert counters(line) == (0, 0, 0)
     assert line.drain() == []
+
+
+def test_explanations_wait_for_nobody() -> None:
+    """They go as soon as a worker is idle, together if several wait; predictions wait for their window."""
+    line = queue()
+    for name, key in (("p", "k"), ("e1", AtOnce("k")), ("e2", AtOnce("k"))):
+        line.put(request(name, key=key))
+
+    assert line.due(0.0, 1) <= 0.0
+    assert names(line.take(0.0, 1)) == ["e10", "e20"]
+    assert line.take(0.0, 1) is None
+    assert line.due(0.0, 1) == 1.0
+
+
+def test_explanations_teach_the_policy_nothing() -> None:
+    """Their arrivals are not those of predictions."""
+    seen: list[int] = []
+    policy = Window(1.0)
+    policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
+    line = queue(policy=policy)
+    line.put(request("e", key=AtOnce("k")))
+    line.put(request("p", 2))
+
+    assert seen == [2]
+
+
+def test_what_is_past_its_deadline_is_in_no_batch() -> None:
+    """Its end may be told a moment later; until then nothing computes for it and no counter keeps it."""
+    line = queue(policy=Greedy())
+    late, large, good = request("l", deadline=1.0), request("m", 6, deadline=0.5), request("g", deadline=9.0)
+    for each in (late, large, good):
+        line.put(each)
+
+    assert names(line.take(1.0, 1)) == ["g0"]
+    assert counters(line) == (0, 0, 0)
+    assert (late.waiting, large.waiting, late.dispatched) == (0, 0, None)
+    assert line.take(1.0, 1) is None
+    line.remove(late)

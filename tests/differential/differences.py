@@ -127,6 +127,32 @@ def _bad_v1(message: str) -> Callable[[Answer], Answer]:
     return lambda answer: bad_request(message)(answer).but(body=body)
 
 
+_NO_INSTANCES = 'no instances in the request: the body needs "instances", a list of at least one instance'
+_CUT_SHORT = "the request is no inference request: Input data was truncated"
+_NO_TENSORS = "the request is no inference request: Object missing required field `inputs`"
+
+
+def _strict_bodies() -> dict[str, Callable[[Answer], Answer]]:
+    """What is no body of the protocol, by why."""
+    unreadable = "can't Unmarshal body: Unrecognized request format: "
+    malformed = "JSON is malformed: invalid character (byte 0)"
+    messages = {
+        "inputs/v1 predict": _NO_INSTANCES,
+        "inputs/v1 explain": _NO_INSTANCES,
+        "inputs/v2 infer": _NO_TENSORS,
+        "inputs/v2 explain": _NO_TENSORS,
+        "inputs/v1 no instances": "no instances in the request: the list is empty",
+        "inputs/v1 broken": f"{unreadable}Input data was truncated",
+        "inputs/v1 list": f"{unreadable}Expected `object`, got `array`",
+        "failures/v1 value": f"{unreadable}{malformed}",
+        "failures/v1 code": f"{unreadable}{malformed}",
+        "failures/v2 value": f"the request is no inference request: {malformed}",
+        "versions/v1 predict": _NO_INSTANCES,
+        "facts/environment by v1": f"{unreadable}{malformed}",
+    }
+    return {name: _bad_v1(message) for name, message in messages.items()}
+
+
 def _compact(answer: Answer) -> Answer:
     body = json.dumps(json.loads(answer.body or b""), separators=(",", ":")).encode()
     return answer.but(body=body, headers={"content-type": "application/json"})
@@ -193,7 +219,8 @@ def _was_encoded(call: Call, answer: Answer) -> bool:
 
 
 def _kserve_error(call: Call, answer: Answer) -> Answer:
-    if not call.path.startswith(("/v1/", "/v2/")) or answer.status < 400:
+    no_route = b", please refer to API document." in (answer.body or b"")
+    if answer.status < 400 or not (no_route or call.path.startswith(("/v1/", "/v2/"))):
         return answer
     body = json.loads(answer.body or b"")
     message = body["message"]
@@ -278,7 +305,7 @@ def _form_blank(answer: Answer) -> Answer:
     return _edited(answer, edit)
 
 
-def _v1_not_allowed(answer: Answer) -> Answer:
+def _not_allowed(answer: Answer) -> Answer:
     message = "Requested method is not allowed, please refer to API document."
     changed = error(405, "MethodNotAllowedException", message)(answer)
     body = json.loads(changed.body or b"")
@@ -416,7 +443,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "v1-error",
         OTHER,
-        "Errors on V1 and V2 routes carry `error` beside TorchServe's fields, for KServe's clients, and a "
+        "Errors on V1 and V2 routes, and of unknown paths and methods, carry `error` beside TorchServe's "
+        "fields, for KServe's clients, and a "
         "handler's exception is 500 there, as in KServe.",
         _kserve_error,
     ),
@@ -613,16 +641,10 @@ RULES: tuple[Rule, ...] = (
         "The request headers `explain` and `url_path` are there for handlers on every route, not on "
         "some only.",
         answers={
-            **{
-                f"inputs/{name}": replaced('"url_path": null', '"url_path": ""')
-                for name in ("v1 predict", "v1 explain", "v1 no instances", "v1 broken", "v1 list")
-            },
-            **{
-                f"inputs/{name}": replaced(
-                    '"explain": null,\n    "url_path": null', '"explain": "False",\n    "url_path": ""'
-                )
-                for name in ("invocations", "invoke", "legacy", "legacy with version", "invocations by form")
-            },
+            f"inputs/{name}": replaced(
+                '"explain": null,\n    "url_path": null', '"explain": "False",\n    "url_path": ""'
+            )
+            for name in ("invocations", "invoke", "legacy", "legacy with version", "invocations by form")
         },
     ),
     Rule(
@@ -642,13 +664,16 @@ RULES: tuple[Rule, ...] = (
         "v2",
         BETTER,
         "V2 routes are those of the Open Inference Protocol: bodies of tensors are taken apart into rows, a "
-        "version may be named. The handler sees `url_path` there as on other routes, empty.",
-        answers={
-            **dict.fromkeys(
-                ("inputs/v2 infer", "inputs/v2 explain"), replaced('"url_path": null', '"url_path": ""')
-            ),
-            "routes/inference POST /v2/models/plain/versions/1.0/infer": success(b"fine", None),
-        },
+        "version may be named.",
+        answers={"routes/inference POST /v2/models/plain/versions/1.0/infer": _bad_v1(_CUT_SHORT)},
+    ),
+    Rule(
+        "strict-bodies",
+        OTHER,
+        "On V1 and V2 routes a body that is none of the protocol is 400 for every model; "
+        "`split_instances=false`, and `compat_defaults=torchserve`, hand it to the handler as TorchServe "
+        "does.",
+        answers=_strict_bodies(),
     ),
     Rule(
         "urls",
@@ -783,11 +808,7 @@ RULES: tuple[Rule, ...] = (
         answers={
             **dict.fromkeys(
                 ("routes/management GET /models/plain/1.0/set-default", "routes/delete set-default"),
-                error(
-                    405,
-                    "MethodNotAllowedException",
-                    "Requested method is not allowed, please refer to API document.",
-                ),
+                _not_allowed,
             ),
             "routes/unregister": unregistered("plain"),
         },
@@ -803,7 +824,7 @@ RULES: tuple[Rule, ...] = (
         "v1-methods",
         OTHER,
         "A V1 action that does not exist is 405 where the model's readiness may be asked, not 404.",
-        answers={"routes/inference POST /v1/models/plain:other": _v1_not_allowed},
+        answers={"routes/inference POST /v1/models/plain:other": _not_allowed},
     ),
 )
 

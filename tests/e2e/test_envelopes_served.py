@@ -134,7 +134,7 @@ def test_an_envelope_of_the_models_own(enveloped, model_store, tmp_path):
         config.write_text(f"serviceEnvelope: {name}\n")
         handler = str(ROOT / "tests" / "e2e" / "model_code" / "saw.py")
         build_archive(ArchiveConfig(f"saw_{name}", handler, "1", config_file=config, export_path=model_store))
-        server.registered(f"saw_{name}.mar")
+        server.registered(f"saw_{name}.mar", split_instances="false")
     body = {"instances": [{"b64": "aGk="}]}
 
     assert server.predict("saw", body).json() == {"predictions": [saw({"b64": "aGk="})]}

@@ -374,14 +374,16 @@ def test_what_cannot_be_cut_travels_whole(server: Server) -> None:
 
 
 def test_other_bodies_reach_other_handlers(server: Server) -> None:
-    """A custom handler gets what is no V2 request as it is; a strict model refuses it."""
+    """What is no V2 request is refused for every model, unless it takes bodies as they are."""
     path = "/v2/models/{}/infer"
-    plain = server.inference.post(path.format("tell"), json={"prompt": "p"})
-    strict = server.inference.post(path.format("strict"), json={"prompt": "p"})
+    server.registered("tell.mar", model_name="whole", split_instances="false")
+    whole = server.inference.post(path.format("whole"), json={"prompt": "p"})
 
-    assert plain.json()["values"] == {"body": {"prompt": "p"}}
-    assert strict.status_code == 400
-    assert "inputs" in strict.json()["error"]
+    assert whole.json()["values"] == {"body": {"prompt": "p"}}
+    for name in ("tell", "strict"):
+        refused = server.inference.post(path.format(name), json={"prompt": "p"})
+        assert refused.status_code == 400
+        assert "inputs" in refused.json()["error"]
 
 
 # Errors

@@ -231,7 +231,9 @@ def test_model_api_off(other):
     message = "Requested method is not allowed, please refer to API document."
     for answer in (other.register("rows.mar"), other.management.delete("/models/rows")):
         assert answer.status_code == 405
-        assert answer.json() == {"code": 405, "type": "MethodNotAllowedException", "message": message}
+        assert answer.json() == {
+            "code": 405, "type": "MethodNotAllowedException", "message": message, "error": message
+        }  # fmt: skip
     assert other.management.put("/models/rows?min_worker=1&synchronous=true").status_code == 200
     assert other.describe("rows")["modelName"] == "rows"
 

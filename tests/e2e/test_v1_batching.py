@@ -381,3 +381,46 @@ def test_identity_in_one_window(shared_server, pool):
     assert [answer.json()["predictions"] for answer in answers] == requests
     assert max(int(answer.headers["x-batch-size"]) for answer in answers) <= 8
     assert time.monotonic() - started < 20
+
+
+BODIES = (
+    b"",
+    b"null",
+    b"not json",
+    b"[]",
+    b"{}",
+    b'{"instances": []}',
+    b'{"instances": 1}',
+    b'{"inputs": null}',
+)
+
+
+def test_other_bodies_are_refused(start_server):
+    """F10: what is no V1 or V2 body is 400 for every model; `split_instances=false`, and TorchServe's
+    defaults, hand it to the handler.
+    """
+    own, theirs = (
+        start_server(),
+        start_server("--disable-token-auth", compat_defaults="torchserve", enable_model_api="true"),
+    )
+    own.registered("echo.mar").registered("echo.mar", model_name="whole", split_instances="false")
+    theirs.registered("echo.mar")
+    for body in BODIES:
+        for path in ("/v1/models/{}:predict", "/v2/models/{}/infer"):
+            refused = own.inference.post(path.format("echo"), content=body)
+            assert (refused.status_code, set(refused.json()) >= {"error", "code", "message"}) == (400, True)
+            for server, name in ((own, "whole"), (theirs, "echo")):
+                assert server.inference.post(path.format(name), content=body).status_code != 400
+
+
+def test_methods_of_predict(shared_server):
+    """V1's actions are POST only; the answer says so in the words of both protocols, as for unknown paths."""
+    shared_server.registered("echo.mar", model_name="methods")
+    for path in ("/v1/models/methods:predict", "/v1/models/methods:explain", "/v2/models/methods/infer"):
+        answer = shared_server.inference.get(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        assert answer.json()["error"] == answer.json()["message"]
+    for path in ("/v1/nothing", "/v2/nothing", "/nothing/at/all/here"):
+        answer = shared_server.inference.get(path)
+        assert answer.status_code == 404
+        assert answer.json()["error"] == answer.json()["message"]

@@ -21,7 +21,7 @@ from modelserver.worker.answers import Unserializable
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.rows import decode_row, request_parameters
 from modelserver.worker.service import Service
-from modelserver.worker.tensor_rows import UnknownOutput, decode_rows, encode_output
+from modelserver.worker.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver_handlers.context import Context
 from modelserver_handlers.tensor_rows import TensorRows
 
@@ -415,3 +415,30 @@ def test_failures_are_told_as_kserve_does() -> None:
     )
     (unknown, text), *_ = run(lambda data, _: [1] * len(data), FOUR, **asked)
     assert (unknown.status, text) == (400, b"Unexpected inference output 'q' for model 'm'")
+
+
+@pytest.mark.parametrize("specs", [[], [OutputSpec("sum", "FP32", [-1])]])
+def test_a_row_of_several_inputs_given_back(specs: list[OutputSpec]) -> None:
+    """It is as many outputs, of whatever kind they are, with and without a signature."""
+    rows, tail = sent(
+        tensor("text", "BYTES", (2,), [b"a", b"b"], text=True), tensor("n", "INT64", (2, 2), [1, 2, 3, 4])
+    )
+    answers = [
+        encode_output(value, row, specs)
+        for value, row in zip(decode_rows(rows, memoryview(tail)), rows, strict=True)
+    ]
+    outputs = {each.name: (each.datatype, each.shape) for each in join_answers(answers, whole=False)}
+
+    assert outputs["n"] == ("INT64", (2, 2))
+    assert outputs["text"][0] == "BYTES"
+
+
+def test_nothing_in_nothing_out() -> None:
+    """A request without rows has an empty answer or none: what a handler makes of nothing is no row of it."""
+    (row,), _ = sent(tensor("x", "FP32", (0, 3), []))
+    empty = join_answers([encode_output(numpy.zeros((0, 2), "f4"), row, [])], whole=True)
+
+    assert [each.shape for each in empty] == [(0, 2)]
+    for value in (7, "text", [1.0], numpy.zeros((1, 2), "f4"), {"a": 1}):
+        with pytest.raises(EmptyInput):
+            encode_output(value, row, [])

@@ -75,6 +75,7 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
         add_repository(app, services.registry, services.settings, everybody="management" in roles)
     if "metrics" in roles:
         _add_metrics(app, services.metrics)
+    app.state.as_torchserve = services.settings.as_torchserve
     for kind in (HTTPException, ModelServerError, Exception):
         app.add_exception_handler(kind, _answer_error)
     return app
@@ -169,11 +170,15 @@ def _json(document: Any) -> Response:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    kserve = is_kserve(request.url.path)
     if isinstance(error, HTTPException):
         error = MethodNotAllowed(_allowed(request)) if error.status_code == 405 else ResourceNotFound()
     elif not isinstance(error, ModelServerError):
         error = InternalError("The server failed to answer; its log says why.")
-    status, body = error_body(error, kserve=is_kserve(request.url.path))
+    if isinstance(error, (MethodNotAllowed, ResourceNotFound)):
+        # Whose client it is that missed its path nobody knows.
+        kserve = kserve or not request.app.state.as_torchserve
+    status, body = error_body(error, kserve=kserve)
     headers = {name.decode(): value.decode() for name, value in error.headers}
     return Response(body, status, headers, JSON)
 

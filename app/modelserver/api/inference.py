@@ -30,6 +30,7 @@ from modelserver.api.open_inference import (
     said_beside,
 )
 from modelserver.api.sequences import read_sequence, sequence_headers
+from modelserver.batching.queue import AtOnce
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, HandlerError, MethodNotAllowed, ModelServerError
@@ -127,7 +128,7 @@ class InferenceApi:
         route: Route = exchange.target.route
         model: ModelVersion | None = None
         try:
-            if route.v2 and exchange.method != b"POST":
+            if route.kserve and exchange.method != b"POST":
                 raise MethodNotAllowed("POST")
             if exchange.encoding or not route.model:
                 _check_light(exchange)
@@ -213,15 +214,16 @@ class InferenceApi:
                 for b in bodies
             ]
             key = (route.explain, split.extra)
+        lane = AtOnce(key) if route.explain else key
         deadline = _deadline(now, model, exchange)
         if asked is not None and asked.timeout is not None:
             deadline = min(now + asked.timeout, math.inf if deadline is None else deadline)
         if names is None:
-            request = Request(exchange.request_id, rows, bodies, now, key=key, deadline=deadline)
+            request = Request(exchange.request_id, rows, bodies, now, key=lane, deadline=deadline)
             reply = _Reply(exchange, model, route, time.monotonic, self._aside)
         else:
             request = SequencedRequest(
-                exchange.request_id, rows, bodies, now, mark, key=key, deadline=deadline
+                exchange.request_id, rows, bodies, now, mark, key=lane, deadline=deadline
             )
             reply = _SequenceReply(exchange, model, route, time.monotonic, self._aside)
         if asked is not None:
@@ -448,23 +450,13 @@ def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:
         return None
     if weight.is_heavy_json(body):
         raise weight.TooHeavy
-    try:
-        return v1.split(body)
-    except BadRequest:
-        if model.splits == "always":
-            raise
-        return None
+    return v1.split(body)
 
 
 async def _split_aside(body: bytes, model: ModelVersion, helpers: Helpers) -> v1.V1Body | None:
     if model.splits == "never":
         return None
-    try:
-        return await helpers.call(SECONDS, v1.split_aside, body)
-    except BadRequest:
-        if model.splits == "always":
-            raise
-        return None
+    return await helpers.call(SECONDS, v1.split_aside, body)
 
 
 def _refuse(exchange: Exchange, route: Route, model: ModelVersion | None, error: ModelServerError) -> None:

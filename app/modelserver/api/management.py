@@ -50,12 +50,19 @@ _REGISTRATION_NUMBERS = (
     "max_worker_memory",
     "max_worker_requests",
 )
+_REGISTRATION = (
+    *_REGISTRATION_TEXTS,
+    *_REGISTRATION_NUMBERS,
+    *("synchronous", "s3_sse_kms", "autoscale"),
+)
 _RUNTIMES = ("python", "python3", "LSP")
 _CHANGES = (
     *("batch_size", "max_batch_delay", "batch_policy", "response_timeout"),
     *("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause"),
     *("max_worker_memory", "max_worker_requests"),
 )
+# The last two are TorchServe's, which ignores them too.
+_SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_gpu", "timeout")
 
 
 def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
@@ -91,24 +98,29 @@ class ManagementApi:
     async def register_by(self, parameters: Parameters) -> Response:
         """Registers what the parameters name. Raises MethodNotAllowed where models may not be."""
         self._check_model_api()
+        parameters.warn_of_unknown(_REGISTRATION)
         registration = read_registration(parameters)
+        if registration.batch_size == 0:
+            parameters.warn("The parameter batch_size=0 is no size of a batch, the default is used")
         model = await self._registry.register(registration)
+        warnings = parameters.warnings
         workers = list(model.pool.workers)
         if not workers:
             return status(
                 200,
                 f'Model "{model.name}" Version: {model.version} registered with 0 initial workers. '
                 "Use scale workers API to add workers for the model.",
+                warnings,
             )
         if registration.synchronous is False:
-            return status(202, "Processing worker updates...")
+            return status(202, "Processing worker updates...", warnings)
         scaling = await self._registry.wait_loaded(model)
         if not scaling.complete:
-            return status(206, "Workers scaling in progress...")
+            return status(206, "Workers scaling in progress...", warnings)
         return status(
             200,
             f'Model "{model.name}" Version: {model.version} registered with {len(workers)} initial workers',
-            model.pool.warnings,
+            [*warnings, *model.pool.warnings],
         )
 
     async def list_models(self, request: Request) -> Response:
@@ -154,17 +166,20 @@ class ManagementApi:
         TorchServe passes the url over. Raises MethodNotAllowed where models may not be registered.
         """
         self._check_model_api()
+        parameters.warn_of_unknown((*_REGISTRATION, *_SCALING))
         given = read_replacement(parameters)
+        warnings = parameters.warnings
         version = version or parameters.text("model_version")
         before = self._registry.get(name, version).version
         loading = await self._registry.replace_archive(name, version, given)
         if not given.synchronous:
-            return status(202, "Processing worker updates...")
+            return status(202, "Processing worker updates...", warnings)
         model = await asyncio.shield(loading)
         return status(
             200,
             f'Model "{name}" Version: {before} replaced by version {model.version} '
             f"with {len(model.pool.workers)} workers",
+            warnings,
         )
 
     async def scale_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
@@ -172,6 +187,7 @@ class ManagementApi:
 
         TorchServe knows the workers only, and scales to one where their number is not named.
         """
+        parameters.warn_of_unknown((*_SCALING, *_CHANGES))
         version = version or parameters.text("model_version")
         min_workers = parameters.integer("min_worker", 1) or 0
         max_workers = parameters.integer("max_worker", min_workers) or 0
@@ -186,17 +202,19 @@ class ManagementApi:
             if parameters.text("min_worker") is None and parameters.text("max_worker") is None:
                 if not change:
                     raise BadRequest("There is nothing to change: what is given stands for no value.")
-                return status(200, f'Model "{name}" changed: {change}')
+                return status(200, f'Model "{name}" changed: {change}', parameters.warnings)
         model = self._registry.get(name, version)
         started = await self._registry.scale(name, version, min_workers, max_workers)
-        if not parameters.boolean("synchronous"):
+        synchronous = parameters.boolean("synchronous")
+        warnings = parameters.warnings
+        if not synchronous:
             _log_failures(started)
-            return status(202, "Processing worker updates...")
+            return status(202, "Processing worker updates...", warnings)
         scaling: Scaling = await self._registry.wait_scaled(model, started, version)
         if not scaling.complete:
-            return status(206, "Workers scaling in progress...")
+            return status(206, "Workers scaling in progress...", warnings)
         suffix = f", version: {version}" if version else ""
-        return status(200, f"Workers scaled to {min_workers} for model: {name}{suffix}")
+        return status(200, f"Workers scaled to {min_workers} for model: {name}{suffix}", warnings)
 
     async def set_default(self, name: str, version: str) -> Response:
         """PUT /models/{name}/{version}/set-default"""
@@ -274,10 +292,8 @@ def read_change(parameters: Parameters) -> Change:
 
 
 def status(code: int, text: str, warnings: Sequence[str] = ()) -> Response:
-    """A status body (reference 4.3), and beside it what the model's author should know."""
-    said: dict[str, Any] = {"status": text}
-    if warnings:
-        said["warnings"] = list(warnings)
+    """A status body (reference 4.3), with warnings if there are any."""
+    said = {"status": text, **({"warnings": list(warnings)} if warnings else {})}
     return Response(pretty(said), code, media_type=JSON)
 
 

@@ -46,27 +46,21 @@ _HEADER = HEADER_LENGTH.lower().encode()
 _HEADER_LINE = HEADER_LENGTH.lower().encode() + b": %d\r\n"
 
 
-class _WithInputs(msgspec.Struct):
-    inputs: msgspec.Raw
-
-
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
-_decode_inputs = msgspec.json.Decoder(_WithInputs).decode
 
 
 class Takes(msgspec.Struct, frozen=True):
-    """What a model takes; ``strict``: what is no V2 request is refused."""
+    """What a model takes."""
 
     model: str
     signature: Signature
     sequences: SequenceHeaders | None = None
-    strict: bool = True
 
     @classmethod
-    def of(cls, model: ModelVersion, *, strict: bool = True) -> Takes:
+    def of(cls, model: ModelVersion) -> Takes:
         """What this model takes."""
-        return cls(model.name, model.options.signature, model.sequence_headers, strict)
+        return cls(model.name, model.options.signature, model.sequence_headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,45 +185,32 @@ def read_inference(exchange: Exchange, model: ModelVersion) -> Inference | None:
         TooHeavy: it must be read aside, by :func:`read_inference_aside`.
     """
     length = header_length(exchange)
-    splits = model.splits_tensors
-    if splits == "never":
-        if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
-            raise weight.TooHeavy
-        asked, exchange.body = None, encode_request(exchange.body, length)
-    else:
-        asked = _read(exchange.body, length, Takes.of(model, strict=splits == "always"), light=True)
-    if asked is None:
-        _say_json(exchange, length)
-    return asked
+    if model.splits_tensors != "never":
+        return _read(exchange.body, length, Takes.of(model), light=True)
+    if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
+        raise weight.TooHeavy
+    exchange.body = encode_request(exchange.body, length)
+    _say_json(exchange, length)
+    return None
 
 
 async def read_inference_aside(exchange: Exchange, model: ModelVersion, helpers: Helpers) -> Inference | None:
     """The same by a helper. Raises BadRequest, PayloadTooLarge."""
-    length, splits = header_length(exchange), model.splits_tensors
-    if splits == "never":
+    length = header_length(exchange)
+    if model.splits_tensors == "never":
         exchange.body = await helpers.call(SECONDS, encode_request, exchange.body, length)
-        asked = None
-    else:
-        takes = Takes.of(model, strict=splits == "always")
-        asked = await helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
-    if asked is None:
         _say_json(exchange, length)
-    return asked
-
-
-def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference | None:
-    """What a helper does of it: the request comes without its inputs, which are in the rows."""
-    asked = _read(body, length, takes)
-    return None if asked is None else asked.without_inputs()
-
-
-def _read(body: bytes, length: str | None, takes: Takes, *, light: bool = False) -> Inference | None:
-    try:
-        request = decode_request(body, length, takes.signature.inputs or (RAW_INPUT,), light=light)
-    except BadRequest:
-        if takes.strict or length is not None or _has_inputs(body):
-            raise
         return None
+    return await helpers.call(SECONDS, read_tensors, exchange.body, length, Takes.of(model))
+
+
+def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:
+    """What a helper does of it: the request comes without its inputs, which are in the rows."""
+    return _read(body, length, takes).without_inputs()
+
+
+def _read(body: bytes, length: str | None, takes: Takes, *, light: bool = False) -> Inference:
+    request = decode_request(body, length, takes.signature.inputs or (RAW_INPUT,), light=light)
     return take_apart(request, takes, light=light)
 
 
@@ -279,14 +260,6 @@ def header_length(exchange: Exchange) -> str | None:
 def _say_json(exchange: Exchange, length: str | None) -> None:
     if not exchange.content_type or length is not None:
         exchange.content_type = JSON
-
-
-def _has_inputs(body: bytes) -> bool:
-    try:
-        _decode_inputs(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def _timeout(request: InferRequest) -> float | None:

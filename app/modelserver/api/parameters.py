@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from modelserver.api.content import read_parameters_body
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from starlette.requests import Request
 
@@ -20,11 +21,34 @@ LONGEST = 8192
 _log = logging.getLogger("modelserver.api")
 
 
+# Of a name, in characters: none that is known is longer.
+LONGEST_NAME = 50
+# Unknown names that are told of one by one.
+_MOST_TOLD = 10
+
+
 class Parameters:
-    """Values by name, from the query or from a JSON body."""
+    """Values by name, from the query or from a JSON body.
+
+    ``warnings`` are lines about what is not used as its sender may expect; they are in the log too.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        """Tells sender and log."""
+        self.warnings.append(text)
+        _log.warning("%s", text)
+
+    def warn_of_unknown(self, known: Collection[str]) -> None:
+        """Tells of names that nobody reads."""
+        unknown = [name for name in self._values if name not in known]
+        for name in unknown[:_MOST_TOLD]:
+            close = get_close_matches(name[:LONGEST_NAME], known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            self.warn(f"The parameter {name[:LONGEST_NAME]!r} is not known and is ignored{hint}")
 
     @classmethod
     def of_query(cls, request: Request) -> Parameters:
@@ -69,13 +93,18 @@ class Parameters:
         try:
             return int(value.strip())
         except ValueError:
-            _log.warning("The parameter %s=%r is no whole number, its default is used", name, value[:100])
+            self.warn(f"The parameter {name}={value[:100]!r} is no whole number, its default is used")
             return default
 
     def boolean(self, name: str) -> bool | None:
         """True only for ``true`` in any case; None if it is not given."""
         value = self.text(name)
-        return None if value is None else value.strip().lower() == "true"
+        if value is None:
+            return None
+        text = value.strip().lower()
+        if text not in ("true", "false"):
+            self.warn(f"The parameter {name}={text[:100]!r} counts as false: only the word true is true")
+        return text == "true"
 
     def whole(self, name: str) -> int | None:
         """As :meth:`integer`, for parameters that TorchServe does not have.

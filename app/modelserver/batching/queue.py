@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
+from typing import NamedTuple
 
 from modelserver.batching.policies import Policy, Waiting
 from modelserver.batching.request import Batch, Parcel, Request
@@ -25,6 +26,14 @@ class Alone:
     """The key of a request that shares no batch: there is nothing for it to wait for."""
 
     __slots__ = ()
+
+
+class AtOnce(NamedTuple):
+    """The key of explanations: they may share a batch, but nobody waits for more of them, which are few, and
+    what they cost says nothing of other batches.
+    """
+
+    key: object
 
 
 class QueueFull(Exception):
@@ -111,7 +120,8 @@ class BatchQueue:
         self.requests += 1
         self.instances += total
         self.nbytes += request.nbytes
-        self.policy.arrived(total, request.arrived)
+        if not isinstance(request.key, AtOnce):
+            self.policy.arrived(total, request.arrived)
 
     def put_back(self, batch: Batch) -> None:
         """Puts a batch that no worker began back to where it stood; ended requests are left out."""
@@ -175,13 +185,21 @@ class BatchQueue:
 
     def take(self, now: float, idle_workers: int, *, only_full: bool = False) -> Batch | None:
         """The next batch that is due, or None."""
+        while (lane := self._next_lane(now, idle_workers, only_full=only_full)) is not None:
+            batch = self._form(lane, now)
+            if batch.parcels:
+                return batch
+        return None
+
+    def _next_lane(self, now: float, idle_workers: int, *, only_full: bool) -> Lane | None:
+        """The lane whose batch is due and whose first request waits longest."""
         best: Lane | None = None
         for lane in self._lanes.values():
             if lane.instances < self.batch_size and (only_full or self._due(lane, now, idle_workers) > now):
                 continue
             if best is None or lane.parcels[0].request.place < best.parcels[0].request.place:
                 best = lane
-        return None if best is None else self._form(best, now)
+        return best
 
     def _due(self, lane: Lane, now: float, idle_workers: int) -> float:
         if self.flushing or lane.instances >= self.batch_size:
@@ -192,33 +210,37 @@ class BatchQueue:
         due = self.policy.due(waiting, now)
         if due <= now:
             return due
-        if isinstance(lane.key, Alone):
+        if isinstance(lane.key, (Alone, AtOnce)):
             return now
         # Waiting past the deadline of one of them would be waiting for nothing.
         deadlines = (parcel.request.deadline for parcel in parcels)
         return now if any(deadline is not None and deadline <= due for deadline in deadlines) else due
 
     def _form(self, lane: Lane, now: float) -> Batch:
+        """A batch of the lane; what is past its deadline is taken out and in none: its end is being told."""
         reason = self._reason(lane)
         parcels = lane.parcels
         taken: list[Parcel] = []
         room = self.batch_size
-        ended = freed = 0
+        ended = freed = late = 0
         while parcels and parcels[0].count <= room:
             parcel = parcels.popleft()
-            room -= parcel.count
-            taken.append(parcel)
             request = parcel.request
             request.waiting -= 1
             if request.waiting == 0:
                 ended += 1
                 freed += request.nbytes
+            if request.deadline is not None and request.deadline <= now:
+                late += parcel.count
+                continue
+            room -= parcel.count
+            taken.append(parcel)
             if request.dispatched is None:
                 request.dispatched = now
         size = self.batch_size - room
-        lane.instances -= size
+        lane.instances -= size + late
         self.requests -= ended
-        self.instances -= size
+        self.instances -= size + late
         self.nbytes -= freed
         if not parcels:
             del self._lanes[lane.key]

@@ -153,6 +153,7 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
     served.request = path
     try:
         surroundings.gate.check(path, context)
+        _check_awaited(context)
         yield
     except InvalidKey as error:
         code = StatusCode.PERMISSION_DENIED
@@ -172,6 +173,12 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
     finally:
         seconds = time.monotonic() - started
         surroundings.on_call(client_address(context), path, number(code), http_class(code), seconds)
+
+
+def _check_awaited(context: Context) -> None:
+    """Nothing is begun for nobody. Raises CancelledError."""
+    if context.cancelled():
+        raise asyncio.CancelledError
 
 
 def client_address(context: Context) -> str:

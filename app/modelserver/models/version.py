@@ -47,17 +47,12 @@ class ModelVersion:
         return self.options.batcher or self.options.batch_size > 1
 
     @property
-    def splits(self) -> Literal["always", "auto", "never"]:
-        """How V1 bodies are taken (design, section 9, "Rows"): ``auto`` is split if it looks like one."""
-        asked = self.options.split_instances
-        if asked == "false":
-            return "never"
-        if asked == "true" or self.options.batcher or self.pool.splits:
-            return "always"
-        return "auto"
+    def splits(self) -> Literal["always", "never"]:
+        """Whether V1 bodies are cut into instances (design, section 9, "Rows"); others are refused then."""
+        return "never" if self.options.split_instances == "false" else "always"
 
     @property
-    def splits_tensors(self) -> Literal["always", "auto", "never"]:
+    def splits_tensors(self) -> Literal["always", "never"]:
         """How V2 bodies are taken; an envelope gets them as they are, and knows what to make of them."""
         return "never" if self.envelope else self.splits
 

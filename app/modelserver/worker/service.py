@@ -37,7 +37,7 @@ from modelserver.worker.hints import hint_for
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.worker.streaming import CLIENT_GONE, CallStream, Outlet, exhaust, holds_generators
-from modelserver.worker.tensor_rows import UnknownOutput, decode_rows, encode_output
+from modelserver.worker.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver_handlers.context import BatchState, Context, RequestProcessor
 from modelserver_handlers.streaming import ClientsGone
 from modelserver_handlers.tensor_rows import TensorRows
@@ -286,6 +286,9 @@ class Service:
             return rejection(state, position) or self._answer(row, outputs[position], state.touched(position))
         except UnknownOutput as unknown:
             message = f"Unexpected inference output '{unknown}' for model '{self._load.model_name}'"
+            return failure(message, 400, "BadRequestException")
+        except EmptyInput:
+            message = f"the inputs have no rows, and model '{self._load.model_name}' gives rows for none"
             return failure(message, 400, "BadRequestException")
         except Unserializable as error:
             if row.kind == TENSORS:

@@ -13,8 +13,8 @@ A batch of numbers is a :class:`TensorRows`: its tensors are there in one piece 
 
 What it may return for a row: a tensor, an array, a number, a boolean, text or bytes, or a rectangular list of
 numbers or of bytes is one output, and what it got comes back as it came. A tuple of tensors is several
-outputs, and so is a dict of tensors, or one whose keys are outputs of the model's signature. Everything else
-is one BYTES element, with its JSON.
+outputs, and so is a dict of tensors, or one whose keys are outputs of the model's signature or the inputs
+that came. Everything else is one BYTES element, with its JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,10 @@ _BRAIN_FLOATS = "modelserver.worker.brain_floats"
 
 class UnknownOutput(Exception):
     """The client asked for an output that the answer does not have."""
+
+
+class EmptyInput(Exception):
+    """The request has no rows, and the handler has made something of them all the same."""
 
 
 form_of = lru_cache(64)(decode_form)
@@ -197,23 +201,34 @@ def encode_output(value: Any, row: Row, specs: Sequence[OutputSpec]) -> bytes:
 
     Raises:
         UnknownOutput: the client asked for another one.
+        EmptyInput: nothing came in and something came out.
         Unserializable: the value, or a part of it, has no form on the wire.
     """
     form = form_of(row.extra)
     known = {spec.name: spec for spec in specs}
-    outputs = _outputs(value, specs)
+    outputs = _outputs(value, specs, {each.name for each in form.inputs})
     names = list(outputs) if form.outputs is None else [each.name for each in form.outputs]
     for name in names:
         if name not in outputs:
             raise UnknownOutput(name)
-    return pack_answer([_encode(name, outputs[name], known.get(name), form.whole) for name in names])
+    encoded = [_encode(name, outputs[name], known.get(name), form.whole) for name in names]
+    if _is_empty(form) and any(math.prod(said.shape) for said, _ in encoded):
+        raise EmptyInput
+    return pack_answer(encoded)
 
 
-def _outputs(value: Any, specs: Sequence[OutputSpec]) -> Mapping[str, Any]:
+def _is_empty(form: Form) -> bool:
+    """Whether the request has no rows at all."""
+    return form.whole and all(each.shape[:1] == (0,) for each in form.inputs)
+
+
+def _outputs(value: Any, specs: Sequence[OutputSpec], inputs: Set[str]) -> Mapping[str, Any]:
     if isinstance(value, Mapping) and value:
         names = {spec.name for spec in specs}
+        # What came as several inputs is given back as several outputs.
+        is_row = len(inputs) > 1 and value.keys() == inputs
         if all(isinstance(name, str) for name in value) and (
-            value.keys() <= names or all(map(_is_array, value.values()))
+            is_row or value.keys() <= names or all(map(_is_array, value.values()))
         ):
             return value
     values = value if isinstance(value, tuple) and value and all(map(_is_array, value)) else (value,)

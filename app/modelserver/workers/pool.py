@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from modelserver.batching.policies import Adaptive, Window, make_policy
-from modelserver.batching.queue import BatchQueue, QueueFull
+from modelserver.batching.queue import AtOnce, BatchQueue, QueueFull
 from modelserver.batching.tickets import TicketQueue
 from modelserver.errors import (
     DeadlineExceeded,
@@ -227,7 +227,7 @@ class Pool:
                 self._passed_on.add(request)
                 return
             self._metrics.rejected("no_worker")
-            raise ServiceUnavailable(no_worker_text(self.name, asked_version))
+            raise self._no_worker(asked_version)
         queue = self.queue
         try:
             queue.put(request)
@@ -353,7 +353,8 @@ class Pool:
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         now = self._clock()
-        self.queue.policy.finished(batch.size, result.handler_time, now)
+        if not isinstance(batch.parcels[0].request.key, AtOnce):
+            self.queue.policy.finished(batch.size, result.handler_time, now)
         self.last_handler_time = result.handler_time
         self.last_phases = result.phases
         self.last_overhead = now - batch.sent_at - result.handler_time
@@ -460,9 +461,14 @@ class Pool:
     def _has_hope(self) -> bool:
         """Whether there is a worker that serves or may come back."""
         for worker in self.workers:  # noqa: SIM110 - asked for every request, and a generator costs more
-            if worker.state is not WorkerState.FAILED:
+            if worker.may_serve:
                 return True
         return False
+
+    def _no_worker(self, asked_version: str | None = None) -> ServiceUnavailable:
+        """The refusal where there is nobody to serve, with the reason if there is one."""
+        text, reason = no_worker_text(self.name, asked_version), self.failure.partition("\n")[0]
+        return ServiceUnavailable(f"{text}. Its workers fail: {reason[:LONGEST_REASON]}" if reason else text)
 
     def _refuse_if_hopeless(self) -> None:
         """Without any worker that may come back, nothing that waits will ever be served."""
@@ -473,7 +479,7 @@ class Pool:
     def _clear_queue(self) -> None:
         """What waits goes to the successor if there is one; what was begun, and the rest, is refused."""
         for request in self.queue.drain():
-            error = ServiceUnavailable(no_worker_text(self.name))
+            error = self._no_worker()
             if self._successor is not None and request.dispatched is None:
                 self._forget_deadline(request)
                 try:
@@ -692,6 +698,8 @@ class Pool:
         )
 
 
+# Of the reason that clients are told, in characters.
+LONGEST_REASON = 500
 _CLIENT_GONE = ConnectionError("The client is gone.")
 _STREAM_REFUSED = (
     "The handler answers in parts, which one answer for several instances cannot carry; "
