@@ -131,7 +131,9 @@ def test_detached_unless_told_otherwise(
 ) -> None:
     """The command starts another process, which gets its arguments; with --foreground it serves itself."""
     calls: list[tuple[str, Any]] = []
-    monkeypatch.setattr(cli, "start_detached", lambda given: calls.append(("detached", list(given))) or 5)
+    monkeypatch.setattr(
+        cli, "start_detached", lambda given, *, wait: calls.append(("detached", list(given))) or 5
+    )
     monkeypatch.setattr(cli, "serve", lambda options, loaded, readiness: calls.append(("here", None)) or 6)
 
     assert main(arguments) == (5 if detached else 6)
@@ -153,7 +155,7 @@ def test_already_running(
 def test_orphan(temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A stale pid file is removed, and said so."""
     (temp / ".model_server.pid").write_text("999999999")
-    monkeypatch.setattr(cli, "start_detached", lambda given: 0)
+    monkeypatch.setattr(cli, "start_detached", lambda given, *, wait: 0)
 
     assert main(["--model-store", "."]) == 0
     assert capsys.readouterr().out == "Removing orphan pid file.\n"

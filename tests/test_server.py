@@ -156,7 +156,7 @@ async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelserver.server.freeze_garbage", lambda: None)
     loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")
     started = asyncio.Event()
-    server = Server(loaded, stamped_log=False, on_started=started.set, on_progress=lambda _: None)
+    server = Server(loaded, stamped_log=False, on_started=lambda _: started.set(), on_progress=lambda _: None)
     running = asyncio.create_task(server.run())
     await asyncio.wait_for(started.wait(), 20)
     by_socket = httpx.AsyncHTTPTransport(uds=str(temp / "socket"))
@@ -180,7 +180,7 @@ async def test_taken_port_leaves_nothing(temp: Path) -> None:
         taken.listen()
         taken_address = f"http://127.0.0.1:{taken.getsockname()[1]}"
         loaded = settings_of(temp, inference_address=f"unix:{temp}/socket", metrics_address=taken_address)
-        server = Server(loaded, stamped_log=False, on_started=lambda: None, on_progress=lambda _: None)
+        server = Server(loaded, stamped_log=False, on_started=lambda _: None, on_progress=lambda _: None)
         with pytest.raises(ConfigError, match="metrics_address"):
             await server.run()
 
@@ -195,7 +195,7 @@ async def test_second_signal(temp: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ended: list[int] = []
     monkeypatch.setattr("modelserver.server.os", SimpleNamespace(_exit=ended.append))
     server = Server(
-        settings_of(temp), stamped_log=False, on_started=lambda: None, on_progress=cast("Any", print)
+        settings_of(temp), stamped_log=False, on_started=lambda _: None, on_progress=cast("Any", print)
     )
     server._on_signal()
     assert ended == []

@@ -78,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
     add("--cpp-log-config", metavar="FILE", help=argparse.SUPPRESS)
     add("--foreground", action="store_true", help="stay in the foreground; with --stop: wait for the end")
+    add("--wait", action="store_true", help="return when all models have loaded; status 1 if one has not")
     add("--no-config-snapshots", "--ncs", action="store_true", help="neither write nor restore snapshots")
     add("--plugins-path", "--ppath", metavar="DIR", help=argparse.SUPPRESS)
     add("--disable-token-auth", "--dt", action="store_true", help="ask for no tokens")
@@ -131,7 +132,7 @@ def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     except ConfigError as error:
         return readiness.failed(str(error))
     if not options.foreground and options.ready_fd is None:
-        return start_detached(arguments)
+        return start_detached(arguments, wait=options.wait)
     return serve(options, loaded, readiness)
 
 
@@ -221,6 +222,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             # In the foreground the log says it, there.
             on_notice=(lambda _: None) if options.foreground else say,
             snapshots=None if options.no_config_snapshots else log_dir / "config",
+            wait=options.wait and not options.foreground,
         ).run()
 
     try:

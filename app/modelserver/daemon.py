@@ -20,6 +20,7 @@ JAVA_CLASS = "org.pytorch.serve.ModelServer"
 
 # What the serving process writes to the command, a line each.
 _STARTED = "started"
+_STARTED_IN_PART = "started in part"
 _FAILED = "failed "
 _PROGRESS = "progress "
 
@@ -42,12 +43,15 @@ class Readiness:
         if self._descriptor is not None:
             self._write(self._descriptor, _PROGRESS + text)
 
-    def started(self) -> None:
-        """The listeners accept connections. From now on nothing is tied to the terminal any more."""
+    def started(self, loaded: bool = True) -> None:
+        """The listeners accept connections. From now on nothing is tied to the terminal any more.
+
+        ``loaded``: no model is known to have failed.
+        """
         if self._descriptor is None:
             print(STARTED_LINE, flush=True)
         else:
-            self._end(_STARTED)
+            self._end(_STARTED if loaded else _STARTED_IN_PART)
             detach_output()
 
     def failed(self, reason: str) -> int:
@@ -79,8 +83,11 @@ def detach_output() -> None:
     os.close(nothing)
 
 
-def start_detached(arguments: Sequence[str]) -> int:
-    """Starts this command again in a session of its own; returns the exit status once it is known."""
+def start_detached(arguments: Sequence[str], *, wait: bool = False) -> int:
+    """Starts this command again in a session of its own; returns the exit status once it is known.
+
+    ``wait``: a model that has not loaded is a failure, though the server lives on.
+    """
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter with the user's own arguments
@@ -98,11 +105,11 @@ def start_detached(arguments: Sequence[str]) -> int:
         process.terminate()
         print("Interrupted, the server was not started.", flush=True)
         return 130
-    if outcome == _STARTED:
+    if outcome in (_STARTED, _STARTED_IN_PART):
         # The server lives on: this process must not wait for it.
         process.returncode = 0
         print(STARTED_LINE, flush=True)
-        return 0
+        return int(wait and outcome == _STARTED_IN_PART)
     code = process.wait()
     if outcome is None:
         outcome = f"modelserver ended with status {code} before it listened."

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
 from modelserver.daemon import STARTED_LINE
 from modelserver.errors import ConfigError
+from modelserver.first_loads import tell_first_loads
 from modelserver.frontend.fleet import front_ends
 from modelserver.grpc.ports import reserved
 from modelserver.grpc.start import open_grpc
@@ -40,6 +42,7 @@ from modelserver.settings.cpus import usable_cpus
 from modelserver.settings.dump import given_properties
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.collector import Collector, is_torchserves
+from modelserver.telemetry.logs import log_directories
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.registry import Counter, Gauge
@@ -77,9 +80,11 @@ class Server:
     Args:
         loaded: the settings and where they came from.
         stamped_log: whether access lines bring their own time (see :class:`AccessLog`).
-        on_started: called when the listeners accept connections.
+        on_started: called when the listeners accept connections; told whether all models have loaded, as far
+            as that is known.
         on_progress: told what the start is busy with.
-        on_notice: told in a line what a snapshot brought back, and what could not be loaded.
+        on_notice: told where the server is, what a snapshot brought back, what became of models.
+        wait: ``on_started`` is called only when all models of the start have loaded, or have not.
         snapshots: the folder of the snapshots; without one none are written or restored (``--ncs``).
 
     Raises:
@@ -92,10 +97,11 @@ class Server:
         loaded: LoadedSettings,
         *,
         stamped_log: bool,
-        on_started: Callable[[], None],
+        on_started: Callable[[bool], None],
         on_progress: Callable[[str], None],
         on_notice: Callable[[str], None] = lambda _: None,
         snapshots: Path | None = None,
+        wait: bool = False,
     ) -> None:
         self._loaded = loaded
         self._settings = loaded.settings
@@ -115,6 +121,9 @@ class Server:
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
         self._payloads = None if loaded.settings.payload_log_url is None else payload_log(loaded.settings)
         self._aside = Aside(loaded.settings.max_request_size)
+        self._wait = wait
+        self._began = time.monotonic()
+        self._left_out = False
         self._rpc: GrpcServers | None = None
         self._stop = asyncio.Event()
         self._signals = 0
@@ -193,6 +202,7 @@ class Server:
         log_configuration(settings)
         stopping = loop.create_task(self._stop.wait())
         watching: asyncio.Task[None] | None = None
+        reporting: asyncio.Task[bool] | None = None
         rpc: GrpcServers | None = None
         secrets = self._watch_secrets(tokens, certificate, listeners)
         keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
@@ -212,17 +222,32 @@ class Server:
                     watching = loop.create_task(self._watch(metrics))
                 freeze_garbage()
                 loop_watch = LoopWatch(metrics)
-                self._on_started()
-                _log.info(STARTED_LINE)
+                reporting = await self._tell_started(registry, stopping)
                 await stopping
                 loop_watch.close()
-            for task in (loading, watching, *secrets):
+            for task in (loading, watching, reporting, *secrets):
                 if task is not None:
                     task.cancel()
             await self._shut_down(listeners, registry, spawner, keeper, rpc)
         finally:
             access.close()
             self._aside.close()
+
+    async def _tell_started(self, registry: Registry, stopping: asyncio.Task[Any]) -> asyncio.Task[bool]:
+        """Says that the server listens and where, and what becomes of its models."""
+        for line in places(self._settings):
+            _log.info("%s", line)
+            self._on_notice(line)
+        # The command that waits hears of the models; otherwise it is gone by then.
+        tell = self._on_notice if self._wait else lambda _: None
+        first = tell_first_loads(registry.versions(), tell, self._began)
+        reporting = asyncio.create_task(first)
+        if self._wait:
+            await asyncio.wait({stopping, reporting}, return_when=asyncio.FIRST_COMPLETED)
+        loaded = not self._left_out and (not reporting.done() or reporting.result())
+        self._on_started(loaded)
+        _log.info(STARTED_LINE)
+        return reporting
 
     def _hot_routes(self, registry: Registry, metrics: ServerMetrics) -> HotRoutes:
         """Inference; where there is a payload log, it sees what comes and goes."""
@@ -281,6 +306,7 @@ class Server:
             self._on_notice(restored)
         if not alone:
             for line in await registry.load_initial(self._on_progress, restored=bool(saved)):
+                self._left_out = True
                 self._on_notice(shortened(line, 4000))
 
     @staticmethod
@@ -460,6 +486,16 @@ async def watch_collector(collector: Collector, metrics: ServerMetrics, every: f
     while True:
         metrics.collected(await collector.read())
         await asyncio.sleep(every)
+
+
+def places(settings: Settings) -> list[str]:
+    """Where the server is, its documentation and its logs."""
+    lines = [f"Inference: {settings.inference_address}, Management: {settings.management_address}"]
+    if settings.enable_metrics_api:
+        lines[0] += f", Metrics: {settings.metrics_address}"
+    address = settings.inference_address
+    docs = "" if address.scheme == "unix" else f"Documentation: {address}/docs, "
+    return [*lines, f"{docs}Logs: {log_directories()[0].absolute()}"]
 
 
 def listed(models: Iterable[ModelVersion]) -> str:

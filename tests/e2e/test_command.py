@@ -349,3 +349,34 @@ def test_models_that_cannot_be_loaded(detached):
     assert done.returncode == 0
     listed = httpx.get(f"{chosen['management_address']}/models", timeout=10, trust_env=False).json()["models"]
     assert [model["modelName"] for model in listed] == ["own"]
+
+
+def test_the_start_says_where_things_are(home, detached):
+    """Addresses, documentation and logs; the log also has the life of each worker."""
+    done, chosen = detached(load_models="echo.mar", default_workers_per_model=1)
+    pid = home.pid()
+
+    assert (
+        f"Inference: {chosen['inference_address']}, Management: {chosen['management_address']}" in done.stdout
+    )
+    assert f"{chosen['inference_address']}/docs, Logs: {home.path / 'logs'}" in done.stdout
+    wait_until(lambda: "echo: 1/1 workers ready (" in home.log(), "the model is told of")
+    home.run("--stop", "--foreground")
+    assert gone(pid)
+    for word in ("started as process", "is ready, ", ", as it was told to."):
+        assert word in home.log()
+
+
+@pytest.mark.parametrize(("models", "code"), [("echo.mar", 0), ("echo.mar,missing_module.mar", 1)])
+def test_waiting_for_models(home, detached, models, code):
+    """--wait returns when all models have loaded, with a line for each; with 1 if one has not. The server
+    lives on in any case.
+    """
+    done, chosen = detached("--wait", load_models=models, default_workers_per_model=1)
+
+    assert done.returncode == code
+    assert "echo: 1/1 workers ready (" in done.stdout
+    assert ("missing_module: 0/1 workers ready (" in done.stdout) == bool(code)
+    assert done.stdout.splitlines()[-1] == STARTED
+    url = f"{chosen['inference_address']}/predictions/echo"
+    assert httpx.post(url, content=b"x", timeout=10, trust_env=False).status_code == 200

@@ -13,6 +13,8 @@ import psutil
 import pytest
 from serving import Home, Server, serving, wait_until, worker_processes
 
+from modelserver.archiver import ArchiveConfig, build_archive
+
 
 @pytest.fixture
 def pool():
@@ -397,3 +399,30 @@ def test_killed_server(tmp_path, model_store):
         assert "Removing orphan pid file." in home.output()
         assert left[0] not in home.workdirs()
         assert again.inference.get("/ping").status_code == 200
+
+
+def test_a_model_whose_load_keeps_failing(start_server, tmp_path):
+    """After the third failure in a row requests are refused at once, those that wait too, with the reason; a
+    load that succeeds ends that (F40, F41).
+    """
+    marks, wanted = tmp_path / "tries", tmp_path / "wanted"
+    handler = tmp_path / "moody.py"
+    handler.write_text(
+        "from pathlib import Path\n\ndef handle(data, context):\n    if data is None:\n"
+        f"        if not Path({str(wanted)!r}).exists():\n"
+        f"            Path({str(marks)!r}).open('a').write('x')\n"
+        "            raise RuntimeError('the licence server is down')\n"
+        "        return None\n    return ['served'] * len(data)\n"
+    )
+    store = tmp_path / "own-store"
+    build_archive(ArchiveConfig("moody", str(handler), "1.0", export_path=store))
+    server = start_server(model_store=store)
+    assert server.register("moody.mar", synchronous="false").status_code == 202
+
+    refused = server.predict("moody")
+    assert refused.status_code == 503
+    assert refused.json()["message"].startswith('Model "moody" has no worker to serve inference request.')
+    assert "Its workers fail: RuntimeError: the licence server is down" in refused.json()["message"]
+    assert len(marks.read_text()) == 3
+    wanted.touch()
+    assert wait_until(lambda: server.predict("moody").text == "served", "it is loaded at last")

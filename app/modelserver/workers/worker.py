@@ -53,6 +53,9 @@ RESERVE = 0.001
 # Seconds that a worker gets to leave by itself once its connection is closed or it was asked to.
 LEAVE_GRACE = 5.0
 
+# After so many loads in a row that failed nobody waits for the next.
+MANY_LOAD_FAILURES = 3
+
 
 class WorkerState(enum.Enum):
     """What describe shows of a worker."""
@@ -106,6 +109,7 @@ class Worker:
         self.created = time.time()
         self.failure = ""
         self.failing_since: float | None = None
+        self.load_failures = 0
         self.capacity = 1
         self._cost = RESERVE
         self.splits = False
@@ -124,6 +128,7 @@ class Worker:
         self._sequence = 0
         self._head_since = 0.0
         self._heard = 0.0
+        self._began = 0.0
         self._watchdog: asyncio.TimerHandle | None = None
         self._verdict: ModelServerError | None = None
         self._begun: int | None = None
@@ -136,6 +141,11 @@ class Worker:
     def pids(self) -> list[int]:
         """Its processes; none between the end of one and the start of the next."""
         return [] if self._process is None else self._process.pids
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether a request may hope for it: it serves, or is on its way and has not failed at that again."""
+        return self.state is not WorkerState.FAILED and self.load_failures < MANY_LOAD_FAILURES
 
     @property
     def idle(self) -> bool:
@@ -264,6 +274,8 @@ class Worker:
                 # It may have changed while the process started.
                 process.allow(self._spec.frame_limit)
             self.pid = process.pid
+            self._began = self._loop.time()
+            _log.info("Worker %s started as process %d and loads its model.", self.label, self.pid)
             ended = self._loop.create_task(process.wait())
             try:
                 permanent = await self._wait_loaded(ended)
@@ -279,6 +291,7 @@ class Worker:
                 self._disarm()
         self._begun = process.begun
         if self._stopping:
+            _log.info("Worker %s %s, as it was told to.", self.label, how)
             self._lose(WorkerDied())
             return False
         was_killed = "SIGKILL" in how and not self._killed_because
@@ -339,6 +352,7 @@ class Worker:
 
     def _load_failed(self, reason: str, status: int = 500) -> None:
         self.failure = reason
+        self.load_failures += 1
         if self._stopping:
             _log.info("Worker %s was stopped while loading.", self.label)
         else:
@@ -387,7 +401,9 @@ class Worker:
             self.splits = message.splits
             self.warnings = message.warnings
             self.failing_since = None
+            self.load_failures = 0
             self.failure = ""
+            _log.info("Worker %s is ready, %.1f s after its start.", self.label, self._heard - self._began)
             if not self._stopping:
                 self.state = WorkerState.READY
             self._settle(message)
