@@ -262,3 +262,14 @@ def test_warnings(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "Warning: job_que_size is not a known setting and is ignored; did you mean job_queue_size?",
     ]
     assert f"model_store = {temp} (flag --model-store)" in lines
+
+
+def test_help_names_every_flag_of_torchserve(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those without effect too, and it says so."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+
+    for flag in ("--workflow-store", "--cpp-log-config", "--plugins-path", "--wait"):
+        assert flag in said
+    assert "without effect" in said

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 STOP_TIMEOUT = 60.0
 ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
 
+_NO_EFFECT = "accepted for TorchServe's sake, without effect"
+
 # Flags that steer what only TorchServe has.
 _WITHOUT_MEANING = {
     "cpp_log_config": "--cpp-log-config configures TorchServe's C++ backend",
@@ -73,14 +75,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="directory of model archives; needed here or in the configuration",
     )
-    add("--workflow-store", metavar="DIR", help=argparse.SUPPRESS)
+    add("--workflow-store", metavar="DIR", help=_NO_EFFECT)
     add("--models", nargs="+", metavar="[NAME=]ARCHIVE", help="models to load at start, or all")
     add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
-    add("--cpp-log-config", metavar="FILE", help=argparse.SUPPRESS)
+    add("--cpp-log-config", metavar="FILE", help=_NO_EFFECT)
     add("--foreground", action="store_true", help="stay in the foreground; with --stop: wait for the end")
     add("--wait", action="store_true", help="return when all models have loaded; status 1 if one has not")
     add("--no-config-snapshots", "--ncs", action="store_true", help="neither write nor restore snapshots")
-    add("--plugins-path", "--ppath", metavar="DIR", help=argparse.SUPPRESS)
+    add("--plugins-path", "--ppath", metavar="DIR", help=_NO_EFFECT)
     add("--disable-token-auth", "--dt", action="store_true", help="ask for no tokens")
     add("--enable-model-api", action="store_true", help="allow to register and unregister models")
     add(

@@ -453,3 +453,16 @@ def _renewed(server):
     """Gives the model a fresh worker in a fresh folder."""
     server.unregister("deeds")
     server.registered("deeds.mar", batch_size=4, max_batch_delay=50)
+
+
+def test_tracebacks_are_on_the_servers_own_output(server, model_store):
+    """Who looks at ts_log or at the console only sees where a handler failed, line by line."""
+    archived(model_store, "traced", "def handle(data, context):\n    raise RuntimeError('seen from afar')\n")
+    server.register("traced.mar", synchronous="true")
+    server_log = server.home.log()
+    begin = server_log.index("could not load its model: RuntimeError: seen from afar")
+    lines = [line.strip() for line in server_log[begin:].splitlines()]
+
+    assert "Traceback (most recent call last):" in lines
+    assert "raise RuntimeError('seen from afar')" in lines
+    assert "could not load its model: RuntimeError: seen from afar" in server.home.output()

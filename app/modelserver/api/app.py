@@ -146,9 +146,9 @@ def _add_descriptions(app: FastAPI, roles: set[Role], registry: Registry) -> Non
     async def describe() -> Response:
         return _json(document)
 
-    async def docs() -> Response:
+    async def docs(request: Request) -> Response:
         headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "content-type": CONTENT_TYPE}
-        return Response(render_docs(document), headers=headers)
+        return Response(render_docs(document, base_url=str(request.base_url)), headers=headers)
 
     async def describe_management(name: str, version: str | None = None) -> Response:
         registry.get(name, version)

@@ -42,6 +42,7 @@ code, pre { font: .9em/1.45 ui-monospace, Menlo, Consolas, monospace; overflow-w
 pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .7rem; }
 pre { overflow-x: auto; }
 pre code { overflow-wrap: normal; }
+td code { overflow-wrap: break-word; } td:first-child { white-space: nowrap; }
 details { border: 1px solid var(--line); border-radius: 8px; margin: .5rem 0; }
 summary { cursor: pointer; padding: .6rem .8rem; }
 summary:focus-visible { outline: 2px solid var(--accent); }

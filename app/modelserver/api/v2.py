@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 
 from modelserver import __version__
-from modelserver.errors import ServiceUnavailable
+from modelserver.errors import ResourceNotFound, ServiceUnavailable
 from modelserver.tensors.datatypes import BYTES
 from modelserver.tensors.tensor import VARIABLE
 
@@ -68,6 +68,8 @@ class V2Api:
 
     async def model(self, name: str, version: str | None = None) -> JSONResponse:
         """GET /v2/models/{name}[/versions/{version}]"""
+        if name == "stats" and name not in self._registry.names():
+            raise ResourceNotFound("There is no statistics extension here: the metrics listener has figures.")
         model = self._registry.get(name, version)
         versions = [each.version for each in self._registry.versions(name)]
         return JSONResponse(

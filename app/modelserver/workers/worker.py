@@ -53,6 +53,9 @@ RESERVE = 0.001
 # Seconds that a worker gets to leave by itself once its connection is closed or it was asked to.
 LEAVE_GRACE = 5.0
 
+# The lines of a message stay lines in the log.
+_MULTILINE = {"multiline": True}
+
 # After so many loads in a row that failed nobody waits for the next.
 MANY_LOAD_FAILURES = 3
 
@@ -356,7 +359,8 @@ class Worker:
         if self._stopping:
             _log.info("Worker %s was stopped while loading.", self.label)
         else:
-            _log.error("Worker %s could not load its model: %s", self.label, reason)
+            # With the traceback, which is among the last output: not everybody sees the log of the models.
+            _log.error("Worker %s could not load its model: %s", self.label, reason, extra=_MULTILINE)
         if not self.first_load.done():
             self.first_load.set_exception(StartFailed(reason, status))
 
