@@ -92,7 +92,10 @@ class Preparation:
     def close(self) -> None:
         pass
 
-    async def open(self, url: str, on_progress: Any = None, *, beside: Any = None) -> Archive:
+    async def open(
+        self, registration: Registration, on_progress: Any = None, *, beside: Any = None
+    ) -> Archive:
+        url = registration.url or ""
         if url == "absent":
             raise ModelNotFound("Model not found at: absent")
         archive = Archive(url)
