@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from processor import needs_bf16
 
 from modelserver_handlers import packed
 from modelserver_handlers.fusion import Geometry
@@ -12,7 +13,7 @@ GEOMETRY = Geometry((1, 1), (2, 1), (1, 1), 2)
 
 
 @pytest.mark.skipif(not packed.can_share(), reason="this torch cannot make packed weights of bytes")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)])
 def test_bytes_make_the_same_weight(dtype: torch.dtype) -> None:
     """A weight made of another one's bytes lies in them, and convolutions with it give the same bits."""
     generator = torch.Generator().manual_seed(0)

@@ -1,0 +1,10 @@
+"""What the processor that the tests run on can do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+# Without it networks are not optimised for bfloat16, and computed in it all the same.
+HAS_BF16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="oneDNN has no bfloat16 on this processor")
