@@ -21,6 +21,8 @@ HOST = (b"Host", b"x")
         ([HOST, (b"Transfer-Encoding", b"Chunked ")], "1.1", None),
         ([HOST, (b"transfer-encoding", b"gzip, chunked")], "1.1", 501),
         ([HOST, (b"transfer-encoding", b"gzip"), (b"Transfer-Encoding", b"chunked")], "1.1", 501),
+        ([HOST, (b"transfer-encoding", b"chunked, gzip")], "1.1", 400),
+        ([HOST, (b"transfer-encoding", b"bogus")], "1.1", 400),
         ([(b"transfer-encoding", b"chunked")], "1.0", 400),
         # As long as the names that are looked at.
         ([HOST, (b"Date", b"x"), (b"accept-charset", b"x"), (b"x-some-header-abc", b"x")], "1.1", None),

@@ -63,7 +63,9 @@ def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> ModelServe
         elif not value.isdigit() or len(value) > _MOST_DIGITS:
             return BadRequest(f"The content length {value[:40].decode('latin-1')!r} is none.")
     if codings and codings.strip().lower() != b"chunked":
-        return UnknownCoding(codings)
+        # Without chunks at last nobody can tell where the body ends.
+        ends = codings.rpartition(b",")[2].strip().lower() == b"chunked"
+        return UnknownCoding(codings) if ends else invalid_message()
     if version == "1.0":
         return BadRequest("A request of HTTP/1.0 cannot have a transfer coding.") if codings else None
     if hosts != 1:
