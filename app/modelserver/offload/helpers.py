@@ -144,6 +144,9 @@ class _Helper:
                 # `-m` looks for modules in the current directory first: nobody else may write to it.
                 cwd="/",
                 stdin=subprocess.DEVNULL,
+                # Whoever started the server may wait for the end of what it prints.
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
