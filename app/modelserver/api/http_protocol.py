@@ -145,7 +145,7 @@ class HttpProtocol(HttpToolsProtocol):
             # uvicorn has let the transport read on.
             self._unparsed = memoryview(b"".join((self._unparsed, data)))
             return
-        if len(data) > _SLICE:
+        if len(data) > _SLICE and not self._is_of_one_body(len(data)):
             self._parse_slices(memoryview(data))
             return
         self._last_piece = len(data)
@@ -173,6 +173,11 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._receiving and not self._refused:
             self._count_piece()
+
+    def _is_of_one_body(self, size: int) -> bool:
+        """Whether so many bytes are nothing but a part of an announced body, which is parsed at once."""
+        exchange = self._incoming
+        return exchange is not None and exchange.announced - exchange.received >= size
 
     def _parse_slices(self, left: memoryview) -> None:
         until = time.perf_counter() + _TURN
