@@ -33,6 +33,8 @@ PLAIN = b"GET /api-description HTTP/1.1\r\nHost: x\r\n\r\n"
 PATIENCE = 10.0
 # What comes behind the last answer comes so soon.
 AFTERWARDS = 0.1
+# Clients that ask and read nothing.
+STUBBORN = 8
 PIECE_SECONDS = 0.05
 # Who sends or reads nothing is given 60 s, and 75 s where all answers fit into the system's buffers, which
 # makes an idle connection of it; by a timer that looks every five seconds.
@@ -269,7 +271,7 @@ def run(report: Report, seconds: float) -> None:
             else:
                 report.skip(f"{what}, slow clients", f"they are given {CUT_OFF:g} s, more than this run has")
             stubborn(report, server, what, patient=patient)
-            after_all(report, server, what, before)
+            after_all(report, server, what, before, left=0 if patient else STUBBORN)
 
 
 def paths_of(server: Server, front_ends: bool) -> list[tuple[int, str]]:
@@ -410,7 +412,9 @@ def stubborn(report: Report, server: Server, what: str, *, patient: bool) -> Non
     request = post("/predictions/echo", b"n" * 1_000_000)
     before = Holdings.of(server).memory
     with contextlib.ExitStack() as stack:
-        waiting = [stack.enter_context(socket.create_connection((HOST, server.port))) for _ in range(8)]
+        waiting = [
+            stack.enter_context(socket.create_connection((HOST, server.port))) for _ in range(STUBBORN)
+        ]
         most = 0
         for connection in waiting:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -447,8 +451,11 @@ def connected(server: Server) -> set[int]:
     }
 
 
-def after_all(report: Report, server: Server, what: str, before: Holdings) -> None:
-    """The server lives, nothing hidden was a request, nothing surprised it."""
+def after_all(report: Report, server: Server, what: str, before: Holdings, *, left: int) -> None:
+    """The server lives, nothing hidden was a request, nothing surprised it.
+
+    ``left``: clients that read nothing and that nobody waited for to be cut off.
+    """
     wait_until(lambda: quiet(server), "it is quiet")
     time.sleep(0.5)  # the access log is written a few times a second
     asked = [line for line in server.home.log("access_log.log").splitlines() if MARK in line]
@@ -464,6 +471,6 @@ def after_all(report: Report, server: Server, what: str, before: Holdings) -> No
     time.sleep(2.5)
     after = Holdings.of(server)
     report.hold(
-        after.descriptors <= before.descriptors + 10,
+        after.descriptors <= before.descriptors + 10 + left,
         f"{what}: descriptors {before.descriptors} -> {after.descriptors}",
     )
