@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from benchmarks import optimizations
 from benchmarks.servers import ROOT
 
@@ -28,6 +29,9 @@ def test_a_dry_run_says_what_would_be_measured(start: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 on this processor"
+)
 def test_all_ways_but_compiled_ones_are_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

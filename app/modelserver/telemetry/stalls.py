@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.telemetry")
 
 BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-# Seconds: between two looks, the shortest stall that counts, and the shortest that is told.
+# Seconds: between two looks while requests come and while none do, the shortest stall that counts, and the
+# shortest that is told.
 EVERY: Final = 0.01
+IDLE: Final = 0.05
 LEAST: Final = 0.01
 TOLD: Final = 0.1
 
@@ -45,20 +47,21 @@ class LoopWatch:
         )
         self._stalls = metrics.add(family).labels()
         self._loop = asyncio.get_running_loop()
-        self._arm(time.monotonic(), time.thread_time())
+        self._arm(time.monotonic(), time.thread_time(), IDLE)
 
-    def _arm(self, now: float, used: float) -> None:
-        self._due, self._used = now + EVERY, used
-        self._timer = self._loop.call_later(EVERY, self._look)
+    def _arm(self, now: float, used: float, pause: float) -> None:
+        self._pause, self._due, self._used = pause, now + pause, used
+        self._timer = self._loop.call_later(pause, self._look)
 
     def _look(self) -> None:
         now, used = time.monotonic(), time.thread_time()
         late = now - self._due
         if late >= LEAST:
             # What the loop did before the timer was due may be a part of it.
-            self._note(min(late + EVERY, used - self._used))
+            self._note(min(late + self._pause, used - self._used))
+        pause = IDLE if served.request is None else EVERY
         served.request = None
-        self._arm(now, used)
+        self._arm(now, used, pause)
 
     def _note(self, held: float) -> None:
         if held < LEAST:
