@@ -503,7 +503,7 @@ RULES: tuple[Rule, ...] = (
         "A handler that cannot explain says so (501); the class to explain is a number, also from a form.",
         answers={
             **dict.fromkeys(
-                (f"networks/explain {model}" for model in ("post", "init", "profiled")),
+                (f"networks/explain {model}" for model in ("post", "init", "profiled", "base_built_in")),
                 error(
                     501,
                     "InternalServerException",
@@ -511,6 +511,17 @@ RULES: tuple[Rule, ...] = (
                 ),
             ),
             "networks/explain with a target": replaced('"target": "1"', '"target": 1'),
+        },
+    ),
+    Rule(
+        "json-numbers",
+        BETTER,
+        "`base_handler` takes numbers in JSON, and says what is wrong with anything else (400).",
+        answers={
+            "networks/predict base_built_in": success(pretty([[5.5, 10.5]])[:-1]),
+            "networks/nonsense for base_built_in": bad_request(
+                "the input is no JSON: numbers, or lists of them, are needed"
+            ),
         },
     ),
     Rule(
