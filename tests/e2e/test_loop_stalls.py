@@ -127,9 +127,9 @@ def many(piece: bytes, size: int = MOST) -> tuple[int, bytes]:
     return count, b",".join([piece] * count)
 
 
-def listed(datatype: bytes, piece: bytes, rows: bool = False) -> bytes:
-    """A V2 request of one input that is as large as it may be."""
-    count, data = many(piece, MOST - 100)
+def listed(datatype: bytes, piece: bytes, rows: bool = False, size: int = MOST - 100) -> bytes:
+    """A V2 request of one input with so many bytes, by default as many as it may have."""
+    count, data = many(piece, size)
     return v2(tensor(datatype, b"%d" % count if rows else b"1,%d" % count, data))
 
 
@@ -139,7 +139,8 @@ V2 = "/v2/models/mirror/infer"
 V1 = "/v1/models/echo:predict"
 BODIES: dict[str, tuple[str, Callable[[], bytes], dict[str, str], int]] = {
     "v2 rows of BYTES": (V2, lambda: listed(b"BYTES", b'"abc"', rows=True), {}, 413),
-    "v2 one row of BYTES": (V2, lambda: listed(b"BYTES", b'"a"'), {}, 200),
+    # It comes back with the lengths of its elements, within the limit of answers.
+    "v2 one row of BYTES": (V2, lambda: listed(b"BYTES", b'"a"', size=4_800_000), {}, 200),
     "v2 FP32": (V2, lambda: listed(b"FP32", b"0.12345"), {}, 200),
     "v2 UINT8": (V2, lambda: listed(b"UINT8", b"1"), {}, 200),
     "v2 10000 rows": (V2, lambda: v2(tensor(b"INT64", b"10000", many(b"1", 20_000)[1])), {}, 200),
@@ -176,7 +177,7 @@ BODIES: dict[str, tuple[str, Callable[[], bytes], dict[str, str], int]] = {
     "v1 instances": (V1, lambda: b'{"instances":[' + many(b"1")[1][:-20] + b"]}", {}, 413),
     "v1 one instance": (V1, lambda: b'{"instances":[[' + many(b"0.25")[1][:-20] + b"]]}", {}, 200),
     "v1 10000 instances": (V1, lambda: b'{"instances":[' + many(b"1", 20_000)[1] + b"]}", {}, 200),
-    "v1 fields": (V1, lambda: b"{" + b",".join(b'"%d":1' % n for n in range(500_000)) + b"}", {}, 200),
+    "v1 fields": (V1, lambda: b"{" + b",".join(b'"%d":1' % n for n in range(500_000)) + b"}", {}, 400),
     "form": (
         "/invocations",
         lambda: b"model_name=" + b"%41" * (MOST // 3 - 10),
