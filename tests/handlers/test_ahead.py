@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from processor import needs_bf16
 from torch import nn
 
 from modelserver_handlers import ahead
@@ -230,7 +231,7 @@ def test_lone_rows_of_a_peculiar_network() -> None:
 
 @NEEDS_COMPILER
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
 def test_ready_networks(precision: str) -> None:
     """``pt2`` gives batches the code, and lone rows the optimised network; numbers stay."""
     net, plain = Net(), Net()
