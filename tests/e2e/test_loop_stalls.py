@@ -102,7 +102,7 @@ class Watch:
 
 def undisturbed(server: Server, act: Callable[[], Any], longest: float = LONGEST) -> Any:
     """What ``act`` returns, which holds up nobody while it is done; what the machine does besides may."""
-    for attempt in range(6):
+    for attempt in range(3):
         with Watch(server) as watch:
             done = act()
         if watch.longest_stall() <= longest and watch.longest_answer <= LONGEST_ANSWER:
