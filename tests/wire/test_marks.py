@@ -48,7 +48,9 @@ def test_a_mark_is_read_back(start: Callable[[str], subprocess.Popen[bytes]]) ->
     assert mark_of(start(mark).pid) == mark
 
 
-@pytest.mark.parametrize("mark", ["", "x", "0" * 64, new_mark() + "0"])
+@pytest.mark.parametrize(
+    "mark", ["", "x", "0" * 64, new_mark() + "0"], ids=["empty", "short", "zeros", "long"]
+)
 def test_what_is_no_mark(mark: str, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
     """A variable of that name that somebody else set means nothing."""
     child = start(mark)
@@ -70,7 +72,9 @@ def test_only_one_workers_processes_are_ended(start: Callable[[str], subprocess.
     assert spared.poll() is None
 
 
-@pytest.mark.parametrize("server", [f"{pid:010d}.{7:020d}" for pid in (4_000_000_000, os.getpid())])
+@pytest.mark.parametrize(
+    "server", [f"{pid:010d}.{7:020d}" for pid in (4_000_000_000, os.getpid())], ids=["nobody", "another time"]
+)
 def test_what_dead_servers_left(server: str, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
     """A server is dead if nobody has its number, or somebody who started at another time."""
     child = start(server + new_mark()[len(server) :])
