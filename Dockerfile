@@ -44,6 +44,6 @@ EXPOSE 8080 8081 8082 7070 7071
 STOPSIGNAL SIGTERM
 # Finds the server's address itself and asks what needs no token.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=120s --retries=3 \
-    CMD ["python", "-m", "modelserver.healthcheck"]
+    CMD ["python", "-m", "modelserver.container.healthcheck"]
 # Becomes modelserver --start --foreground, as process 1.
 ENTRYPOINT ["python", "-m", "modelserver.container"]

@@ -17,7 +17,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from benchmarks.servers import ROOT, BenchmarkError
 from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.models.manifest import MANIFEST_PATH
+from modelserver.archives.manifest import MANIFEST_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,7 +31,7 @@ from benchmarks.servers import QUEUE_SIZE, BenchmarkError
 from benchmarks.side_by_side import LOOP, Plan, Result, measure_work
 from benchmarks.targets import marks
 from benchmarks.works import WORKS, Kind, Work
-from modelserver.settings.cpus import usable_cpus
+from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
     import argparse

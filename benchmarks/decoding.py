@@ -48,7 +48,7 @@ def ways(file: bytes) -> dict[str, Callable[[], torch.Tensor]]:
     from PIL import Image  # noqa: PLC0415
 
     from modelserver_handlers.image_classifier import classic_processing  # noqa: PLC0415
-    from modelserver_handlers.pictures import open_picture  # noqa: PLC0415
+    from modelserver_handlers.pictures.pictures import open_picture  # noqa: PLC0415
 
     torch.set_num_threads(1)
     processing = classic_processing()

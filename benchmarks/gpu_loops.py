@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Sample
 from benchmarks.servers import ROOT, BenchmarkError, inherited_environment, thread_variables
-from modelserver.settings.cpus import usable_cpus
+from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -152,7 +152,7 @@ class Loops:
             return network(batch)
 
     def _decode(self) -> Work:
-        from modelserver_handlers.pictures import open_picture  # noqa: PLC0415
+        from modelserver_handlers.pictures.pictures import open_picture  # noqa: PLC0415
 
         processing = self._processing
         enough = processing.resized_size if self._options.fast_decode else None
@@ -166,7 +166,7 @@ class Loops:
         return Work(lambda: list(pool.map(crop, files)), self._wait, len(files))
 
     def _decode_on_gpu(self) -> Work:
-        from modelserver_handlers.nvjpeg import JpegDecoder  # noqa: PLC0415
+        from modelserver_handlers.pictures.nvjpeg import JpegDecoder  # noqa: PLC0415
 
         return self._repeated(partial(JpegDecoder(self.device).crops, self._files, self._processing))
 

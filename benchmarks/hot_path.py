@@ -29,19 +29,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from benchmarks import echo, options, report
-from modelserver.api.http_protocol import HttpProtocol, Listener
-from modelserver.api.inference import InferenceApi
-from modelserver.models.options import ModelOptions
+from modelserver.http.connection import HttpProtocol, Listener
+from modelserver.inference.inference import InferenceApi
 from modelserver.models.version import ModelVersion
+from modelserver.options.resolve import ModelOptions
+from modelserver.pools.channel import Channel
+from modelserver.pools.devices import DeviceRing
+from modelserver.pools.pool import Pool, PoolLimits
+from modelserver.pools.process import WorkerSpec
+from modelserver.pools.worker import MAX_IN_FLIGHT, Worker, WorkerState, WorkerTimes
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.wire.frames import encode
 from modelserver.wire.messages import Answer, Load, Predict, Result
-from modelserver.workers.channel import Channel
-from modelserver.workers.devices import DeviceRing
-from modelserver.workers.pool import Pool, PoolLimits
-from modelserver.workers.process import WorkerSpec
-from modelserver.workers.worker import MAX_IN_FLIGHT, Worker, WorkerState, WorkerTimes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.options import numbers, run
 from benchmarks.report import heading, machine, number, table, write_json
-from modelserver.settings.cpus import usable_cpus
+from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -129,8 +129,8 @@ def measure(
     """All ways of one batch size, the yardsticks, and the operations of a batch, in 10^9."""
     import torch  # noqa: PLC0415 - a dry run needs none
 
-    from modelserver_handlers.calibration import calibration_batch  # noqa: PLC0415
-    from modelserver_handlers.memory import keep_memory  # noqa: PLC0415
+    from modelserver_handlers.device import keep_memory  # noqa: PLC0415
+    from modelserver_handlers.networks.calibration import calibration_batch  # noqa: PLC0415
     from modelserver_handlers.zoo import random_network  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)
@@ -174,7 +174,7 @@ def matrix_product(dtype: Any) -> Way:
 
 def prepare(name: str, plain: Any, pictures: Any, expected: Any) -> Way:
     """One way, run twice."""
-    from modelserver_handlers.optimize import deviation  # noqa: PLC0415
+    from modelserver_handlers.networks.optimize import deviation  # noqa: PLC0415
 
     began = time.perf_counter()
     compute = computation(name, copy.deepcopy(plain), pictures)
@@ -188,8 +188,8 @@ def computation(name: str, model: Any, pictures: Any) -> Callable[[], Any]:
     import torch  # noqa: PLC0415
     from torch.fx.experimental.optimization import fuse  # noqa: PLC0415
 
-    from modelserver_handlers.compilation import compile_model  # noqa: PLC0415
-    from modelserver_handlers.optimize import optimize  # noqa: PLC0415
+    from modelserver_handlers.networks.compilation import compile_model  # noqa: PLC0415
+    from modelserver_handlers.networks.optimize import optimize  # noqa: PLC0415
 
     if "optimize" in name:
         precision = "bf16" if "bf16" in name else "fp32"

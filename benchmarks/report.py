@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from modelserver.settings.cpus import usable_cpus
+from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
     from benchmarks.measure import Figure

@@ -24,7 +24,7 @@ from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, 
 from benchmarks.options import ARCHS, common_parser, numbers, run, tell
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, model_server, sample_answer
-from modelserver.settings.cpus import usable_cpus
+from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
     import argparse

@@ -17,14 +17,14 @@ from unittest import mock
 
 import uvloop
 
+from modelserver.pools import process
+from modelserver.pools.process import WorkerSpec, launch
 from modelserver.wire.messages import Load, Predict, Row
-from modelserver.workers import process
-from modelserver.workers.process import WorkerSpec, launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.workers.process import WorkerProcess
+    from modelserver.pools.process import WorkerProcess
 
 HANDLERS = """
 def noop(data, context):

@@ -21,9 +21,9 @@ from tests.differential.differences import BETTER, MISSING, OTHER, RULES, expect
 from tests.differential.replay import recorded
 
 from modelserver.api.app import build_app
-from modelserver.api.inference import parse_route
 from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.cli import build_parser
+from modelserver.inference.inference import parse_route
 from modelserver.settings.keys import KEYS, NOT_YET
 
 if TYPE_CHECKING:

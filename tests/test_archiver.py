@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from modelserver.archiver import ArchiveConfig, ArchiverError, build_archive, main, make_parser
-from modelserver.models.archive import open_archive
-from modelserver.models.manifest import parse_manifest
+from modelserver.archives.archive import open_archive
+from modelserver.archives.manifest import parse_manifest
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ import pytest
 from modelserver.api.openapi import describe_listener
 from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser
-from modelserver.container import prepare
-from modelserver.healthcheck import ROUTE
+from modelserver.container.__main__ import prepare
+from modelserver.container.healthcheck import ROUTE
 from modelserver.settings.settings import load_settings
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from modelserver import archiver
-from modelserver.api.inference import parse_route
 from modelserver.api.openapi import describe_listener
 from modelserver.cli import build_parser
+from modelserver.inference.inference import parse_route
 
 _ROOT = Path(__file__).parents[1]
 _TEXTS = (

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from modelserver import __version__
-from modelserver.models.manifest import MANIFEST_PATH
+from modelserver.archives.manifest import MANIFEST_PATH
 
 StrPath = Union[str, "os.PathLike[str]"]
 Report = Callable[[int, int], None]

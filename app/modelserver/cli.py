@@ -165,7 +165,7 @@ def load(flags: dict[str, object], *, snapshots: bool) -> LoadedSettings:
     if not (snapshots and loaded.settings.as_torchserve) or named_config_file(flags, os.environ):
         return loaded
     # Only where it is needed: the other commands answer at once.
-    from modelserver.models.torchserve_snapshots import newest_configuration  # noqa: PLC0415
+    from modelserver.models.snapshot_files import newest_configuration  # noqa: PLC0415
     from modelserver.telemetry.logs import log_directories  # noqa: PLC0415
 
     newest = newest_configuration(log_directories()[0] / "config")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 
 # Every request needs an id, and :mod:`uuid` would take a tenth of its time. So the first four groups are
 # drawn once, and the last one runs through all its 2**48 values in steps that make neighbours look unlike.
@@ -26,3 +27,14 @@ _numbers = itertools.count(random.SystemRandom().getrandbits(_BITS))
 def make_uuid() -> str:
     """An id in the form of a version 4 UUID: another one at each call, and in each process."""
     return f"{_groups}{next(_numbers) * _STEP & _MASK:012x}"
+
+
+_USABLE = re.compile(rb"[!-~]{1,128}")
+
+
+def accept_request_id(given: bytes) -> str:
+    """The client's id if it is printable ASCII of at most 128 characters, otherwise a new one.
+
+    What is echoed into headers and logs can then hold neither line breaks nor escape sequences.
+    """
+    return given.decode("ascii") if _USABLE.fullmatch(given) else make_uuid()

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from uvicorn.config import Config
 
 from modelserver.api.app import Role, Services, build_app
-from modelserver.api.cors import Cors
-from modelserver.api.edge import Edge, OnResponse
-from modelserver.api.http_protocol import HotRoutes, HttpProtocol, Listener, check_regularly
-from modelserver.api.intake import Intake
 from modelserver.auth.guard import Guard
 from modelserver.auth.origins import check_origin
 from modelserver.errors import ConfigError
-from modelserver.frontend.fleet import Fleet
+from modelserver.frontend.processes import Fleet
+from modelserver.http.connection import HotRoutes, HttpProtocol, Listener, check_regularly
+from modelserver.http.cors import Cors
+from modelserver.http.edge import Edge, OnResponse
+from modelserver.http.intake import Intake
 from modelserver.telemetry.logs import ACCESS_LOGGER
 from modelserver.tls.context import renew, server_context, tls_arguments
 from modelserver.wire.frontend import Setup, Tokens

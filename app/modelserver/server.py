@@ -19,50 +19,49 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
 from modelserver.api.app import Role, Services
-from modelserver.api.aside import Aside
-from modelserver.api.inference import InferenceApi
 from modelserver.api.payloads import LoggedRoutes
 from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
 from modelserver.daemon import STARTED_LINE
 from modelserver.errors import ConfigError
 from modelserver.first_loads import tell_first_loads
-from modelserver.frontend.fleet import front_ends
+from modelserver.frontend.processes import front_ends
 from modelserver.grpc.ports import reserved
 from modelserver.grpc.start import open_grpc
+from modelserver.http.aside import Aside
+from modelserver.inference.inference import InferenceApi
 from modelserver.listeners import Listeners, bind, make_fleet, roles_by_address
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot
-from modelserver.models.snapshot_files import SnapshotFolder
+from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
-from modelserver.models.torchserve_snapshots import check_archives
 from modelserver.models.version import FailedVersion
-from modelserver.settings.cpus import usable_cpus
+from modelserver.pools.devices import DeviceRing
+from modelserver.pools.interpreter import check_interpreter
+from modelserver.pools.spawner import Spawner, can_fork
+from modelserver.resources import usable_cpus
 from modelserver.settings.dump import given_properties
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.collector import Collector, is_torchserves
 from modelserver.telemetry.logs import log_directories
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
-from modelserver.telemetry.registry import Counter, Gauge
+from modelserver.telemetry.prometheus import Counter, Gauge
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.telemetry.text import shortened
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
 from modelserver.wire.marks import end_orphans
-from modelserver.workers.devices import DeviceRing
-from modelserver.workers.interpreter import check_interpreter
-from modelserver.workers.spawner import Spawner, can_fork
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
-    from modelserver.api.http_protocol import HotRoutes
     from modelserver.grpc.calls import OnCall
     from modelserver.grpc.server import GrpcServers
+    from modelserver.http.connection import HotRoutes
     from modelserver.models.version import ModelVersion
     from modelserver.payloads.log import PayloadLog
     from modelserver.settings.settings import Address, LoadedSettings, Settings

@@ -1,6 +1,6 @@
 """Discrete events around the server's own queue and policies: nothing waits, and a seed gives one result.
 
-The steps between events are those of ``modelserver.workers.pool``: an idle worker takes what the policy lets
+The steps between events are those of ``modelserver.pools.pool``: an idle worker takes what the policy lets
 go; when none is idle, full batches are handed to busy workers in advance; when an answer comes, the policy
 learns first, then the worker's place is filled, then clients get their answers.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ROWS = [Row("r", 0)]
 _BODIES = [b""]
-# What a worker may hold, as in modelserver.workers.worker for handlers of a millisecond or more.
+# What a worker may hold, as in modelserver.pools.worker for handlers of a millisecond or more.
 IN_FLIGHT = 2
 
 

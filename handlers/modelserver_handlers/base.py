@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from modelserver_handlers import weights
-from modelserver_handlers.device import choose_device
+from modelserver_handlers.device import choose_device, give_back_memory, keep_memory
 from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.labels import load_label_mapping
-from modelserver_handlers.memory import give_back_memory, keep_memory
-from modelserver_handlers.model_options import ModelOptions
+from modelserver_handlers.networks import weights
+from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
+from modelserver_handlers.networks.readiness import Batches, make_ready
 from modelserver_handlers.number_rows import (
     BadNumbers,
     are_requests,
@@ -30,8 +31,6 @@ from modelserver_handlers.number_rows import (
     takes_floats,
     tensors_of,
 )
-from modelserver_handlers.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
-from modelserver_handlers.readiness import Batches, make_ready
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modelserver_handlers.image_classifier import ImageClassifier
-from modelserver_handlers.imagenet import classic_processing
+from modelserver_handlers.pictures.classic import classic_processing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

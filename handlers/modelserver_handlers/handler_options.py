@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from modelserver_handlers.errors import ModelLoadError
@@ -28,3 +29,95 @@ def probability(settings: Mapping[str, Any], key: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ModelLoadError(f"handler: {key} must be a number from 0 to 1, got {value!r}")
     return float(value)
+
+
+CPU, NVJPEG = "cpu", "nvjpeg"
+
+
+@dataclass(frozen=True, slots=True)
+class VisionOptions:
+    """``decode``: ``cpu`` or ``nvjpeg``. ``fast_decode``: let JPEGs be decoded at a fraction of their size.
+
+    ``cuda_graphs``: record the network once per batch size and replay it. All but ``decode: cpu`` are off
+    unless asked for; the first two change numbers a little.
+    """
+
+    decode: str = CPU
+    fast_decode: bool = False
+    cuda_graphs: bool = False
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, Any]) -> VisionOptions:
+        """From the mapping ``handler``. Raises ModelLoadError naming the key and what it allows."""
+        decode = settings.get("decode", CPU)
+        if decode not in (CPU, NVJPEG):
+            raise ModelLoadError(f"handler: decode must be {CPU} or {NVJPEG}, got {decode!r}")
+        return cls(decode, _flag(settings, "fast_decode"), _flag(settings, "cuda_graphs"))
+
+
+def _flag(settings: Mapping[str, Any], key: str) -> bool:
+    value = settings.get(key, False)
+    if not isinstance(value, bool):
+        raise ModelLoadError(f"handler: {key} must be true or false, got {value!r}")
+    return value
+
+
+_OPTIMIZE = {"auto": True, "on": True, "off": False}
+_PRECISION = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How the network may be run.
+
+    ``optimize_asked`` is whether the author wrote ``optimize: auto``. ``shape`` is that of one row of input,
+    None where the handler must know it.
+    """
+
+    optimize: bool = True
+    optimize_asked: bool = False
+    precision: str = "fp32"
+    warmup: bool = True
+    shape: tuple[int, ...] | None = None
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> ModelOptions:
+        """From the keys at the top of the document or under ``handler``, where they win.
+
+        Raises ModelLoadError that names the key and what is allowed.
+        """
+        optimize = _choice("optimize", _value(document, "optimize"), _OPTIMIZE)
+        precision = _choice("precision", _value(document, "precision"), _PRECISION)
+        warmup, shape = _warmup(_value(document, "warmup"))
+        return cls(optimize is not False, optimize is True, precision or "fp32", warmup, shape)
+
+
+def _value(document: Mapping[str, Any], key: str) -> Any:
+    own = document.get("handler")
+    return own[key] if isinstance(own, Mapping) and key in own else document.get(key)
+
+
+def _choice(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
+    if value is None:
+        return None
+    # YAML reads a bare `off` as false.
+    text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value).lower()
+    if text not in choices:
+        raise ModelLoadError(f"model-config.yaml: {key} must be one of {', '.join(choices)}, got {value!r}")
+    return choices[text]
+
+
+def _warmup(value: Any) -> tuple[bool, tuple[int, ...] | None]:
+    if value is None or isinstance(value, bool):
+        return value is not False, None
+    shape = value.get("shape") if isinstance(value, Mapping) and set(value) == {"shape"} else None
+    if not isinstance(shape, list) or not shape or not all(_is_size(size) for size in shape):
+        raise ModelLoadError(
+            "model-config.yaml: warmup must be true, false, or a mapping with the shape of one row of input,"
+            f" such as {{shape: [3, 224, 224]}}; got {value!r}"
+        )
+    return True, tuple(shape)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from modelserver_handlers.classic import ClassicProcessing
 from modelserver_handlers.handler_options import whole_number
-from modelserver_handlers.imagenet import MEAN, STD, classic_processing, configured_processing
 from modelserver_handlers.labels import map_class_to_label
+from modelserver_handlers.pictures.classic import (
+    MEAN,
+    STD,
+    ClassicProcessing,
+    classic_processing,
+    configured_processing,
+)
 from modelserver_handlers.vision import VisionHandler
 from modelserver_handlers.zoo import Network, NetworkSpec, build_network
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from modelserver_handlers.errors import PredictionException
-from modelserver_handlers.imagenet import classic_processing, configured_processing
+from modelserver_handlers.pictures.classic import classic_processing, configured_processing
 from modelserver_handlers.vision import VisionHandler
 
 if TYPE_CHECKING:

@@ -13,18 +13,15 @@ import torch
 from PIL import Image
 
 from modelserver_handlers.base import BaseHandler
-from modelserver_handlers.classic import ClassicProcessing
-from modelserver_handlers.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
 from modelserver_handlers.errors import PredictionException
-from modelserver_handlers.gathering import Gathering
-from modelserver_handlers.gradients import integrated_gradients
-from modelserver_handlers.handler_options import handler_settings
-from modelserver_handlers.insights import captum_attributions
-from modelserver_handlers.model_options import ModelOptions
-from modelserver_handlers.nvjpeg import JpegDecoder, start_decoder
-from modelserver_handlers.pictures import BadPicture, open_picture, picture_input
-from modelserver_handlers.transfer import CopyStream, DeviceLanding, HostLanding
-from modelserver_handlers.vision_options import NVJPEG, VisionOptions
+from modelserver_handlers.handler_options import NVJPEG, ModelOptions, VisionOptions, handler_settings
+from modelserver_handlers.insights import captum_attributions, integrated_gradients
+from modelserver_handlers.networks.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
+from modelserver_handlers.pictures.classic import ClassicProcessing
+from modelserver_handlers.pictures.gathering import Gathering
+from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
+from modelserver_handlers.pictures.pictures import BadPicture, open_picture, picture_input
+from modelserver_handlers.pictures.transfer import CopyStream, DeviceLanding, HostLanding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

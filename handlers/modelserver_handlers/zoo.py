@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torchvision import models
 
-from modelserver_handlers.calibration import calibrate
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.weights import put_state, read_state
+from modelserver_handlers.networks.calibration import calibrate
+from modelserver_handlers.networks.weights import put_state, read_state
 
 logger = logging.getLogger(__name__)
 

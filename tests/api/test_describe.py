@@ -5,15 +5,15 @@ import os
 from types import SimpleNamespace
 from typing import Any, cast
 
-from modelserver.api.answers import pretty
 from modelserver.api.describe import describe, describe_autoscaling, describe_worker
 from modelserver.batching.sequences import SequenceStatistics
-from modelserver.models.options import BatchPolicy, ModelOptions
+from modelserver.http.answers import pretty
 from modelserver.models.replacement import Replacement
-from modelserver.workers.autoscaler import PoolScaling, ScaleEvent
-from modelserver.workers.pool import PoolStatistics
-from modelserver.workers.scaling import Decision, Sample, ScalingRule
-from modelserver.workers.worker import WorkerState
+from modelserver.options.resolve import BatchPolicy, ModelOptions
+from modelserver.pools.autoscaler import PoolScaling, ScaleEvent
+from modelserver.pools.pool import PoolStatistics
+from modelserver.pools.scaling import Decision, Sample, ScalingRule
+from modelserver.pools.worker import WorkerState
 
 
 def worker(**changes: Any) -> Any:

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from modelserver.api.answers import error_body
 from modelserver.api.management import add_management, read_registration
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
-from modelserver.models.options import Registration
+from modelserver.http.answers import error_body
 from modelserver.models.registry import Scaling
+from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -6,7 +6,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
-from modelserver.models.signature import Signature
+from modelserver.options.signature import Signature
 from modelserver.tensors.tensor import TensorSpec
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from modelserver.api.inference import Route
 from modelserver.api.payloads import LoggedExchange, LoggedRoutes
 from modelserver.errors import BadRequest
+from modelserver.inference.inference import Route
 from modelserver.payloads.log import Bounds
 
 _HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]

@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.responses import Response
 
-from modelserver.api.answers import error_body
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
 from modelserver.errors import ModelServerError
+from modelserver.http.answers import error_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request

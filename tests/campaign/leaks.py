@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from serving import Server
     from tests.campaign.report import Report
+    from tests.e2e.serving import Server
 
-from grpc_client import INFERENCE, channel, oip, predict, stub
-from serving import wait_until
+from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
+from tests.e2e.serving import wait_until
 
 BODY = 6_000_000
 # At the most, and however much time there is.

@@ -23,10 +23,10 @@ from tests.campaign.targets import port_of, processes, target, tracebacks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from serving import Server
     from tests.campaign.report import Report
+    from tests.e2e.serving import Server
 
-from grpc_client import INFERENCE, channel, oip, predict, stub
+from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 
 SIZE = 6_000_000  # bytes; max_request_size is 6,553,500
 LONGEST_STALL = 0.05  # seconds

@@ -26,11 +26,11 @@ from modelserver.archiver import ArchiveConfig, build_archive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from serving import Server
     from tests.campaign.report import Report
+    from tests.e2e.serving import Server
 
-from grpc_client import grpc_server
-from serving import wait_until
+from tests.e2e.grpc_client import grpc_server
+from tests.e2e.serving import wait_until
 
 MOST_ROUNDS = 1000
 ORPHAN_SECONDS = 5.0

@@ -17,8 +17,8 @@ import psutil
 # As pytest does it for the tests beside them.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
-from grpc_client import grpc_server
-from serving import Server, serving
+from tests.e2e.grpc_client import grpc_server
+from tests.e2e.serving import Server, serving
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

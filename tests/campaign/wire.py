@@ -18,10 +18,10 @@ from tests.campaign.targets import MIB, Holdings, port_of, processes, quiet, tar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from serving import Server
     from tests.campaign.report import Report
+    from tests.e2e.serving import Server
 
-from serving import connections_of, wait_until
+from tests.e2e.serving import connections_of, wait_until
 
 # In the target of each request that stands inside a body: the access log shows it if it was one.
 MARK = "smuggled"

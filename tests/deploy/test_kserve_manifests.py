@@ -22,9 +22,9 @@ from tests.deploy.schemas import problems
 from modelserver.api.openapi import describe_listener
 from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser, setting_flags
-from modelserver.container import MOUNTED, prepare
-from modelserver.kserve import HTTP_PORT, METRICS_PORT
-from modelserver.models.config import Batcher, parse_model_config
+from modelserver.container.__main__ import MOUNTED, prepare
+from modelserver.container.kserve import HTTP_PORT, METRICS_PORT
+from modelserver.options.yaml_file import Batcher, parse_model_config
 from modelserver.settings.keys import KEYS
 from modelserver.settings.settings import load_settings
 

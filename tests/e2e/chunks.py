@@ -6,7 +6,7 @@ import json
 import re
 import socket
 
-from serving import ROOT
+from tests.e2e.serving import ROOT
 
 
 class BrokenOff(Exception):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from serving import Home, Server, free_port
+from tests.e2e.serving import Home, Server, free_port
 
 from modelserver.grpc.messages import message, message_class, service
 

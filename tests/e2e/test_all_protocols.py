@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
-from grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
 from hypothesis import given, settings
-from serving import Server, serving
+from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
+from tests.e2e.serving import Server, serving
 from tests.tensors.odd_requests import odd_bodies, odd_messages
 
 if TYPE_CHECKING:

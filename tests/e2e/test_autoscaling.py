@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from serving import Server, wait_until
+from tests.e2e.serving import Server, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from serving import Home, Server, serving
 from tests.differential.archives import plain_files, write_zip
+from tests.e2e.serving import Home, Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

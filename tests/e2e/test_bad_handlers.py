@@ -6,7 +6,7 @@ import textwrap
 
 import psutil
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

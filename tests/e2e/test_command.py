@@ -13,7 +13,7 @@ import sys
 import httpx
 import psutil
 import pytest
-from serving import STARTED, Home, free_port, wait_until, worker_processes
+from tests.e2e.serving import STARTED, Home, free_port, wait_until, worker_processes
 
 from modelserver import __version__
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chunks import BrokenOff, ChunkReader, examples_under
-from serving import wait_until
+from tests.e2e.chunks import BrokenOff, ChunkReader, examples_under
+from tests.e2e.serving import wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

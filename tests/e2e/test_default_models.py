@@ -6,7 +6,7 @@ import base64
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import ROOT, Home, Server, serving
+from tests.e2e.serving import ROOT, Home, Server, serving
 
 PICTURE = ROOT / "examples" / "mnist" / "digit-2.png"
 

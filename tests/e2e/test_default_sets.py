@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import httpx
 import pytest
-from serving import PATIENCE, STARTED, Home, free_port, wait_until
+from tests.e2e.serving import PATIENCE, STARTED, Home, free_port, wait_until
 
 from modelserver.aliases import install
 from modelserver.settings.properties import parse

@@ -12,7 +12,7 @@ import grpc
 import httpx
 import pytest
 import yaml
-from serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
+from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -64,7 +64,7 @@ class Container:
     def health(self) -> subprocess.CompletedProcess[str]:
         """What the image's HEALTHCHECK says."""
         return subprocess.run(
-            [sys.executable, "-m", "modelserver.healthcheck"],
+            [sys.executable, "-m", "modelserver.container.healthcheck"],
             cwd=self.work,
             env=self.home.environment,
             capture_output=True,

@@ -8,7 +8,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import ROOT, Home, Server, serving
+from tests.e2e.serving import ROOT, Home, Server, serving
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 if TYPE_CHECKING:
-    from conftest import StartServer
+    from tests.e2e.conftest import StartServer
 
 ORDER = {"do": "raise"}
 

@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import ROOT, Home, Server, serving
+from tests.e2e.serving import ROOT, Home, Server, serving
 
 EXAMPLE = ROOT / "examples" / "resnet152"
 PICTURE = (ROOT / "examples" / "mnist" / "digit-2.png").read_bytes()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from serving import ROOT, connections_of, wait_until
+from tests.e2e.serving import ROOT, connections_of, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

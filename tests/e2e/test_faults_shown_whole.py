@@ -37,14 +37,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import StartServer
-    from serving import Server
+    from tests.e2e.conftest import StartServer
+    from tests.e2e.serving import Server
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from serving import Home, Server, connections_of, serving, wait_until
+from tests.e2e.serving import Home, Server, connections_of, serving, wait_until
 
 REQUESTS = 2000
 

@@ -13,7 +13,8 @@ import grpc
 import psutil
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_client import (
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from tests.e2e.grpc_client import (
     INFERENCE,
     MANAGEMENT,
     PATIENCE,
@@ -24,8 +25,7 @@ from grpc_client import (
     predict,
     stub,
 )
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from serving import ROOT, serving, wait_until
+from tests.e2e.serving import ROOT, serving, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.grpc.messages import message

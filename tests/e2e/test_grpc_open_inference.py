@@ -10,8 +10,8 @@ import struct
 
 import numpy
 import pytest
-from grpc_client import PATIENCE, channel, ending, grpc_server, oip, stub
-from serving import ROOT, serving, wait_until
+from tests.e2e.grpc_client import PATIENCE, channel, ending, grpc_server, oip, stub
+from tests.e2e.serving import ROOT, serving, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

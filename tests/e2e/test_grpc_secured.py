@@ -9,8 +9,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_client import INFERENCE, MANAGEMENT, PATIENCE, ending, grpc_server, manage, predict, stub
-from serving import serving, wait_until
+from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, PATIENCE, ending, grpc_server, manage, predict, stub
+from tests.e2e.serving import serving, wait_until
 
 from modelserver.grpc.messages import message
 
@@ -107,7 +107,7 @@ def test_in_the_clear(server):
 @pytest.mark.slow
 def test_client_certificates(tmp_path, model_store):
     """With an authority for clients only those who show a certificate of it are heard, as over REST."""
-    from certificates import Authority
+    from tests.tls.certificates import Authority
 
     authority = Authority(tmp_path)
     key, chain = authority.issue("server")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chunks import examples_under
-from serving import wait_until
+from tests.e2e.chunks import examples_under
+from tests.e2e.serving import wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from grpc_client import grpc_server
-from serving import serving
+from tests.e2e.grpc_client import grpc_server
+from tests.e2e.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

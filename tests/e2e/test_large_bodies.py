@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 SIZE = 5_000_000
 

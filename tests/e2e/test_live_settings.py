@@ -7,7 +7,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import Server, wait_until
+from tests.e2e.serving import Server, wait_until
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import httpx
 import pytest
-from grpc_client import PATIENCE, channel, grpc_server, stub
-from serving import serving
+from tests.e2e.grpc_client import PATIENCE, channel, grpc_server, stub
+from tests.e2e.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from serving import Server
+    from tests.e2e.serving import Server
 
 MODEL_CODE = Path(__file__).parent / "model_code"
 MOST = 6_400_000  # bytes of a body, just below max_request_size

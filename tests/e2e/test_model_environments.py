@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, serving
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

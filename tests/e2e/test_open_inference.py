@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, serving
 
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.tensors.datatypes import DATATYPES

@@ -16,7 +16,7 @@ from modelserver.archiver import ArchiveConfig, build_archive
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from serving import Server
+    from tests.e2e.serving import Server
 
 pytestmark = pytest.mark.slow
 

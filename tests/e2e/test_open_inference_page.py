@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, serving
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

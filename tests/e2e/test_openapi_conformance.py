@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, serving
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import StartServer
+    from tests.e2e.conftest import StartServer
 
 # Never a 5xx, and of what the document says: status, content type, headers and schema. Left out is what
 # clients of TorchServe need otherwise: lenient numbers ("limit=abc" is served), routes that answer every

@@ -7,7 +7,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 
 @pytest.fixture

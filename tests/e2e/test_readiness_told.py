@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 DESCRIBED = [
     "modelName",

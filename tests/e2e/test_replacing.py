@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.settings.properties import parse

@@ -10,7 +10,7 @@ import sys
 import httpx
 import psutil
 import pytest
-from serving import Home, free_port, wait_until
+from tests.e2e.serving import Home, free_port, wait_until
 
 from modelserver.aliases import install
 from modelserver.daemon import JAVA_CLASS

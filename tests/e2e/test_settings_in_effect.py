@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import STARTED, Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import STARTED, Home, Server, free_port, serving, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 
 @pytest.fixture

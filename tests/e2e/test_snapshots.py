@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, serving
 
 from modelserver.models.snapshot_files import SnapshotFolder
 from modelserver.settings.properties import parse

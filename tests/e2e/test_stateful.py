@@ -8,7 +8,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import ROOT, Home, Server, serving, wait_until
+from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from chunks import BrokenOff, ChunkReader, examples_under
-from serving import ROOT, wait_until
+from tests.e2e.chunks import BrokenOff, ChunkReader, examples_under
+from tests.e2e.serving import ROOT, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from serving import Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 pytest.importorskip("cryptography")
 
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
-from certificates import Authority
+from tests.tls.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 import pytest
-from serving import Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

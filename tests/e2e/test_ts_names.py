@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 import torch
-from serving import ROOT, wait_until
+from tests.e2e.serving import ROOT, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

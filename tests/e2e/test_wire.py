@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 UPGRADES = {
     "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",

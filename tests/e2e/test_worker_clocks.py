@@ -6,7 +6,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 
 def test_silence_timeout(start_server):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from serving import Home, Server, serving, wait_until, worker_processes
+from tests.e2e.serving import Home, Server, serving, wait_until, worker_processes
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

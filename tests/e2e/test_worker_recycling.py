@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 
 def under_load(server, enough):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from serving import wait_until
+from tests.e2e.serving import wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.workers.spawner import can_fork
+from modelserver.pools.spawner import can_fork
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import StartServer
-    from serving import Server
+    from tests.e2e.conftest import StartServer
+    from tests.e2e.serving import Server
 
 TELL = """
 import json, os, sys

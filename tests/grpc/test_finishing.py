@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from modelserver.grpc.finishing import Finishing
+from modelserver.grpc.management import Finishing
 
 
 async def test_results_and_errors_come_back() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.grpc.ordered import in_order
+from modelserver.grpc.open_inference import in_order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

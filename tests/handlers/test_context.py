@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver_handlers.context import BatchState, Context, RequestProcessor
-from modelserver_handlers.headers import Headers
+from modelserver_handlers.context import BatchState, Context, Headers, RequestProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

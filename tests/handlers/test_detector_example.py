@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from modelserver_handlers.context import BatchState, Context
-from modelserver_handlers.modules import import_file
+from modelserver_handlers.networks.modules import import_file
 from modelserver_handlers.object_detector import ObjectDetector
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.model_options import ModelOptions
+from modelserver_handlers.handler_options import ModelOptions
 
 
 @pytest.mark.parametrize(

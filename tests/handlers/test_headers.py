@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver_handlers.headers import Headers
+from modelserver_handlers.context import Headers
 
 
 @pytest.mark.parametrize("name", ["X-Foo", "x-foo", "X-FOO"])

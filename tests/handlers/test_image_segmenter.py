@@ -12,8 +12,8 @@ from torchvision import transforms
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.image_segmenter import ImageSegmenter
-from modelserver_handlers.imagenet import MEAN, STD
-from modelserver_handlers.modules import import_file
+from modelserver_handlers.networks.modules import import_file
+from modelserver_handlers.pictures.classic import MEAN, STD
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,13 @@ import torch
 from torch import nn
 
 from modelserver_handlers.errors import PredictionException
-from modelserver_handlers.gradients import STEPS, integrated_gradients
-from modelserver_handlers.insights import bag_attributions, captum_attributions, find_embedding
+from modelserver_handlers.insights import (
+    STEPS,
+    bag_attributions,
+    captum_attributions,
+    find_embedding,
+    integrated_gradients,
+)
 from modelserver_handlers.text_handler import TextHandler
 from modelserver_handlers.vision import VisionHandler
 

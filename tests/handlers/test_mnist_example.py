@@ -16,7 +16,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from modelserver_handlers.context import BatchState, Context
-from modelserver_handlers.modules import import_file
+from modelserver_handlers.networks.modules import import_file
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / "model_store" / "mnist.mar"

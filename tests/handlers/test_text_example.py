@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from modelserver_handlers.context import BatchState, Context
-from modelserver_handlers.modules import import_file
+from modelserver_handlers.networks.modules import import_file
 from modelserver_handlers.text_classifier import TextClassifier
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "text"

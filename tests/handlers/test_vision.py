@@ -14,15 +14,15 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.handler_options import VisionOptions
 from modelserver_handlers.image_classifier import ImageClassifier, classic_processing
 from modelserver_handlers.vision import VisionHandler, start_decoders
-from modelserver_handlers.vision_options import VisionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from modelserver_handlers.classic import ClassicProcessing
+    from modelserver_handlers.pictures.classic import ClassicProcessing
 
 
 def small(picture: Image.Image) -> torch.Tensor:

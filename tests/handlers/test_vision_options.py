@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.vision_options import VisionOptions
+from modelserver_handlers.handler_options import VisionOptions
 
 
 def test_defaults() -> None:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from modelserver.environments.environment_store import prune
 from modelserver.errors import BadRequest, InternalError, InvalidModel, ModelNotFound
-from modelserver.models.environment_store import prune
-from modelserver.models.options import Registration
 from modelserver.models.preparation import Preparation, Steps
+from modelserver.options.resolve import Registration
+from modelserver.pools.devices import DeviceRing
 from modelserver.settings.keys import KEYS
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
 from modelserver.settings.values import ModelToLoad
 from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.workers.devices import DeviceRing
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from modelserver.archives.manifest import Manifest
 from modelserver.errors import (
     BadRequest,
     Conflict,
@@ -17,9 +18,8 @@ from modelserver.errors import (
     StartFailed,
 )
 from modelserver.models.changes import Change
-from modelserver.models.manifest import Manifest
-from modelserver.models.options import ModelOptions, Registration
 from modelserver.models.registry import Registry
+from modelserver.options.resolve import ModelOptions, Registration
 
 
 class Archive:

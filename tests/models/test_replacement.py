@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from modelserver.errors import BadRequest, OutOfMemory
-from modelserver.models.options import BatchPolicy, ModelOptions, Registration
 from modelserver.models.replacement import check_memory, check_replaceable, taken_over, worker_count
+from modelserver.options.resolve import BatchPolicy, ModelOptions, Registration
 
 MIB = 1 << 20
 

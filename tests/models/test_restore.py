@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUnavailable
-from modelserver.models.options import BatchPolicy, Registration
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import FailedVersion
+from modelserver.options.resolve import BatchPolicy, Registration
+from modelserver.pools.devices import DeviceRing
+from modelserver.pools.pool import Pool
 from modelserver.settings.keys import KEYS
 from modelserver.settings.settings import Settings
 from modelserver.settings.values import ModelToLoad
 from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.workers.devices import DeviceRing
-from modelserver.workers.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

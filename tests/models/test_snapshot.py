@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from modelserver.archives.archive import ModelArchive
+from modelserver.archives.manifest import Manifest
 from modelserver.errors import ConfigError
-from modelserver.models.archive import ModelArchive
-from modelserver.models.manifest import Manifest
-from modelserver.models.options import REGISTER, BatchPolicy, ModelOptions, Registration
 from modelserver.models.snapshot import listed, mar_name, parse_snapshot, registry_document
+from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
 
 # As TorchServe's documentation shows it.
 TORCHSERVE = """{

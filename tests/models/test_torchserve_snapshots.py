@@ -9,8 +9,7 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.models.snapshot import parse_snapshot
-from modelserver.models.snapshot_files import SnapshotFolder
-from modelserver.models.torchserve_snapshots import check_archives, newest_configuration
+from modelserver.models.snapshot_files import SnapshotFolder, check_archives, newest_configuration
 
 if TYPE_CHECKING:
     from pathlib import Path

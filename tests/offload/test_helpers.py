@@ -6,23 +6,21 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-import heavy_work
 import psutil
 import pytest
+from tests.offload import heavy_work
 
 from modelserver.errors import BadRequest, InternalError, PayloadTooLarge
 from modelserver.offload.helpers import Helpers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
 def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Helpers]:
-    """One helper at a time, of 200 MB, which finds ``heavy_work``."""
-    folder: Path = request.path.parent
-    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    """One helper at a time, of 200 MB, which finds the tests' own work."""
+    path = os.pathsep.join(filter(None, (str(request.config.rootpath), os.environ.get("PYTHONPATH"))))
     monkeypatch.setenv("PYTHONPATH", path)
     made = Helpers("test", 1, 200 << 20, PayloadTooLarge)
     yield made

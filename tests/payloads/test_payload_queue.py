@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sinks import SinkServer, sink_server, wait_for
+from tests.payloads.sinks import SinkServer, sink_server, wait_for
 
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 

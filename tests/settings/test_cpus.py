@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.settings import cpus
+from modelserver import resources as cpus
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver import cgroups
-from modelserver.cgroups import MemoryGroup
+from modelserver import resources as cgroups
+from modelserver.resources import MemoryGroup
 from modelserver.telemetry import system
 
 if TYPE_CHECKING:

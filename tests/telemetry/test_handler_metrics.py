@@ -10,7 +10,7 @@ from modelserver.telemetry.handler_metrics import (
     HandlerFamilies,
     HandlerMetrics,
 )
-from modelserver.telemetry.registry import Counter, Registry
+from modelserver.telemetry.prometheus import Counter, Registry
 
 DIMENSIONS = [("ModelName", "m"), ("Level", "Model")]
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from modelserver.telemetry.registry import (
+from modelserver.telemetry.prometheus import (
     Counter,
     Gauge,
     Histogram,

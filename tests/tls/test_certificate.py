@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from certificates import Authority
+from tests.tls.certificates import Authority
 
 from modelserver.errors import ConfigError
 from modelserver.settings.address import Address

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from certificates import Authority
+from tests.tls.certificates import Authority
 
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tune_samples import FakeBench, Notes
+from tests.tuning.tune_samples import FakeBench, Notes
 
 from modelserver.tuning.goal import parse_goal
 from modelserver.tuning.sweep import Bounds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tune_samples import figure
+from tests.tuning.tune_samples import figure
 
 from modelserver.tuning.choice import Point, best, nearest, ranked
 from modelserver.tuning.figure import void

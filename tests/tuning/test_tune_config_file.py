@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from modelserver.models.config import parse_model_config
+from modelserver.options.yaml_file import parse_model_config
 from modelserver.tuning.config_file import FIRST_LINE, config_text
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tune_samples import figure
+from tests.tuning.tune_samples import figure
 
 from modelserver.errors import ConfigError
 from modelserver.tuning.figure import void

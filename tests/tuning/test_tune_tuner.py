@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tune_samples import FakeBench, Notes
+from tests.tuning.tune_samples import FakeBench, Notes
 
 from modelserver.tuning.errors import TuningError
 from modelserver.tuning.goal import parse_goal

@@ -12,14 +12,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from modelserver import __version__
-from modelserver.api.answers import JSON, error_body, is_kserve, pretty
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
-from modelserver.api.health import add_health
 from modelserver.api.management import add_management
+from modelserver.api.metadata import add_health, add_v2
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
 from modelserver.api.repository import add_repository
 from modelserver.api.tokens import add_token_renewal
-from modelserver.api.v2 import add_v2
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
 from modelserver.errors import (
     InternalError,
@@ -28,10 +26,11 @@ from modelserver.errors import (
     ResourceNotFound,
     ServiceUnavailable,
 )
+from modelserver.http.answers import JSON, error_body, is_kserve, pretty
 
 if TYPE_CHECKING:
-    from modelserver.api.aside import Aside
     from modelserver.auth.keeper import TokenKeeper
+    from modelserver.http.aside import Aside
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
     from modelserver.settings.settings import Settings

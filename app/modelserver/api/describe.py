@@ -11,9 +11,9 @@ from modelserver.models.version import FailedVersion
 from modelserver.telemetry.system import gpu_usage, worker_memory
 
 if TYPE_CHECKING:
-    from modelserver.models.options import ModelOptions
     from modelserver.models.version import ModelVersion
-    from modelserver.workers.worker import Worker
+    from modelserver.options.resolve import ModelOptions
+    from modelserver.pools.worker import Worker
 
 # Name in the answer, name of the option.
 _BATCH_SETTINGS = (

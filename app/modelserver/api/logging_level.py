@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
-from modelserver.api.answers import JSON, pretty
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest
+from modelserver.http.answers import JSON, pretty
 from modelserver.telemetry.logs import LEVELS, log_level, set_log_level
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
-from modelserver.api.answers import JSON, header_pairs, pretty
-from modelserver.api.customized import ask_handler
 from modelserver.api.describe import describe
 from modelserver.api.logging_level import add_logging_level
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest, MethodNotAllowed
+from modelserver.http.answers import JSON, header_pairs, pretty
+from modelserver.inference.customized import ask_handler
 from modelserver.models.changes import Change
-from modelserver.models.options import Registration
+from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from modelserver.models.registry import Registry, Scaling
     from modelserver.models.version import ModelVersion
-    from modelserver.workers.worker import Worker
+    from modelserver.pools.worker import Worker
 
 _log = logging.getLogger("modelserver.api")
 

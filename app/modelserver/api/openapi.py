@@ -11,7 +11,7 @@ from modelserver.tensors.tensor import VARIABLE, elements
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.models.signature import Signature
+    from modelserver.options.signature import Signature
     from modelserver.tensors.tensor import TensorSpec
 
 Document: TypeAlias = dict[str, Any]

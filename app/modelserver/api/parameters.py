@@ -7,8 +7,8 @@ import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from modelserver.api.content import read_parameters_body
 from modelserver.errors import BadRequest
+from modelserver.inference.content import read_parameters_body
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

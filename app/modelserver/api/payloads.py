@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from modelserver.api.answers import JSON
-from modelserver.api.exchange import Exchange
+from modelserver.http.answers import JSON
+from modelserver.http.exchange import Exchange
 from modelserver.payloads.call import LoggedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.api.exchange import Target
-    from modelserver.api.http_protocol import HotRoutes
+    from modelserver.http.connection import HotRoutes
+    from modelserver.http.exchange import Target
     from modelserver.payloads.log import PayloadLog
 
 _BATCH_ID = re.compile(rb"(?:\A|\n)x-batch-id: ([!-~]*)\r")

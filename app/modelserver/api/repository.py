@@ -10,10 +10,10 @@ import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse
 
-from modelserver.api.content import read_parameters_body
+from modelserver.archives.store import by_name, file_of
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
-from modelserver.models.options import Registration
-from modelserver.models.store import by_name, file_of
+from modelserver.inference.content import read_parameters_body
+from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
-from modelserver.api.answers import JSON
 from modelserver.auth.errors import InvalidKey
 from modelserver.auth.scopes import TOKEN_PATH, Scope
 from modelserver.errors import ConfigError, InternalError
+from modelserver.http.answers import JSON
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -12,8 +12,8 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
-from modelserver.api.answers import JSON, pretty
 from modelserver.errors import BadRequest, ModelServerError
+from modelserver.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 import uvloop
 from uvicorn.config import Config
 
-from modelserver.api.cors import Cors
-from modelserver.api.http_protocol import HttpProtocol, Listener, check_regularly
-from modelserver.api.intake import Intake
 from modelserver.auth.guard import Guard
 from modelserver.auth.scopes import Scope
 from modelserver.auth.verifier import Fingerprint, Verifier
-from modelserver.frontend.board import Board
-from modelserver.frontend.door import Door
-from modelserver.frontend.forwarding import Forwarder
+from modelserver.frontend.acceptor import Door
+from modelserver.frontend.counts import Board
+from modelserver.frontend.frontend_end import Forwarder
 from modelserver.frontend.link import Link
+from modelserver.http.connection import HttpProtocol, Listener, check_regularly
+from modelserver.http.cors import Cors
+from modelserver.http.intake import Intake
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.logs import ACCESS_LOGGER
 from modelserver.tls.context import Certificate, renew, server_context

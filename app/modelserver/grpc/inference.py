@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.api.answers import pretty
-from modelserver.api.sequences import read_sequence
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.messages import message
 from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
 from modelserver.grpc.statuses import Refused, number, tell_prediction
+from modelserver.http.answers import pretty
+from modelserver.inference.sequences import read_sequence
 from modelserver.wire.messages import FIELDS, Row
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ errors that it leaves without a text have theirs. A call that ends early leaves 
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelserver.api.management import ManagementApi
 from modelserver.api.parameters import Parameters
-from modelserver.grpc.finishing import Finishing
 from modelserver.grpc.messages import message
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
 
     _Act = Callable[[AnyMessage], Coroutine[Any, Any, Response]]
+    from collections.abc import Coroutine
+
 
 NAME = "org.pytorch.serve.grpc.management.ManagementAPIsService"
 
@@ -100,3 +102,25 @@ def _positive(asked: AnyMessage) -> dict[str, Any]:
 def _given(asked: AnyMessage) -> dict[str, Any]:
     """The fields that are not zero or empty: those mean the default, as in TorchServe."""
     return {field.name: value for field, value in asked.ListFields()}
+
+
+_T = TypeVar("_T")
+
+
+class Finishing:
+    """A client that leaves, or whose deadline passes, does not stop the change that it began."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run(self, act: Coroutine[Any, Any, _T]) -> _T:
+        """Its result, or its error. To be cancelled while waiting does not cancel it."""
+        task = asyncio.ensure_future(act)
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, if only here

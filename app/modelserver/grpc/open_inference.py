@@ -6,29 +6,24 @@ counts, readiness has its status, loading and unloading answer, wrong sizes are 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from starlette.datastructures import Address
 
 from modelserver import __version__
-from modelserver.api.answers import JSON
-from modelserver.api.aside import Aside
-from modelserver.api.limits import check_size
-from modelserver.api.open_inference import SECONDS, Answering, Takes, said_beside
+from modelserver.api.metadata import EXTENSIONS, PLATFORM, describe_tensors, is_ready
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
-from modelserver.api.sequences import read_sequence
-from modelserver.api.v2 import EXTENSIONS, PLATFORM, describe_tensors, is_ready
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.grpc.calls import client_address
 from modelserver.grpc.encoded import Encoded
-from modelserver.grpc.finishing import Finishing
+from modelserver.grpc.management import Finishing
 from modelserver.grpc.messages import message
-from modelserver.grpc.ordered import in_order
 from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
 from modelserver.grpc.reading import (
     Answered,
@@ -39,17 +34,22 @@ from modelserver.grpc.reading import (
     read_message,
 )
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
+from modelserver.http.answers import JSON
+from modelserver.http.aside import Aside
+from modelserver.inference.limits import check_size
+from modelserver.inference.sequences import read_sequence
+from modelserver.inference.v2 import SECONDS, Answering, Takes, said_beside
 from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.wire.messages import BODY, Row
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from modelserver.api.app import Services
     from modelserver.grpc.calls import Context, Method
     from modelserver.grpc.messages import AnyMessage
     from modelserver.models.version import ModelVersion
+
 
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
@@ -250,3 +250,44 @@ def _request(asked: Asked, model: ModelVersion, context: Context) -> Request:
     if names is None:
         return Request(identity, rows, bodies, now, key=key, deadline=until)
     return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
+
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+async def in_order(
+    items: AsyncIterator[_In], work: Callable[[_In], Awaitable[_Out]], window: int
+) -> AsyncIterator[_Out]:
+    """The results. At most ``window`` wait to be taken; then no further item is read.
+
+    Raises:
+        Exception: what ``items`` or ``work`` raises, when its turn has come.
+    """
+    begun: asyncio.Queue[asyncio.Future[_Out] | None] = asyncio.Queue()
+    room = asyncio.Semaphore(window)
+
+    async def read() -> None:
+        try:
+            async for item in items:
+                begun.put_nowait(asyncio.ensure_future(work(item)))
+                await room.acquire()
+        finally:
+            begun.put_nowait(None)
+
+    reading = asyncio.ensure_future(read())
+    current: asyncio.Future[_Out] | None = None
+    try:
+        while (current := await begun.get()) is not None:
+            yield await current
+            room.release()
+        await reading
+    finally:
+        reading.cancel()
+        for left in (current, *_rest(begun)):
+            if left is not None:
+                left.cancel()
+
+
+def _rest(queue: asyncio.Queue[asyncio.Future[_Out] | None]) -> list[asyncio.Future[_Out] | None]:
+    return [queue.get_nowait() for _ in range(queue.qsize())]

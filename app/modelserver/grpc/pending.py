@@ -8,8 +8,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from modelserver.api.ids import accept_request_id, make_request_id
 from modelserver.errors import HandlerError, InternalError, ModelServerError, PayloadTooLarge
+from modelserver.ids import accept_request_id, make_uuid
 from modelserver.wire.messages import BODY
 
 if TYPE_CHECKING:
@@ -149,4 +149,4 @@ def request_id(context: Context) -> str:
     with contextlib.suppress(StopIteration):
         value = next(value for name, value in context.invocation_metadata() or () if name == REQUEST_ID)
         return accept_request_id(value.encode("latin-1", "replace") if isinstance(value, str) else value)
-    return make_request_id()
+    return make_uuid()

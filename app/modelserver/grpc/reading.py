@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.api.open_inference import Answering, Inference, Takes, take_apart
 from modelserver.errors import BadRequest
 from modelserver.grpc.messages import DecodeError, message
 from modelserver.grpc.tensors import add_parameters, outputs_of_json, read_request, response, to_json
+from modelserver.inference.v2 import Answering, Inference, Takes, take_apart
 from modelserver.tensors.rest import InferRequest  # noqa: TC001 - helpers read annotations at run time
 from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
 

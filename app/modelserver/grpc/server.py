@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 from grpc_reflection.v1alpha import reflection
 
-from modelserver.api.content import MAX_PARAMETERS_BODY
 from modelserver.auth.scopes import Scope
 from modelserver.grpc import health, inference, management, open_inference, payloads
 from modelserver.grpc.calls import OnCall, Surroundings, handlers
@@ -20,6 +19,7 @@ from modelserver.grpc.gate import Gate
 from modelserver.grpc.messages import POOL
 from modelserver.grpc.ports import GrpcAddress, addresses, taken
 from modelserver.grpc.statuses import tell_management, tell_open_inference, tell_prediction
+from modelserver.inference.content import MAX_PARAMETERS_BODY
 
 if TYPE_CHECKING:
     import socket

@@ -16,8 +16,8 @@ from modelserver.tensors.weight import LIGHT_ELEMENTS, TooHeavy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from modelserver.api.open_inference import Answering
     from modelserver.grpc.messages import AnyMessage
+    from modelserver.inference.v2 import Answering
 
 BATCH_ID = "batchId"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest
-from modelserver.models.options import REGISTER, BatchPolicy, ModelOptions, Registration
+from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

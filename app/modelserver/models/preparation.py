@@ -11,43 +11,43 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from modelserver.archives.archive import ModelArchive
+from modelserver.archives.download import is_beside
+from modelserver.archives.manifest import Manifest
+from modelserver.archives.sources import locate
+from modelserver.archives.store import loadable
+from modelserver.archives.urls import UrlPolicy
+from modelserver.environments.environments import Environments, Wanted, WorkerEnvironment
 from modelserver.errors import BadRequest, InternalError, InvalidModel
-from modelserver.models.archive import ModelArchive
-from modelserver.models.download import is_beside
-from modelserver.models.environments import Environments, Wanted, WorkerEnvironment
-from modelserver.models.manifest import Manifest
-from modelserver.models.options import ModelOptions, Registration, resolve_options
 from modelserver.models.reading import Reader
 from modelserver.models.replacement import check_memory
 from modelserver.models.snapshot import mar_name
-from modelserver.models.sources import locate
-from modelserver.models.store import loadable
-from modelserver.models.urls import UrlPolicy
 from modelserver.models.version import FailedVersion, ModelVersion
-from modelserver.settings.cpus import usable_cpus
+from modelserver.options.resolve import ModelOptions, Registration, resolve_options
+from modelserver.pools.autoscaler import Autoscaler, GpuMemory
+from modelserver.pools.devices import DeviceList, DeviceRing, groups_of
+from modelserver.pools.failed import FailedPool
+from modelserver.pools.gate import StartGate, available_memory, need_of
+from modelserver.pools.pool import Pool, PoolLimits
+from modelserver.pools.process import WorkerSpec
+from modelserver.pools.ranks import Ports, Ranks
+from modelserver.pools.scaling import ScalingRule
+from modelserver.pools.sequence_pool import SequencePool, sequence_limits
+from modelserver.pools.worker import WorkerTimes
+from modelserver.resources import usable_cpus
 from modelserver.telemetry.system import gpu_memory, worker_memory
 from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
-from modelserver.workers.autoscaler import Autoscaler, GpuMemory
-from modelserver.workers.devices import DeviceList, DeviceRing, groups_of
-from modelserver.workers.failed import FailedPool
-from modelserver.workers.gate import StartGate, available_memory, need_of
-from modelserver.workers.pool import Pool, PoolLimits
-from modelserver.workers.process import WorkerSpec
-from modelserver.workers.ranks import Ports, Ranks
-from modelserver.workers.scaling import ScalingRule
-from modelserver.workers.sequence_pool import SequencePool, sequence_limits
-from modelserver.workers.worker import WorkerTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from modelserver.models.changes import Change
-    from modelserver.models.config import ModelConfig
     from modelserver.models.snapshot import SavedModel
+    from modelserver.options.yaml_file import ModelConfig
+    from modelserver.pools.spawner import Spawner
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics
-    from modelserver.workers.spawner import Spawner
 
 _log = logging.getLogger("modelserver.models")
 

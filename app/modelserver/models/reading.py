@@ -10,14 +10,14 @@ from uuid import uuid4
 
 import msgspec
 
+from modelserver.archives.archive import ModelArchive, ReadConfig, open_archive
+from modelserver.archives.manifest import Manifest
 from modelserver.errors import InvalidModel, ModelServerError
-from modelserver.models.archive import ModelArchive, ReadConfig, open_archive
-from modelserver.models.config import parse_model_config
-from modelserver.models.manifest import Manifest
 from modelserver.offload.helpers import Helpers
+from modelserver.options.yaml_file import parse_model_config
 
 if TYPE_CHECKING:
-    from modelserver.models.sources import Located
+    from modelserver.archives.sources import Located
 
 # Archives that are read at the same time, and the address space of each reader.
 _READERS = 4

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from modelserver.archives.archive import nameless
 from modelserver.errors import (
     BadRequest,
     Conflict,
@@ -17,21 +18,20 @@ from modelserver.errors import (
     ModelVersionNotFound,
     StartFailed,
 )
-from modelserver.models.archive import nameless
-from modelserver.models.options import REGISTER, SNAPSHOT
 from modelserver.models.replacement import Replacement, check_replaceable, taken_over, worker_count
 from modelserver.models.snapshot import mar_name
 from modelserver.models.version import FailedVersion, ModelVersion
+from modelserver.options.resolve import REGISTER, SNAPSHOT
 from modelserver.telemetry.text import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from modelserver.models.changes import Change
-    from modelserver.models.options import Registration
     from modelserver.models.preparation import Preparation
     from modelserver.models.snapshot import SavedModel
-    from modelserver.workers.worker import Worker
+    from modelserver.options.resolve import Registration
+    from modelserver.pools.worker import Worker
 
 _log = logging.getLogger("modelserver.models")
 

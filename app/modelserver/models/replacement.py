@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 from modelserver.errors import BadRequest, OutOfMemory
-from modelserver.models.options import REGISTER, SNAPSHOT, Registration
+from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion

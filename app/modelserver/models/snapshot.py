@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
-from modelserver.models.options import REGISTER, SNAPSHOT, Registration
-from modelserver.models.urls import scheme
+from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,13 +20,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
 from modelserver.models.snapshot import SavedModel, parse_snapshot
 from modelserver.settings.properties import dump, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+
+    from modelserver.models.snapshot import SavedModel
+
 
 Kind = Literal["startup", "snapshot", "shutdown"]
 
@@ -180,3 +184,22 @@ def _after(stamp: str) -> str:
         return _stamp(datetime.strptime(stamp + "000", _STAMP) + timedelta(milliseconds=1))  # noqa: DTZ007 - local
     except (ValueError, OverflowError):
         return f"{int(stamp) + 1:017d}"[:17]
+
+
+def newest_configuration(folder: Path) -> Path | None:
+    """The newest snapshot of the folder that is whole."""
+    found = SnapshotFolder(folder, {}).newest()
+    return None if found is None else found.path
+
+
+def check_archives(saved: Iterable[SavedModel], store: Path | None) -> None:
+    """Raises ConfigError for the first version whose archive is not in the model store."""
+    for model in saved:
+        url = model.registration.url or ""
+        if scheme(url) or store is None:
+            continue
+        if not (store / url.rstrip("/").rpartition("/")[2]).exists():
+            raise ConfigError(
+                f"Model archive file for model :{model.name}, version :{model.version} "
+                f"not found in model store: {url}"
+            )

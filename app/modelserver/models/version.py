@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from modelserver.models.options import Registration
+from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
-    from modelserver.models.archive import ModelArchive
-    from modelserver.models.options import ModelOptions
+    from modelserver.archives.archive import ModelArchive
     from modelserver.models.replacement import Replacement
+    from modelserver.options.resolve import ModelOptions
+    from modelserver.pools.pool import Pool
     from modelserver.telemetry.metrics import ModelMetrics
     from modelserver.wire.messages import SequenceHeaders
-    from modelserver.workers.pool import Pool
 
 
 @dataclass(slots=True)

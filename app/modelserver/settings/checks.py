@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
-from modelserver.settings.payload_checks import check_payload_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,3 +65,49 @@ def _check_shared_addresses(settings: Settings) -> None:
             raise ConfigError(
                 f"Invalid configuration: {name}={address}: {first} has the same host and port over {scheme}"
             )
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CREDENTIALS = re.compile(r"auth|cookie|token|secret|passw|credential|api-?key|session", re.IGNORECASE)
+_PRINTABLE = re.compile(r"[!-~]+")
+
+
+def check_payload_log(settings: Settings) -> None:
+    """Raises ConfigError for a sink, a header or an annotation that cannot be meant, or must not be."""
+    if settings.payload_log_url is not None:
+        reason = _fault_of_url(settings.payload_log_url)
+        if reason:
+            # The text is not repeated: it may hold a password.
+            raise ConfigError(f"Invalid configuration: payload_log_url: {reason}")
+    for name in _items(settings.payload_log_headers):
+        if _HEADER_NAME.fullmatch(name) is None:
+            raise _wrong("payload_log_headers", name, "names of headers, separated by commas, are needed")
+        if _CREDENTIALS.search(name):
+            raise _wrong("payload_log_headers", name, "headers that hold credentials are never sent")
+    for item in _items(settings.payload_log_annotations):
+        if "=" not in item:
+            raise _wrong("payload_log_annotations", item, "name=value items, separated by commas, are needed")
+
+
+def _fault_of_url(url: str) -> str | None:
+    needed = "http://host[:port][/path], or https, is needed"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return needed
+    if parts.scheme in ("s3", "gs", "abfs"):
+        return f"{needed}: events are not written to {parts.scheme}://"
+    if not usable or _PRINTABLE.fullmatch(url) is None:
+        return needed
+    if parts.username is not None or parts.password is not None:
+        return "a user and a password cannot be given in it"
+    return None
+
+
+def _items(text: str | None) -> list[str]:
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
+def _wrong(key: str, value: str, reason: str) -> ConfigError:
+    return ConfigError(f"Invalid configuration: {key}={value[:100]}: {reason}")

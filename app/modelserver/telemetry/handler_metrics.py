@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modelserver.telemetry.metrics_config import HOSTNAME, MetricSpec
-from modelserver.telemetry.registry import (
+from modelserver.telemetry.prometheus import (
     FAMILY_KINDS,
     AnyFamily,
     Distribution,

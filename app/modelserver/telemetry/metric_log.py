@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from modelserver.telemetry.registry import Counter, Gauge, Value, format_value
+from modelserver.telemetry.prometheus import Counter, Gauge, Value, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from modelserver.telemetry.handler_metrics import (
     HandlerMetrics,
 )
 from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_model_metric
-from modelserver.telemetry.registry import (
+from modelserver.telemetry.prometheus import (
     FAMILY_KINDS,
     SECONDS_BOUNDS,
     AddedFamily,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from modelserver.errors import ConfigError
-from modelserver.telemetry.registry import check_names
+from modelserver.telemetry.prometheus import check_names
 
 if TYPE_CHECKING:
     from pathlib import Path

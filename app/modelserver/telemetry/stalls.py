@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from modelserver.telemetry.registry import Histogram
+from modelserver.telemetry.prometheus import Histogram
 
 if TYPE_CHECKING:
     from modelserver.telemetry.metrics import ServerMetrics

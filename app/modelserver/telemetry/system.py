@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from modelserver import cgroups
-from modelserver.settings.cpus import allowed_cpus, cgroup_quota
+from modelserver import resources as cgroups
+from modelserver.resources import allowed_cpus, cgroup_quota
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30

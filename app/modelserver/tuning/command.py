@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from modelserver.errors import ConfigError
-from modelserver.settings.cpus import usable_cpus
+from modelserver.resources import usable_cpus
 from modelserver.tuning.bench import Input, LocalBench
 from modelserver.tuning.config_file import FIRST_LINE, config_text
 from modelserver.tuning.errors import TuningError

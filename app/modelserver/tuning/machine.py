@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from modelserver import __version__
-from modelserver.settings.cpus import usable_cpus
+from modelserver.resources import usable_cpus
 from modelserver.tuning.own_server import THREAD_VARIABLES
 
 if TYPE_CHECKING:

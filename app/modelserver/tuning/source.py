@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from modelserver.archives.archive import ModelArchive, open_archive
+from modelserver.archives.sources import locate
+from modelserver.archives.urls import UrlPolicy, scheme
 from modelserver.errors import ModelServerError
-from modelserver.models.archive import ModelArchive, open_archive
-from modelserver.models.config import parse_model_config
-from modelserver.models.sources import locate
-from modelserver.models.urls import UrlPolicy, scheme
+from modelserver.options.yaml_file import parse_model_config
 from modelserver.tuning.errors import TuningError
 
 

@@ -41,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Front end: a whole request on a hot route, with its body.
 
     ``headers`` is msgpack of ``[[name, value], ...]`` as received; the other fields are those of
-    :class:`modelserver.api.exchange.Exchange`, ``url`` is its target's text.
+    :class:`modelserver.http.exchange.Exchange`, ``url`` is its target's text.
     """
 
     number: int
@@ -138,7 +138,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag=22):
-    """Server: a whole answer, as :meth:`modelserver.api.exchange.Exchange.reply` takes it."""
+    """Server: a whole answer, as :meth:`modelserver.http.exchange.Exchange.reply` takes it."""
 
     number: int
     size: Size

@@ -12,9 +12,9 @@ from modelserver_handlers.base import (
     BaseHandler,
     setup_ort_session,
 )
-from modelserver_handlers.compilation import check_valid_pt2_backend  # noqa: F401 - as in TorchServe
 from modelserver_handlers.labels import load_label_mapping  # noqa: F401 - as in TorchServe
-from modelserver_handlers.modules import list_classes_from_module  # noqa: F401 - as in TorchServe
+from modelserver_handlers.networks.compilation import check_valid_pt2_backend  # noqa: F401 - as in TorchServe
+from modelserver_handlers.networks.modules import list_classes_from_module  # noqa: F401 - as in TorchServe
 from modelserver_handlers.timer import timed  # noqa: F401 - as in TorchServe
 
 __all__ = [

@@ -1,0 +1,126 @@
+"""The Open Inference Protocol but for inference itself: health, readiness, metadata (kserve reference 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, Response
+
+from modelserver import __version__
+from modelserver.errors import ResourceNotFound, ServiceUnavailable
+from modelserver.http.answers import JSON, pretty
+from modelserver.tensors.datatypes import BYTES
+from modelserver.tensors.tensor import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastapi import FastAPI
+
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+    from modelserver.tensors.tensor import TensorSpec
+
+
+# Triton's names and KServe's one.
+EXTENSIONS = ("binary_tensor_data", "parameters", "model_repository", "model_repository_extension")
+PLATFORM = "pytorch"
+
+# Of handlers that take and give what has no shape: pictures, text, JSON.
+_ANY_INPUT = ({"name": "input_0", "datatype": BYTES, "shape": [VARIABLE]},)
+_ANY_OUTPUT = ({"name": "output_0", "datatype": BYTES, "shape": [VARIABLE]},)
+
+
+def add_v2(app: FastAPI, registry: Registry) -> None:
+    """Adds the routes."""
+    api = V2Api(registry)
+    add = app.add_api_route
+    add("/v2", api.server, methods=["GET"])
+    add("/v2/health/live", api.live, methods=["GET"])
+    add("/v2/health/ready", api.ready, methods=["GET"])
+    add("/v2/models", api.models, methods=["GET"])
+    for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        add(path, api.model, methods=["GET"])
+        add(f"{path}/ready", api.model_ready, methods=["GET"])
+
+
+class V2Api:
+    """One method per route."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def server(self) -> JSONResponse:
+        """GET /v2"""
+        return JSONResponse({"name": "modelserver", "version": __version__, "extensions": list(EXTENSIONS)})
+
+    async def live(self) -> JSONResponse:
+        """GET /v2/health/live: whoever answers lives."""
+        return JSONResponse({"live": True})
+
+    async def ready(self) -> JSONResponse:
+        """GET /v2/health/ready: every model that should have workers has a loaded one."""
+        if not is_ready(self._registry):
+            raise ServiceUnavailable("Server is not ready.")
+        return JSONResponse({"ready": True})
+
+    async def models(self) -> JSONResponse:
+        """GET /v2/models"""
+        return JSONResponse({"models": self._registry.names()})
+
+    async def model(self, name: str, version: str | None = None) -> JSONResponse:
+        """GET /v2/models/{name}[/versions/{version}]"""
+        if name == "stats" and name not in self._registry.names():
+            raise ResourceNotFound("There is no statistics extension here: the metrics listener has figures.")
+        model = self._registry.get(name, version)
+        versions = [each.version for each in self._registry.versions(name)]
+        return JSONResponse(
+            {"name": name, "versions": versions, "platform": PLATFORM, **describe_tensors(model)}
+        )
+
+    async def model_ready(self, name: str, version: str | None = None) -> JSONResponse:
+        """GET /v2/models/{name}[/versions/{version}]/ready"""
+        if not self._registry.get(name, version).pool.ready:
+            raise ServiceUnavailable(f"Model with name {name} is not ready.")
+        return JSONResponse({"name": name, "ready": True})
+
+
+def is_ready(registry: Registry) -> bool:
+    """Whether every model that should have workers has a loaded one."""
+    return all(model.pool.ready for model in registry.defaults() if model.pool.min_workers)
+
+
+def describe_tensors(model: ModelVersion) -> dict[str, list[dict[str, Any]]]:
+    """The inputs and outputs of a model: its signature's.
+
+    A built-in handler without one takes a picture or a text and gives JSON; of others nothing is known.
+    """
+    signature = model.options.signature
+    built_in = model.pool.splits and not model.envelope
+    return {
+        "inputs": _described(signature.inputs) or list(_ANY_INPUT if built_in else ()),
+        "outputs": _described(signature.outputs) or list(_ANY_OUTPUT if built_in else ()),
+    }
+
+
+def _described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    return [{"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)} for spec in specs]
+
+
+def add_health(app: FastAPI, registry: Registry) -> None:
+    """Adds the two routes."""
+
+    async def live() -> Response:
+        """GET /livez: whoever answers lives."""
+        return Response(pretty({"status": "Live"}), media_type=JSON)
+
+    async def ready() -> Response:
+        """GET /readyz: every model that should have workers has a loaded one."""
+        wanted = [model for model in registry.defaults() if model.pool.min_workers]
+        missing = sum(not model.pool.ready for model in wanted)
+        if missing:
+            raise ServiceUnavailable(f"Not ready: {missing} of {len(wanted)} models have no loaded worker.")
+        return Response(pretty({"status": "Ready"}), media_type=JSON)
+
+    app.add_api_route("/livez", live, methods=["GET", "HEAD"])
+    app.add_api_route("/readyz", ready, methods=["GET", "HEAD"])

@@ -1,0 +1,1 @@
+"""Archives: where they come from, how they are fetched, checked and unpacked."""

@@ -1,0 +1,195 @@
+"""A model archive made ready: a directory that workers load from, its manifest and its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from modelserver.archives.manifest import MANIFEST_PATH, Manifest, check_handler, parse_manifest
+from modelserver.archives.unpack import Limits, unpack
+from modelserver.errors import InternalError, InvalidModel
+from modelserver.options.yaml_file import ModelConfig  # noqa: TC001 - helpers read annotations at run time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# Bytes of a manifest, and of a configuration file.
+_MAX_MANIFEST: Final = 4 << 20
+_MAX_CONFIG: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConfig:
+    """What was made of a configuration file; ``problem`` says why it cannot be read."""
+
+    config: ModelConfig | None = None
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelArchive:
+    """An opened archive.
+
+    ``url`` is what the operator named. ``config`` is there where the ``config_text`` was read.
+    ``temporary``: ``model_dir`` was made by the server and goes with ``close``. ``downloaded`` is the file
+    that was fetched into the model store for it, if any. ``held`` is called by ``close``: it gives back what
+    was taken for this archive elsewhere.
+    """
+
+    url: str
+    model_dir: Path
+    manifest: Manifest
+    config_text: str | None = None
+    config: ReadConfig | None = None
+    temporary: bool = False
+    downloaded: Path | None = None
+    held: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
+
+    def check_handler(self, handler: str) -> None:
+        """Refuse a handler that leaves the archive or is a module of the standard library (F59).
+
+        Raises ``InvalidModel``. An archive may have a file of such a name; then that file is meant.
+        """
+        try:
+            check_handler(handler)
+        except InvalidModel as error:
+            raise _of_archive(error, self.url) from error
+        module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
+        top = module.partition(".")[0]
+        if top in sys.stdlib_module_names and not (self.model_dir / f"{top}.py").is_file():
+            problem = f"Invalid handler {handler!r}: {top} is a module of Python itself."
+            raise _of_archive(InvalidModel(problem), self.url)
+
+    def close(self) -> None:
+        """Delete what was unpacked; directories of the model store stay. May be called again."""
+        while self.held:
+            self.held.pop()()
+        if self.temporary:
+            shutil.rmtree(self.model_dir, ignore_errors=True)
+
+    def remove(self) -> None:
+        """``close``, and delete the downloaded file too: the model is unregistered (reference 10.4)."""
+        self.close()
+        if self.downloaded is not None:
+            with contextlib.suppress(OSError):
+                self.downloaded.unlink(missing_ok=True)
+
+
+def nameless(url: str, manifest: Manifest) -> InvalidModel:
+    """The refusal of an archive whose name neither its manifest nor the registration tells.
+
+    An archive without a manifest can be served if the registration gives name and handler, as in TorchServe.
+    """
+    problem = "is missing" if manifest.missing else "has no modelName"
+    return InvalidModel(
+        f"Model name is not defined. Archive {url!r}: {MANIFEST_PATH} {problem}, "
+        "and the registration gives no model_name."
+    )
+
+
+def open_archive(
+    path: Path,
+    url: str,
+    workdir: Path,
+    *,
+    downloaded: Path | None = None,
+    temporary: bool = False,
+    limits: Limits | None = None,
+    name: str | None = None,
+) -> ModelArchive:
+    """Open the file or directory at ``path``; blocking, so call it elsewhere.
+
+    Files are unpacked into a new directory of ``workdir``, called ``name`` if that is given; directories are
+    used in place, and ``temporary`` says that the directory is the server's own. Raises ``InvalidModel`` for
+    content that cannot be served and ``InternalError`` when it cannot be stored; then nothing unpacked or
+    downloaded is left.
+    """
+    packed = not path.is_dir()
+    folder = path if packed or temporary else _only_folder(path)
+    model_dir = workdir / (name or uuid4().hex) if packed else folder
+    opened = ModelArchive(url, model_dir, Manifest(), temporary=temporary or packed, downloaded=downloaded)
+    with contextlib.ExitStack() as undo:
+        undo.callback(opened.remove)
+        if packed:
+            _unpack(path, url, model_dir, limits)
+        archive = _described(opened, path.name)
+        undo.pop_all()
+    return archive
+
+
+def _unpack(path: Path, url: str, model_dir: Path, limits: Limits | None) -> None:
+    try:
+        model_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unpack(path, model_dir, limits)
+    except OSError as error:
+        raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
+
+
+def _described(archive: ModelArchive, name: str) -> ModelArchive:
+    """The archive with its manifest and configuration read."""
+    data = _read(archive.model_dir, MANIFEST_PATH, name, _MAX_MANIFEST)
+    try:
+        manifest = Manifest(missing=True) if data is None else parse_manifest(data)
+    except InvalidModel as error:
+        raise _of_archive(error, archive.url) from error
+    if manifest.handler is not None:
+        archive.check_handler(manifest.handler)
+    return ModelArchive(
+        url=archive.url,
+        model_dir=archive.model_dir,
+        manifest=manifest,
+        config_text=_config_text(archive.model_dir, manifest.config_file, name),
+        temporary=archive.temporary,
+        downloaded=archive.downloaded,
+    )
+
+
+def _of_archive(error: InvalidModel, url: str) -> InvalidModel:
+    """The error in the words that clients of TorchServe know, and the archive behind them."""
+    return InvalidModel(f"{error.message} Archive: {url!r}.")
+
+
+def _config_text(model_dir: Path, file: str | None, name: str) -> str | None:
+    if file is None:
+        return None
+    data = _read(model_dir, file, name, _MAX_CONFIG)
+    if data is None:
+        raise InvalidModel(f"Invalid archive {name!r}: configFile {file!r} of {MANIFEST_PATH} is missing.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidModel(f"Invalid archive {name!r}: {file!r} is not UTF-8 text.") from error
+
+
+def _read(model_dir: Path, file: str, name: str, most: int) -> bytes | None:
+    """A small file's content, or ``None`` if there is no such file; ``name`` is the archive's."""
+    path = model_dir / file
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as opened:
+            data = opened.read(most + 1)
+    except OSError as error:
+        raise InvalidModel(f"Invalid archive {name!r}: {file!r} cannot be read: {error.strerror}.") from error
+    if len(data) > most:
+        raise InvalidModel(f"Invalid archive {name!r}: {file!r} is larger than {most} bytes.")
+    return data
+
+
+def _only_folder(path: Path) -> Path:
+    """The one folder in a directory that has nothing else (reference 10.3), or the directory itself."""
+    try:
+        children = list(path.iterdir())
+    except OSError as error:
+        raise InvalidModel(f"Invalid archive {path.name!r}: it cannot be read: {error.strerror}.") from error
+    if len(children) != 1:
+        return path
+    child = children[0]
+    inner = child.is_dir() and not child.is_symlink() and child.name != "MAR-INF"
+    return child if inner else path

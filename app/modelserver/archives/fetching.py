@@ -1,0 +1,153 @@
+"""The HTTP client of downloads, imported when something is downloaded: that takes long (60 ms)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import httpx
+
+from modelserver.archives.download import failed
+from modelserver.archives.urls import scheme
+
+if TYPE_CHECKING:
+    from modelserver.archives.download import DownloadLimits, Incoming, Network, Progress
+    from modelserver.archives.urls import Resolver, UrlPolicy
+
+FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
+"""What :func:`fetch` raises when the other side, or the way there, is at fault."""
+
+_CHUNK: Final = 1 << 20
+_MAX_ADDRESSES: Final = 8
+
+
+class CheckedTransport(httpx.AsyncBaseTransport):
+    """Connects only to addresses that the policy allows, and to no other than those checked.
+
+    The request keeps the name in its Host header and in TLS. ``asked`` is the URL that errors name.
+    """
+
+    def __init__(
+        self, policy: UrlPolicy, asked: str, inner: httpx.AsyncBaseTransport, resolve: Resolver
+    ) -> None:
+        self._policy = policy
+        self._asked = asked
+        self._inner = inner
+        self._resolve = resolve
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send to the first checked address that accepts a connection.
+
+        Raises ``ModelNotFound`` for a forbidden one, ``httpx.ConnectError`` if none answers.
+        """
+        host = request.url.raw_host.decode("ascii")
+        addresses = await self._checked(host, request.url)
+        failure: httpx.TransportError = httpx.ConnectError(f"{host} has no address")
+        for address in addresses[:_MAX_ADDRESSES]:
+            pinned = httpx.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+            try:
+                return await self._inner.handle_async_request(pinned)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+    async def _checked(self, host: str, url: httpx.URL) -> list[str]:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        if port > 65535:
+            raise httpx.ConnectError(f"{host}: there is no port {port}")
+        try:
+            addresses = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise httpx.ConnectError(f"{host}: {error}") from error
+        for address in addresses:
+            self._policy.check_address(address, self._asked)
+        return addresses
+
+
+async def fetch(
+    url: str,
+    incoming: Incoming,
+    policy: UrlPolicy,
+    *,
+    limits: DownloadLimits,
+    network: Network,
+    progress: Progress | None,
+) -> None:
+    """Store what an http(s) URL answers, asking the policy about every redirect.
+
+    Raises one of ``FAILURES``, ``ModelNotFound`` for a redirect that is not allowed, and ``DownloadFailed``.
+    """
+    inner = network.transport or httpx.AsyncHTTPTransport()
+    timeout = httpx.Timeout(limits.read_timeout, connect=limits.connect_timeout)
+    # What is stored is what was sent: no encoding on the way, hence no bomb in one either.
+    headers = {"accept-encoding": "identity", "user-agent": "modelserver"}
+    async with httpx.AsyncClient(
+        transport=CheckedTransport(policy, url, inner, network.resolve),
+        timeout=timeout,
+        headers=headers,
+        trust_env=False,
+        follow_redirects=False,
+    ) as client:
+        place = url
+        for _ in range(limits.max_redirects + 1):
+            async with client.stream("GET", place) as response:
+                if response.next_request is None:
+                    await _store(response, incoming, url, progress)
+                    return
+                place = _redirected(response, place)
+                policy.check(place, asked=url)
+    raise failed(url, f"more than {limits.max_redirects} redirects")
+
+
+def _redirected(response: httpx.Response, place: str) -> str:
+    target = response.next_request
+    new = str(target.url) if target is not None else ""
+    if scheme(new) not in ("http", "https") or (scheme(place) == "https" and scheme(new) == "http"):
+        raise httpx.UnsupportedProtocol(f"redirected from {place} to {new}")
+    return new
+
+
+async def _store(response: httpx.Response, incoming: Incoming, url: str, progress: Progress | None) -> None:
+    if response.status_code != 200:
+        raise httpx.HTTPStatusError(
+            f"HTTP status {response.status_code}", request=response.request, response=response
+        )
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise failed(url, "it came in a content encoding that was not asked for")
+    announced = response.headers.get("content-length", "")
+    total = int(announced) if announced.isdecimal() else None
+    incoming.expect(total)
+    async for chunk in response.aiter_raw(_CHUNK):
+        await asyncio.to_thread(incoming.write, chunk)
+        if progress is not None:
+            progress(incoming.size, total)
+    if total is not None and incoming.size != total:
+        raise httpx.RemoteProtocolError(f"{incoming.size} of {total} bytes arrived")
+
+
+def file_name(url: str) -> str:
+    """The last component of the URL's path. Raises ``DownloadFailed`` if that cannot be a file's name."""
+    try:
+        path = httpx.URL(url).raw_path.decode("ascii").partition("?")[0]
+    except httpx.InvalidURL as error:
+        raise failed(url) from error
+    name = unquote(path.rpartition("/")[2])
+    if (
+        not name
+        or name.startswith(".")
+        or any(character < " " or character in "/\\\x7f" for character in name)
+    ):
+        raise failed(url, "it does not end in a file name")
+    if len(name.encode()) > 255:
+        raise failed(url, "its file name is too long")
+    return name

@@ -1,0 +1,175 @@
+"""From the ``url`` of a registration to the file or directory it stands for (reference 5.2, 10.3, 10.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from modelserver.archives.download import DownloadLimits, Network, Progress, copy_file, download, load_client
+from modelserver.archives.torchvision_url import TorchvisionSource
+from modelserver.archives.urls import UrlPolicy, leaves_its_place, scheme
+from modelserver.errors import InternalError, ModelNotFound
+
+_NO_STORE: Final = "Model store has not been configured."
+_OUTSIDE: Final = "it lies outside of the model store, where only --models and load_models may lead"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a model lies: an archive or a model directory, its path resolved.
+
+    ``downloaded`` is the file that was fetched into the model store; ``temporary`` marks a directory that the
+    server wrote itself. Both are what ``open_archive`` wants to know.
+    """
+
+    url: str
+    path: Path
+    downloaded: Path | None = None
+    temporary: bool = False
+
+
+async def locate(
+    url: str,
+    store: Path | None,
+    policy: UrlPolicy,
+    workdir: Path,
+    progress: Progress | None = None,
+    *,
+    limits: DownloadLimits | None = None,
+    network: Network | None = None,
+    beside: Path | None = None,
+    trusted: bool = False,
+) -> Located:
+    """Find or fetch what ``url`` names; checks come in the order of reference 5.2.
+
+    ``beside`` is the downloaded file of a model that is to be replaced: its name is not taken, and it stays.
+    ``trusted``: an operator named it at the start, so a path may lead anywhere on this machine.
+
+    Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
+    ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
+    """
+    if not url:
+        raise ModelNotFound("empty url")
+    if leaves_its_place(url) and not (trusted and scheme(url) is None):
+        raise ModelNotFound(f"Relative path is not allowed in url: {url}")
+    match scheme(url):
+        case None:
+            return Located(url, await asyncio.to_thread(_local, url, store, trusted=trusted))
+        case "http" | "https":
+            await load_client()
+            policy.check(url)
+            path = await download(
+                url, _needed(store), policy, progress, limits=limits, network=network, beside=beside
+            )
+            return Located(url, path, downloaded=path)
+        case "file":
+            return await _from_file_url(url, store, policy, progress, limits, beside=beside, trusted=trusted)
+        case "torchvision":
+            return await asyncio.to_thread(_from_torchvision, url, store, workdir)
+        case _:
+            raise _not_found(url)
+
+
+async def _from_file_url(
+    url: str,
+    store: Path | None,
+    policy: UrlPolicy,
+    progress: Progress | None,
+    limits: DownloadLimits | None,
+    *,
+    beside: Path | None = None,
+    trusted: bool = False,
+) -> Located:
+    """What lies in the store is used as it is; other files are copied, other directories used in place."""
+    path = _path_of(url)
+    if path is not None and trusted and (found := await asyncio.to_thread(_existing, path)):
+        return Located(url, found)
+    if store is not None and path is not None and (inside := await asyncio.to_thread(_inside, path, store)):
+        return Located(url, inside)
+    await load_client()
+    policy.check(url)
+    resolved = None if path is None else await asyncio.to_thread(_existing, path)
+    if resolved is None:
+        raise _not_found(url)
+    if await asyncio.to_thread(resolved.is_dir):
+        return Located(url, resolved)
+    copied = await copy_file(url, resolved, _needed(store), progress, limits=limits, beside=beside)
+    return Located(url, copied, downloaded=copied)
+
+
+def _path_of(url: str) -> Path | None:
+    """The absolute path of a ``file://`` URL of this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    path = Path(unquote(parts.path))
+    return path if parts.netloc.lower() in ("", "localhost") and path.is_absolute() else None
+
+
+def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
+    """Reference 10.3, except that what a client names must lie in the store; so must names of the store."""
+    root = _needed(store)
+    named, given = root / os.path.basename(url.rstrip("/")), Path(url)
+    outside = False
+    for path, is_meant in ((named, Path.is_file), (given, Path.is_dir), (named, Path.is_dir)):
+        found = _existing(path)
+        if found is None or not is_meant(found):
+            continue
+        if (path is given and trusted) or _inside(path, root) is not None:
+            return found
+        outside = True
+    found = _existing(given) if trusted else None
+    if found is not None and found.is_file():
+        return found
+    raise _not_found(url, _OUTSIDE if outside else "")
+
+
+def _inside(path: Path, store: Path) -> Path | None:
+    """The resolved path of an existing file or directory below the store, or ``None``.
+
+    A link that lies in the store is followed wherever it leads: who can put it there is an operator.
+    """
+    resolved, root = _existing(path), _existing(store)
+    if resolved is None or root is None:
+        return None
+    placed = Path(os.path.abspath(path)).parents  # without following links
+    is_inside = root in resolved.parents or root in placed or Path(os.path.abspath(store)) in placed
+    return resolved if is_inside else None
+
+
+def _existing(path: Path) -> Path | None:
+    """The resolved path of a regular file or a directory, or ``None``."""
+    try:
+        resolved = path.resolve(strict=True)
+        return resolved if resolved.is_file() or resolved.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # loops, NUL, names too long, no permission
+        return None
+
+
+def _from_torchvision(url: str, store: Path | None, workdir: Path) -> Located:
+    source = TorchvisionSource.parse(url)
+    weights = None
+    if source.weights_file is not None:
+        weights = _inside(_needed(store) / source.weights_file, _needed(store))
+        if weights is None:
+            raise _not_found(url, f"{source.weights_file} is not in the model store")
+    try:
+        return Located(url, source.write(workdir, weights), temporary=True)
+    except OSError as error:
+        raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
+
+
+def _needed(store: Path | None) -> Path:
+    if store is None:
+        raise ModelNotFound(_NO_STORE)
+    return store
+
+
+def _not_found(url: str, reason: str = "") -> ModelNotFound:
+    text = f"Model not found at: {url}"
+    return ModelNotFound(f"{text}: {reason}" if reason else text)

@@ -1,0 +1,94 @@
+"""The entry point of the container image: turns what it is given into flags, and becomes the server.
+
+    IMAGE [FLAGS OF modelserver], IMAGE tune …
+    IMAGE serve | torchserve [FLAGS]         the words that TorchServe's image is started with
+    IMAGE --model-dir DIR [--model-name NAME] [--http-port N] [--grpc-port N] [FLAGS]
+                                             under KServe; with underscores, too, as its own servers have
+
+Where KServe's webhook has set ``PROTOCOL_VERSION``, as it does for its TorchServe runtime, ``--model-dir`` is
+``/mnt/models`` without being given: the image can take the place of KServe's in that runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from modelserver.container.kserve import HTTP_PORT, Ports, configuration, find_layout
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOUNTED: Final = Path("/mnt/models")
+"""Where KServe puts models."""
+
+WRITTEN: Final = "modelserver-kserve.properties"
+"""The configuration that is made for a pod, in the temporary folder."""
+
+_ALWAYS = ("--foreground",)  # without more of the kind that is a start, too
+_WORDS = ("serve", "torchserve")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Becomes the server, as the same process; returns 1, after a line on it, if it cannot."""
+    try:
+        flags, environment = prepare(sys.argv[1:] if arguments is None else arguments, os.environ)
+        command = [sys.executable, "-m", "modelserver", *flags]
+        os.execve(command[0], command, environment)  # noqa: S606 - no shell is meant
+    except ConfigError as error:
+        print(error, flush=True)
+    return 1
+
+
+def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The flags of ``modelserver``, and its environment; writes the configuration of a pod if it is one.
+
+    Raises:
+        ConfigError: there is no model under KServe's folder, or the configuration cannot be written.
+    """
+    words = list(arguments[1:] if arguments[:1] and arguments[0] in _WORDS else arguments)
+    if words[:1] == ["tune"]:
+        return words, dict(environ)
+    # What the parser does not know goes to the server as it stands.
+    pod, rest = _parser().parse_known_args(words)
+    folder = pod.model_dir or (MOUNTED if environ.get("PROTOCOL_VERSION") and MOUNTED.is_dir() else None)
+    if folder is None:
+        return [*_ALWAYS, *words], dict(environ)
+    config = environ.get("TS_CONFIG_FILE") or pod.ts_config
+    layout = find_layout(
+        folder, pod.model_name, store=pod.model_store, config=Path(config) if config else None
+    )
+    written = _write(configuration(layout, Ports(pod.http_port, pod.grpc_port)))
+    found = ["--ncs", "--ts-config", str(written), "--model-store", str(layout.store)]
+    return [*_ALWAYS, *found, *rest], {k: v for k, v in environ.items() if k != "TS_CONFIG_FILE"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("modelserver", add_help=False, allow_abbrev=False)
+    add = parser.add_argument
+    add("--model-dir", "--model_dir", type=Path)
+    add("--model-name", "--model_name")
+    add("--http-port", "--http_port", type=int, default=HTTP_PORT)
+    add("--grpc-port", "--grpc_port", type=int)
+    # The server's, whose values are needed here.
+    add("--model-store", type=Path)
+    add("--ts-config")
+    return parser
+
+
+def _write(text: bytes) -> Path:
+    path = Path(tempfile.gettempdir()) / WRITTEN
+    try:
+        path.write_bytes(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Virtual environments of models that bring packages of their own."""

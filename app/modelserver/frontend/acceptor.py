@@ -1,0 +1,130 @@
+"""Where a front end takes its connections from: a listening socket that it shares with the others.
+
+Why one socket and not one for each with ``SO_REUSEPORT``: connections that wait belong to nobody, so none
+is lost when a front end ends, in order or not; no other process can bind the address; and the kernel would
+spread by the client's port, which is uneven for the few, long-lived connections that clients and balancers
+keep. Here a front end takes one connection at a time, and one that has more than another waits a moment
+first, so that their numbers stay level.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+from modelserver.tls.context import tls_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ssl import SSLContext
+
+    from modelserver.frontend.counts import Board
+
+_log = logging.getLogger("modelserver.frontend")
+
+# Seconds that others get to take a connection first, and until the next try when none can be taken.
+COURTESY = 0.001
+_PAUSE = 0.5
+
+
+class Door:
+    """Accepts connections and makes protocols for them.
+
+    Args:
+        listener: bound, shared; not blocking.
+        board: where the numbers stand; ``seat`` is this front end's own.
+        make: makes the protocol of one connection.
+        tls: what to speak TLS with; None: in the clear.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        board: Board,
+        seat: int,
+        make: Callable[[], asyncio.Protocol],
+        tls: SSLContext | None = None,
+    ) -> None:
+        self._listener = listener
+        self._board = board
+        self._seat = seat
+        self._make = make
+        self._tls = tls_arguments(tls)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._was_polite = False
+        self._count = 0
+
+    def open(self) -> None:
+        """Takes connections from now on."""
+        self._board.put(self._seat, self._count)
+        self._watch()
+
+    def close(self) -> None:
+        """Takes no more."""
+        if self.is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        self._board.leave(self._seat)
+
+    def left(self) -> None:
+        """A connection has ended."""
+        self._count -= 1
+        if not self.is_closed:
+            self._board.put(self._seat, self._count)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._listener.fileno() < 0
+
+    @property
+    def connections(self) -> int:
+        """Those that were taken and have not ended."""
+        return self._count
+
+    def _watch(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._listener, self._on_waiting)
+
+    def _on_waiting(self) -> None:
+        if not self._was_polite and self._count > self._board.fewest():
+            self._was_polite = True
+            self._wait(COURTESY)
+            return
+        self._was_polite = False
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Descriptors may have run out (F38); what waits is taken when there are some again.
+            _log.error("No connection can be accepted: %s", error.strerror or error)
+            self._wait(_PAUSE)
+            return
+        self._count += 1
+        self._board.put(self._seat, self._count)
+        task = self._loop.create_task(self._take(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _wait(self, seconds: float) -> None:
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_later(seconds, self._watch)
+
+    async def _take(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(self._make, connection, **self._tls)
+        except OSError:
+            # The client has gone again.
+            connection.close()
+            self.left()

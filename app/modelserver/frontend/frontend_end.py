@@ -1,0 +1,264 @@
+"""What a front end does with requests: it hands them to the server and writes the answers.
+
+Requests on hot routes travel whole and come back as the arguments of one :meth:`Exchange.reply` (or of
+``begin``, ``send`` and ``end``). For all others the server runs its ASGI application, and the messages of
+ASGI travel: this process is the HTTP around it. So every answer has the bytes that one process would write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.http.exchange import Target, read_target
+from modelserver.inference.inference import parse_route
+from modelserver.wire.frontend import (
+    Ask,
+    Begin,
+    Call,
+    Content,
+    Done,
+    End,
+    Gone,
+    Head,
+    More,
+    Part,
+    Piece,
+    Refused,
+    Reply,
+    Taken,
+    ToFrontend,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from modelserver.frontend.link import Link
+    from modelserver.http.exchange import Exchange
+
+_encode_headers = msgspec.msgpack.Encoder().encode
+# Bytes of parts that the server may believe to be on their way when they are not, and seconds between looks
+# at what clients have taken.
+_UNTOLD = 1 << 16
+_TELL_SECONDS = 0.01
+# URLs longer than this many bytes are read anew each time.
+_LONGEST_KEPT = 512
+
+
+class Forwarder:
+    """The endpoint of a front end: its hot routes and its ASGI application."""
+
+    def __init__(self, link: Link[ToFrontend]) -> None:
+        self._send = link.send
+        self._numbers = itertools.count()
+        self._asked: dict[int, Exchange] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._is_telling = False
+        self._calls: dict[int, _Call] = {}
+        self._relaying = False
+        self._handlers: dict[type, Callable[[Any, bytes], None]] = {
+            Reply: self._reply,
+            Begin: self._begin,
+            Part: self._part,
+            End: self._end,
+            More: self._to_call,
+            Head: self._to_call,
+            Content: self._to_call,
+            Done: self._to_call,
+        }
+
+    # -- hot routes
+
+    def find(self, url: bytes) -> Target | None:
+        """What the URL asks for if its path is one of inference."""
+        return _kept_target(url) if len(url) <= _LONGEST_KEPT else _hot_target(url)
+
+    def serve(self, exchange: Exchange) -> None:
+        """Asks the server for an answer."""
+        number = next(self._numbers)
+        self._asked[number] = exchange
+        exchange.on_disconnect = lambda: self._gone(number)
+        body = exchange.body
+        self._send(
+            Ask(
+                number,
+                len(body),
+                exchange.target.text.encode("latin-1"),
+                exchange.method,
+                exchange.http_version,
+                _encode_headers(exchange.headers),
+                exchange.content_type,
+                exchange.encoding,
+                exchange.deadline_ms,
+                exchange.request_id,
+            ),
+            body,
+        )
+        exchange.body = b""
+
+    def _gone(self, number: int) -> None:
+        self._streams.pop(number, None)
+        if self._asked.pop(number, None) is not None:
+            self._send(Gone(number))
+
+    # -- everything else
+
+    async def __call__(
+        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        """The ASGI application: the server's own, from afar."""
+        number = next(self._numbers)
+        call = self._calls[number] = _Call(number, self._send, receive)
+        self._send(
+            Call(
+                number,
+                scope["method"],
+                scope["path"],
+                scope["raw_path"],
+                scope["query_string"],
+                scope["http_version"],
+                scope["scheme"],
+                scope["headers"],
+                scope["client"],
+                scope["server"],
+            )
+        )
+        try:
+            while (message := await call.outgoing.get()) is not None:
+                await send(message)
+        finally:
+            call.end()
+            del self._calls[number]
+
+    def _to_call(self, message: More | Head | Content | Done, body: bytes) -> None:
+        call = self._calls.get(message.number)
+        if call is not None:
+            call.take(message, body)
+
+    # -- from the server
+
+    def handle(self, message: ToFrontend, body: bytes) -> bool:
+        """Acts on a message of the server; False if it is none about a request."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            return False
+        handler(message, body)
+        return True
+
+    def _reply(self, message: Reply, body: bytes) -> None:
+        exchange = self._asked.pop(message.number, None)
+        if exchange is None:
+            return
+        self._relaying = True
+        try:
+            exchange.reply(message.status, body, message.content_type, message.extra, message.phrase)
+        finally:
+            self._relaying = False
+
+    def _begin(self, message: Begin, _: bytes) -> None:
+        exchange = self._asked.get(message.number)
+        if exchange is not None:
+            self._streams[message.number] = _Stream(exchange)
+            exchange.begin(message.status, message.content_type, message.extra, message.phrase)
+
+    def _part(self, message: Part, body: bytes) -> None:
+        stream = self._streams.get(message.number)
+        if stream is None:
+            return
+        stream.send(body)
+        if not self._is_telling and stream.total - stream.told >= _UNTOLD:
+            self._is_telling = True
+            asyncio.get_running_loop().call_soon(self._tell_taken)
+
+    def _tell_taken(self) -> None:
+        """Tells the server how far clients are, and looks again soon while there is something to tell."""
+        for number, stream in self._streams.items():
+            taken = stream.taken
+            if taken - stream.told >= _UNTOLD:
+                stream.told = taken
+                self._send(Taken(number, taken))
+        self._is_telling = any(stream.total - stream.told >= _UNTOLD for stream in self._streams.values())
+        if self._is_telling:
+            asyncio.get_running_loop().call_later(_TELL_SECONDS, self._tell_taken)
+
+    def _end(self, message: End, _: bytes) -> None:
+        self._streams.pop(message.number, None)
+        exchange = self._asked.pop(message.number, None)
+        if exchange is None:
+            return
+        self._relaying = True
+        try:
+            exchange.end(message.complete)
+        finally:
+            self._relaying = False
+
+    def count(self, status: int) -> None:
+        """Tells the server of an answer that it does not know: it counts those that it gave itself."""
+        if not self._relaying:
+            self._send(Refused(status))
+
+
+class _Stream:
+    """An answer in parts: bytes that came of it, and bytes that the server was told to be taken."""
+
+    __slots__ = ("_exchange", "told", "total")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.total = self.told = 0
+
+    def send(self, part: bytes) -> None:
+        self.total += len(part)
+        self._exchange.send(part)
+
+    @property
+    def taken(self) -> int:
+        """Bytes that are on their way to the client."""
+        return self.total - self._exchange.unsent()
+
+
+class _Call:
+    """A request on its way through the server's application."""
+
+    def __init__(self, number: int, send: Callable[..., None], receive: Callable[[], Awaitable[Any]]) -> None:
+        self.outgoing: asyncio.Queue[Any] = asyncio.Queue()
+        self._number = number
+        self._send = send
+        self._receive = receive
+        self._pulling: asyncio.Task[None] | None = None
+
+    def take(self, message: More | Head | Content | Done, body: bytes) -> None:
+        """Acts on a message of the server."""
+        if isinstance(message, More):
+            self._pulling = asyncio.get_running_loop().create_task(self._pull())
+        elif isinstance(message, Head):
+            self.outgoing.put_nowait(
+                {"type": "http.response.start", "status": message.status, "headers": message.headers}
+            )
+        elif isinstance(message, Content):
+            self.outgoing.put_nowait({"type": "http.response.body", "body": body, "more_body": message.more})
+        else:
+            self.outgoing.put_nowait(None)
+
+    def end(self) -> None:
+        """Reads no more."""
+        if self._pulling is not None:
+            self._pulling.cancel()
+
+    async def _pull(self) -> None:
+        event = await self._receive()
+        left = event["type"] == "http.disconnect"
+        body = event.get("body", b"")
+        self._send(Piece(self._number, len(body), event.get("more_body", False), left), body)
+
+
+def _hot_target(url: bytes) -> Target | None:
+    target = read_target(url)
+    return target if target is not None and parse_route(target.path) is not None else None
+
+
+_kept_target = lru_cache(1024)(_hot_target)

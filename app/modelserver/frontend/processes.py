@@ -1,0 +1,277 @@
+"""The front ends of a server: started, watched, replaced, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.errors import ConfigError
+from modelserver.frontend.counts import MAX_SEATS, make_board
+from modelserver.frontend.link import make_pair
+from modelserver.frontend.server_end import Desk
+from modelserver.wire.arena import HALF, Arena, MappedIncoming, create
+from modelserver.wire.frontend import Certified, Close, Hurry, Open, Setup, Tokens
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from modelserver.frontend.server_end import Application
+    from modelserver.http.connection import HotRoutes
+
+_log = logging.getLogger("modelserver.frontend")
+
+# Seconds that a front end may take to start, to say that it takes no more connections, and to end.
+START_PATIENCE = 60.0
+CLOSE_PATIENCE = 5.0
+END_PATIENCE = 2.0
+# Starts in a row that may fail before the server gives up; only while it starts itself.
+_START_ATTEMPTS = 3
+_LONGEST_PAUSE = 5.0
+# A front end that lived as long as this did not fail at its start.
+_LONG_LIFE = 10.0
+
+CORES_EACH = 8
+MOST = 4
+
+
+def front_ends(wanted: int | str, cores: int) -> int:
+    """How many processes take in requests; 1: the server itself.
+
+    ``auto`` is one for each ``CORES_EACH`` cores, at most ``MOST``: see docs/scaling.md for why.
+    """
+    if isinstance(wanted, int):
+        return wanted
+    return max(1, min(cores // CORES_EACH, MOST))
+
+
+class _Seat:
+    """The place of one front end, and who sits there now."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.keeper: asyncio.Task[None] | None = None
+        self.process: asyncio.subprocess.Process | None = None
+        self.desk: Desk | None = None
+        # Somebody has been ready to work here.
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
+        """Sends a message to the front end, if there is one."""
+        if self.desk is not None:
+            self.desk.link.send(message)
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+
+class Fleet:
+    """``count`` front-end processes at one listening socket.
+
+    Args:
+        listener: bound; nobody listens on it before :meth:`open`.
+        setup: what each front end must know.
+        hot: see :class:`Desk`, as ``app`` and ``on_status``.
+    """
+
+    def __init__(  # noqa: PLR0917 - made in one place
+        self,
+        count: int,
+        listener: socket.socket,
+        setup: Setup,
+        hot: HotRoutes,
+        app: Application,
+        on_status: Callable[[int], None],
+    ) -> None:
+        if not 1 < count <= MAX_SEATS:
+            raise ValueError(f"{count} front ends")
+        self._count = count
+        self._listener = listener
+        self._setup = setup
+        self._hot = hot
+        self._app = app
+        self._on_status = on_status
+        self._tokens = Tokens(())
+        self._board_file, self._board = make_board(count)
+        self._seats = [_Seat(number) for number in range(count)]
+        self._is_open = False
+        self._closing = False
+
+    def start(self) -> None:
+        """Starts the processes; they take no connections yet."""
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        for seat in self._seats:
+            seat.keeper = loop.create_task(self._keep(seat))
+
+    async def open(self, backlog: int) -> None:
+        """Waits until all are ready, and lets them take connections.
+
+        Raises:
+            ConfigError: they cannot be started.
+            OSError: the address was taken by somebody else.
+        """
+        await asyncio.gather(*(self._until_ready(seat) for seat in self._seats))
+        self._listener.listen(backlog)
+        self._is_open = True
+        for seat in self._seats:
+            seat.tell(Open())
+        _log.info("%d front ends take requests: processes %s", self._count, ", ".join(map(str, self.pids)))
+
+    def allow(self, tokens: Tokens) -> None:
+        """Only these tokens are good at the front ends, as soon as they hear of it."""
+        self._tokens = tokens
+        for seat in self._seats:
+            seat.tell(tokens)
+
+    def certify(self, tls: tuple[bytes, bytes, bytes]) -> None:
+        """The front ends show this chain, key and authorities, if they speak TLS at all; new ones too."""
+        if self._setup.tls is None:
+            return
+        self._setup = msgspec.structs.replace(self._setup, tls=tls)
+        for seat in self._seats:
+            seat.tell(Certified(tls))
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run."""
+        return [seat.process.pid for seat in self._seats if seat.process is not None]
+
+    async def refuse(self) -> None:
+        """No more connections; returns when no front end takes any."""
+        if self._closing:
+            return
+        self._closing = True
+        self._listener.close()
+        desks = [seat.desk for seat in self._seats if seat.desk is not None]
+        for desk in desks:
+            desk.link.send(Close())
+        if desks:
+            await asyncio.wait([desk.closed for desk in desks], timeout=CLOSE_PATIENCE)
+
+    async def close(self, grace: float) -> None:
+        """Waits at most ``grace`` seconds for connections to end, then cuts them off; ends the processes."""
+        await self.refuse()
+        keepers = [seat.keeper for seat in self._seats if seat.keeper is not None]
+        for seat in self._seats:
+            if seat.process is None and seat.keeper is not None:
+                # It pauses between two lives.
+                seat.keeper.cancel()
+        if keepers:
+            _, left = await asyncio.wait(keepers, timeout=grace)
+            if left:
+                for seat in self._seats:
+                    seat.tell(Hurry())
+                _, left = await asyncio.wait(left, timeout=END_PATIENCE)
+            if left:
+                for seat in self._seats:
+                    seat.kill()
+                await asyncio.wait(left)
+        self._board.close()
+        os.close(self._board_file)
+
+    async def _until_ready(self, seat: _Seat) -> None:
+        assert seat.keeper is not None  # noqa: S101 - start() came first
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait([seat.ready, seat.keeper], timeout=START_PATIENCE, return_when=first)
+        if not seat.ready.done():
+            raise ConfigError(f"The front ends (frontend_processes={self._count}) cannot be started.")
+
+    async def _keep(self, seat: _Seat) -> None:
+        """Keeps one seat taken until the fleet ends."""
+        failures = 0
+        while not self._closing:
+            began = time.monotonic()
+            how = await self._live(seat)
+            self._board.leave(seat.number)
+            if self._closing:
+                return
+            failures = 0 if time.monotonic() - began > _LONG_LIFE else failures + 1
+            _log.warning("Front end %d %s; it is replaced", seat.number, how)
+            if failures >= _START_ATTEMPTS and not self._is_open:
+                return
+            await asyncio.sleep(min(_LONGEST_PAUSE, 0.05 * 2**failures) if failures > 1 else 0.0)
+
+    async def _live(self, seat: _Seat) -> str:
+        """One life of a front end; returns how it ended."""
+        desk = Desk(self._hot, self._app, self._on_status)
+        try:
+            process = seat.process = await self._launch(desk, seat.number)
+        except OSError as error:
+            return f"could not be started: {error}"
+        ending = asyncio.ensure_future(process.wait())
+        seat.desk = desk
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait([desk.ready, desk.lost], timeout=START_PATIENCE, return_when=first)
+            if desk.ready.done() and not desk.lost.done():
+                self._welcome(seat)
+                await desk.lost
+            # Its end of the link is closed: it has ended or is about to.
+            await asyncio.wait([ending], timeout=END_PATIENCE)
+        finally:
+            desk.link.abort()
+            seat.kill()
+            seat.desk = seat.process = None
+        code = await ending
+        return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+
+    def _welcome(self, seat: _Seat) -> None:
+        if not seat.ready.done():
+            seat.ready.set_result(None)
+        if self._closing:
+            seat.tell(Close())
+        elif self._is_open:
+            seat.tell(Open())
+
+    async def _launch(self, desk: Desk, number: int) -> asyncio.subprocess.Process:
+        ours, theirs = make_pair()
+        arena = desk.link.arena = create_arena()
+        inherited = [theirs.fileno(), self._listener.fileno(), self._board_file]
+        if arena is not None:
+            inherited.append(arena.descriptor)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "modelserver.frontend",
+                str(number),
+                str(self._count),
+                *map(str, inherited),
+                # `-m` looks for modules in the current directory first: nobody else may write to it.
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        await asyncio.get_running_loop().create_unix_connection(lambda: desk.link, sock=ours)
+        desk.link.send(self._setup)
+        desk.link.send(self._tokens)
+        return process
+
+
+def create_arena() -> Arena | None:
+    """Memory to share with a front end; None where the system has none.
+
+    It runs no user code, so what it writes is read where it is, and not copied first as a worker's is.
+    """
+    arena = create()
+    if arena is not None:
+        arena.incoming = MappedIncoming(arena.descriptor, HALF)
+    return arena

@@ -1,0 +1,297 @@
+"""The server's side of one front end: its requests, and the way to answer them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.errors import InternalError, ResourceNotFound
+from modelserver.frontend.link import Link
+from modelserver.http.answers import is_kserve
+from modelserver.http.exchange import Exchange
+from modelserver.wire.frontend import (
+    Ask,
+    Begin,
+    Call,
+    Closed,
+    Content,
+    Done,
+    End,
+    FromFrontend,
+    Gone,
+    Head,
+    More,
+    Part,
+    Piece,
+    Ready,
+    Refused,
+    Reply,
+    Taken,
+    Told,
+    from_frontend_decoder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from modelserver.http.connection import HotRoutes
+
+    Application = Callable[
+        [Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
+    ]
+
+_log = logging.getLogger("modelserver.frontend")
+
+# Bytes that may wait for a front end when parts of answers come on top.
+MAX_UNSENT = 1 << 28
+
+_decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+_GONE = {"type": "http.disconnect"}
+
+
+class Desk:
+    """Answers what one front end asks.
+
+    Args:
+        hot: the endpoint of the hot routes.
+        app: the ASGI application of the address, for all other requests.
+        count: told the status of each answer that the application does not count itself.
+    """
+
+    def __init__(self, hot: HotRoutes, app: Application, count: Callable[[int], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self.link: Link[FromFrontend] = Link(from_frontend_decoder, self._on_message, self._on_lost)
+        self.count = count
+        self.exchanges: dict[int, RemoteExchange] = {}
+        self._hot = hot
+        self._app = app
+        self._calls: dict[int, _Call] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[type, Callable[[Any, bytes], None]] = {
+            Gone: self._gone,
+            Taken: self._taken,
+            Call: self._call,
+            Piece: self._piece,
+            Refused: lambda message, _: count(message.status),
+            Told: lambda message, _: _write_record(message),
+            Ready: lambda *_: _settle(self.ready),
+            Closed: lambda *_: _settle(self.closed),
+        }
+
+    def _on_message(self, message: FromFrontend, body: bytes) -> None:
+        if type(message) is Ask:
+            self._ask(message, body)
+        else:
+            self._handlers[type(message)](message, body)
+
+    def _ask(self, ask: Ask, body: bytes) -> None:
+        exchange = self.exchanges[ask.number] = RemoteExchange(self, ask, body)
+        try:
+            target = self._hot.find(ask.url)
+            if target is None:
+                exchange.fail(ResourceNotFound())
+                return
+            exchange.target = target
+            self._hot.serve(exchange)
+        except Exception:  # noqa: BLE001 - it must not keep the other requests of the turn from being served
+            # As one process does where an endpoint raises what it should have answered.
+            _log.exception("Failure while taking in a request")
+            error = InternalError("The server failed to answer; its log says why.")
+            exchange.fail(error, kserve=is_kserve(ask.url.decode("latin-1")))
+
+    def _gone(self, message: Gone, _: bytes) -> None:
+        exchange = self.exchanges.pop(message.number, None)
+        if exchange is not None:
+            exchange.leave()
+
+    def _taken(self, message: Taken, _: bytes) -> None:
+        exchange = self.exchanges.get(message.number)
+        if exchange is not None:
+            exchange.taken = message.total
+
+    def _call(self, message: Call, _: bytes) -> None:
+        call = self._calls[message.number] = _Call(message.number, self.link)
+        task = asyncio.get_running_loop().create_task(self._run(message, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, message: Call, call: _Call) -> None:
+        try:
+            await self._app(_scope(message), call.receive, call.send)
+        finally:
+            self._calls.pop(message.number, None)
+            self.link.send(Done(message.number))
+
+    def _piece(self, message: Piece, body: bytes) -> None:
+        call = self._calls.get(message.number)
+        if call is not None:
+            event = {"type": "http.request", "body": body, "more_body": message.more}
+            call.put(_GONE if message.left else event)
+
+    def _on_lost(self) -> None:
+        """The front end is gone, and all its clients with it."""
+        _settle(self.lost)
+        for future in (self.ready, self.closed):
+            future.cancel()
+        exchanges, self.exchanges = self.exchanges, {}
+        for exchange in exchanges.values():
+            exchange.leave()
+        for call in self._calls.values():
+            call.put(_GONE)
+
+
+class RemoteExchange(Exchange):
+    """A request that a front end took in. What is said here is said there by the exchange that it has.
+
+    Its head was read there, so of the attributes of :class:`Exchange` only those of the request are here, and
+    none of the connection.
+    """
+
+    __slots__ = ("_desk", "_headers", "_number", "_packed", "_sent", "taken")
+
+    def __init__(self, desk: Desk, ask: Ask, body: bytes) -> None:
+        self._desk = desk
+        self._number = ask.number
+        self._packed = ask.headers
+        self._headers: list[tuple[bytes, bytes]] | None = None
+        self.method = ask.method
+        self.http_version = ask.version
+        self.body = body
+        self.content_type = ask.content_type
+        self.encoding = ask.encoding
+        self.deadline_ms = ask.deadline_ms
+        self.request_id = ask.request_id
+        self.answered = self.disconnected = False
+        self.begun = 0
+        self.on_disconnect = None
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override]  # read when somebody looks
+        if self._headers is None:
+            self._headers = _decode_headers(self._packed)
+        return self._headers
+
+    def packed_headers(self) -> bytes:
+        return self._packed
+
+    def leave(self) -> None:
+        """The client is gone."""
+        self.disconnected = True
+        on_disconnect, self.on_disconnect = self.on_disconnect, None
+        if on_disconnect is not None:
+            on_disconnect()
+
+    def reply(
+        self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
+    ) -> None:
+        if self.answered:
+            return
+        self.answered = True
+        self.on_disconnect = None
+        desk = self._desk
+        desk.exchanges.pop(self._number, None)
+        desk.count(status)
+        if not self.disconnected:
+            desk.link.send(Reply(self._number, len(body), status, content_type, extra, phrase), body)
+
+    def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
+        if self.answered:
+            return
+        self.answered = True
+        self.begun = status
+        # Bytes of parts, and those of them that the client has taken.
+        self._sent = self.taken = 0
+        self._desk.link.send(Begin(self._number, status, content_type, extra, phrase))
+
+    def send(self, part: bytes) -> None:
+        if self.begun and part and not self.disconnected:
+            link = self._desk.link
+            if link.unsent > MAX_UNSENT:
+                # A slow client's connection is cut by its front end; here the front end itself does not read.
+                _log.error("A front end does not take what it is sent; it is replaced")
+                link.abort()
+            else:
+                self._sent += len(part)
+                link.send(Part(self._number, len(part)), part)
+
+    def unsent(self) -> int:
+        return self._sent - self.taken
+
+    def end(self, complete: bool = True) -> None:
+        if not self.begun:
+            return
+        status, self.begun = self.begun, 0
+        self.on_disconnect = None
+        self._desk.exchanges.pop(self._number, None)
+        self._desk.count(status if complete else 500)
+        self._desk.link.send(End(self._number, complete))
+
+
+class _Call:
+    """A request on its way through the application of this process."""
+
+    def __init__(self, number: int, link: Link[FromFrontend]) -> None:
+        self._number = number
+        self._link = link
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._has_asked = False
+
+    def put(self, event: dict[str, Any]) -> None:
+        """What the front end sent of the body, or that the client has gone."""
+        self._has_asked = False
+        self._events.put_nowait(event)
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._has_asked and self._events.empty():
+            self._has_asked = True
+            self._link.send(More(self._number))
+        return await self._events.get()
+
+    async def send(self, event: dict[str, Any]) -> None:
+        if event["type"] == "http.response.start":
+            self._link.send(Head(self._number, event["status"], list(event.get("headers", ()))))
+        else:
+            body = bytes(event.get("body", b""))
+            self._link.send(Content(self._number, len(body), event.get("more_body", False)), body)
+
+
+def _scope(message: Call) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": message.http_version,
+        "server": message.server,
+        "client": message.client,
+        "scheme": message.scheme,
+        "root_path": "",
+        "headers": message.headers,
+        "state": {},
+        "method": message.method,
+        "path": message.path,
+        "raw_path": message.raw_path,
+        "query_string": message.query_string,
+    }
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _write_record(message: Told) -> None:
+    """Logs what a front end tells, with its own time."""
+    logger = logging.getLogger(message.logger)
+    if not logger.isEnabledFor(message.level):
+        return
+    record = logger.makeRecord(
+        message.logger, message.level, __file__, 0, "%s", (message.text,), None, extra={"multiline": True}
+    )
+    record.created = message.created
+    record.msecs = float(int(message.created * 1000) % 1000)
+    logger.handle(record)

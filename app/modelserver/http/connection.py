@@ -1,0 +1,608 @@
+"""uvicorn's HTTP protocol, with a short way for hot routes and firm limits for all.
+
+* Requests on hot routes become an :class:`Exchange` and never an ASGI task.
+* A body over the limit is answered 413 before it is read whole; a head over its limit 431; what is no HTTP
+  at all 400.
+* An offer to upgrade is passed over, and trailers are dropped: neither is anybody's request or header.
+* Who sends a head or a body too slowly, does not take an answer, or holds an idle connection for too long, is
+  cut off by one timer for all connections (F15), instead of one per request.
+* Of one connection only so much is parsed at a time that others are not held up by thousands of requests or
+  chunks in one piece.
+* Nothing outlives its connection: what a request holds is let go when it ends, however it ends, and not
+  when the collector of circles comes by, which is rarely.
+* Header names keep the client's case for handlers that look them up by it (reference 7.3).
+
+It builds on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``;
+``tests/http/test_connection.py`` holds uvicorn to them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
+from modelserver.http.answers import JSON, error_body, is_kserve, status_line
+from modelserver.http.cors import is_preflight
+from modelserver.http.exchange import Exchange, Target, read_target
+from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
+from modelserver.http.intake import Intake, IntakeFull
+from modelserver.ids import make_uuid
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from uvicorn.config import Config
+
+    from modelserver.auth.guard import Guard
+    from modelserver.http.cors import Cors
+
+_log = logging.getLogger("modelserver.api")
+
+# What asks for no prediction, whatever the path.
+_NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
+# Bytes that must move between two checks for the client to count as sending, or as taking its answer.
+MIN_PROGRESS = 4096
+# Bytes that are parsed in one go, and seconds after which the rest of a piece waits for the loop's next turn.
+_SLICE = 1 << 14
+_TURN = 0.004
+# A client that has ended its side may be gone or may wait for its answer; this is how one finds out.
+_ARE_YOU_THERE = b"HTTP/1.1 102 Processing\r\n\r\n"
+_FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
+
+
+class HotRoutes(Protocol):
+    """The endpoint of the short way."""
+
+    def find(self, url: bytes) -> Target | None:
+        """What a URL asks for if requests for it take the short way."""
+        ...
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answers the exchange, now or later."""
+        ...
+
+
+@dataclass(slots=True)
+class Listener:
+    """What the connections of one listener share. Times in seconds, sizes in bytes."""
+
+    hot: HotRoutes | None
+    max_body: int
+    on_response: Callable[[str, str, str, str, int, float, str], None]
+    receive_timeout: float = 60.0
+    send_timeout: float = 60.0
+    keep_alive: float = 75.0
+    intake: Intake = field(default_factory=lambda: Intake(1 << 29))
+    state: ServerState = field(default_factory=ServerState)
+    guard: Guard | None = None
+    cors: Cors | None = None
+
+    def check(self, now: float) -> None:
+        """Closes the connections that are too slow or idle for too long; to be called every few seconds."""
+        for protocol in list(self.state.connections):
+            if isinstance(protocol, HttpProtocol):
+                protocol.check(now)
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, config: Config, listener: Listener) -> None:
+        super().__init__(config, listener.state, {})
+        self._listener = listener
+        self.cors = listener.cors
+        self._raw_headers: list[tuple[bytes, bytes]] = []
+        # Bytes of the pieces that came within a head, of the piece that it began in, and of the last piece.
+        self._header_bytes = 0
+        self._first_piece = 0
+        self._last_piece = 0
+        self._in_head = True
+        # Bytes that came since the last of a body: sizes of chunks, trailers.
+        self._framing = 0
+        # The head offers an upgrade: it is read again without the offer.
+        self._offer = False
+        # What of the last piece is still to be parsed.
+        self._unparsed: memoryview | None = None
+        self._refused = False
+        # The exchange whose request is coming in, and the one whose turn it is.
+        self._incoming: Exchange | None = None
+        self._exchange: Exchange | None = None
+        # Since when the client owes us the rest of a request (or, between requests, a new one).
+        self._waiting_since = time.monotonic()
+        self._receiving = False
+        self._seen = 0
+        # Bytes of the request that is coming in, and how many of them the intake counts.
+        self._came = 0
+        self._counted = 0
+        # Bytes of answers, how many of them the client had taken at the last progress, and when that was.
+        self.written = 0
+        self._taken = 0
+        self._stalled_since: float | None = None
+        self._held = False
+        self._half_closed = False
+        self._peer = "unix"
+
+    # -- from the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        if self.client:
+            self._peer = f"{self.client[0]}:{self.client[1]}"
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        if self._refused:
+            return
+        if self._unparsed is not None:
+            # uvicorn has let the transport read on.
+            self._unparsed = memoryview(b"".join((self._unparsed, data)))
+            return
+        if len(data) > _SLICE and not self._is_of_one_body(len(data)):
+            self._parse_slices(memoryview(data))
+            return
+        self._last_piece = len(data)
+        if self._in_head:
+            self._header_bytes += self._last_piece
+        else:
+            self._framing += self._last_piece
+        if not self._receiving:
+            self._receiving = True
+            self._waiting_since = time.monotonic()
+        try:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                self._decline_upgrade(memoryview(data)[offer.args[0] :])
+        except httptools.HttpParserCallbackError:
+            # Not the client's fault: an endpoint of the short way raised what it should have answered.
+            _log.exception("Failure while taking in a request")
+            if not self._refused:
+                self._refuse(InternalError("The server failed to answer; its log says why."), self._exchange)
+            return
+        except httptools.HttpParserError:
+            if not self._refused:
+                self._refuse(invalid_message())
+            return
+        if self._receiving and not self._refused:
+            self._count_piece()
+
+    def _is_of_one_body(self, size: int) -> bool:
+        """Whether so many bytes are nothing but a part of an announced body, which is parsed at once."""
+        exchange = self._incoming
+        return exchange is not None and exchange.announced - exchange.received >= size
+
+    def _parse_slices(self, left: memoryview) -> None:
+        until = time.perf_counter() + _TURN
+        while left and not self._refused:
+            self.data_received(left[:_SLICE])
+            left = left[_SLICE:]
+            if left and (self.pipeline or time.perf_counter() > until):
+                # After the requests that are there, or in the loop's next turn.
+                self._unparsed = left
+                self.flow.pause_reading()
+                if not self.pipeline:
+                    self.loop.call_soon(self._parse_rest)
+                return
+
+    def _parse_rest(self) -> None:
+        rest, self._unparsed = self._unparsed, None
+        if rest is not None and not self.transport.is_closing():
+            self._parse_slices(rest)
+            if self._unparsed is None and not self.pipeline:
+                self.flow.resume_reading()
+
+    def _decline_upgrade(self, rest: memoryview) -> None:
+        """Takes a head that offers an upgrade, and the ``rest`` behind it, for an ordinary request.
+
+        To no protocol is upgraded here, and such a request has its body as any other (RFC 9110, 7.8). The
+        parser takes what follows for another protocol, and nothing tells it otherwise: another one reads the
+        head again, without the offer.
+        """
+        while not self._refused:
+            self._offer = False
+            method, version = self.parser.get_method(), self.parser.get_http_version()
+            lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+            lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
+            self.parser = new_parser(self)
+            self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[offer.args[0] :]
+            else:
+                return
+
+    def _count_piece(self) -> None:
+        """The last piece is part of a request that is not whole yet."""
+        self._came += self._last_piece
+        cycle = self.cycle
+        answered = not self._in_head and cycle is not None and cycle.response_complete
+        self._count(0 if answered else self._came)
+        if self.pipeline:
+            # It waits for its turn; nothing more is read before.
+            return
+        listener = self._listener
+        if (self._header_bytes if self._in_head else self._framing) > HEADER_LIMIT:
+            self._refuse(HeadersTooLarge(), self._incoming)
+        elif answered:
+            # The rest of a body that nobody waits for is dropped, but not without end.
+            if self._came > listener.max_body:
+                self._close_gently()
+        elif listener.intake.is_over:
+            self._refuse(IntakeFull(listener.intake.limit), self._incoming)
+
+    def _count(self, held: int) -> None:
+        """The request that is coming in holds so many bytes."""
+        self._listener.intake.held += held - self._counted
+        self._counted = held
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's
+        """The client sends no more; True keeps the connection for the answers that are owed to it."""
+        cycle = self.cycle
+        if self._refused or self._receiving or cycle is None or cycle.response_complete:
+            return False
+        if not self._half_closed:
+            self._half_closed = True
+            self._ask_whether_there(cycle)
+            self._look_for_client(_FIRST_LOOK)
+        return True
+
+    def _ask_whether_there(self, cycle: Exchange | RequestResponseCycle) -> None:
+        """A client that is gone for good looks like one that still reads, until it is sent something."""
+        if isinstance(cycle, Exchange):
+            asks = not cycle.begun and cycle.http_version == "1.1"
+        else:
+            asks = not cycle.response_started and cycle.scope["http_version"] == "1.1"
+        if asks and not self.pipeline:
+            self.transport.write(_ARE_YOU_THERE)
+
+    def _look_for_client(self, pause: float) -> None:
+        """Its system answers with a reset where nobody reads; nothing is told of it while nothing is read."""
+        if self.transport.is_closing():
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+        else:
+            self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._count(0)
+        exchange, self._exchange = self._exchange, None
+        # These know the connection: what it knows of them would keep all of it.
+        self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
+        self.pipeline.clear()
+        self._unparsed = None
+        if exchange is not None and exchange.on_disconnect is not None:
+            on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
+            on_disconnect()
+
+    # -- from the parser
+
+    def on_message_begin(self) -> None:
+        # What uvicorn does here is done when a request turns out to take the long way.
+        self.url = b""
+        self._raw_headers = []
+        self._first_piece = self._last_piece
+        self._in_head = True
+        self._incoming = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What comes behind a body is a trailer: a header by it would be one that nobody checked.
+        if self._in_head:
+            self._raw_headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        most = self._first_piece + self._header_bytes
+        self._header_bytes = self._framing = 0
+        if self._refused:
+            return
+        if most > HEADER_LIMIT and self._head_size() > HEADER_LIMIT:
+            self._refuse(HeadersTooLarge())
+            return
+        parser, hot = self.parser, self._listener.hot
+        method = parser.get_method()
+        if parser.should_upgrade() and method != b"CONNECT":
+            self._offer = True
+            return
+        if self._listener.guard is not None and self._stop(self._listener.guard, method):
+            return
+        target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
+        version = parser.get_http_version()
+        if target is None:
+            fault = fault_of(self._raw_headers, version)
+            if fault is None:
+                self._take_long_way(method)
+            else:
+                self._refuse(fault)
+            return
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive)
+        if exchange.doubt and (fault := fault_of(self._raw_headers, version)) is not None:
+            self._refuse(fault)
+            return
+        before = self.cycle
+        self._incoming = exchange
+        self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn asks of a cycle
+        if before is None or before.response_complete:
+            self._begin(exchange)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _stop(self, guard: Guard, method: bytes) -> bool:
+        """Refuses a request that the guard does not let pass; a browser's preflight has no token."""
+        if self.cors is not None and is_preflight(method.decode(), self._raw_headers):
+            return False
+        error = guard.check(method, self.url, self._raw_headers)
+        if error is None:
+            return False
+        before = self.cycle
+        if before is not None and not before.response_complete:
+            self._refuse(error)
+            return True
+        target = read_target(self.url) or Target("/", b"", "-")
+        version = self.parser.get_http_version()
+        exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive=False)
+        self.cycle = self._exchange = exchange  # type: ignore[assignment]  # see on_headers_complete
+        self._refuse(error, exchange)
+        return True
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self._raw_headers)
+
+    def _take_long_way(self, method: bytes) -> None:
+        if method == b"CONNECT":
+            self._refuse(invalid_message())
+            return
+        url = self.url
+        super().on_message_begin()
+        super().on_url(url)
+        for name, value in self._raw_headers:
+            super().on_header(name, value)
+        try:
+            super().on_headers_complete()
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            self._refuse(invalid_message())
+
+    def on_body(self, body: bytes) -> None:
+        self._framing = 0
+        if self._refused:
+            return
+        exchange = self._incoming
+        if exchange is None:
+            super().on_body(body)
+        elif exchange.receive(body) > self._listener.max_body and exchange is self._exchange:
+            self._refuse(too_large(self._listener.max_body), exchange)
+
+    def on_message_complete(self) -> None:
+        if self._offer:
+            return
+        self._receiving = False
+        if self._came:
+            self._came = 0
+            self._count(0)
+        if self._refused:
+            return
+        exchange, self._incoming = self._incoming, None
+        if exchange is None:
+            super().on_message_complete()
+            return
+        exchange.complete()
+        if exchange is self._exchange:
+            self._serve(exchange)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Called when it is a request's turn: its headers are there, its body may not be."""
+        if isinstance(cycle, Exchange):
+            self._begin(cycle)
+        elif announced_length(cycle.scope["headers"]) > self._listener.max_body:
+            self._refuse(too_large(self._listener.max_body), self._as_exchange(cycle))
+        elif self.flow.write_paused:
+            self.pipeline.append((cycle, app))
+            self._hold()
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _as_exchange(self, cycle: RequestResponseCycle) -> Exchange:
+        scope = cycle.scope
+        query = scope["query_string"]
+        text = scope["raw_path"] + (b"?" + query if query else b"")
+        target = Target(scope["path"], query, text.decode("latin-1"))
+        method, version = scope["method"].encode(), scope["http_version"]
+        return Exchange(self, target, method, version, list(scope["headers"]), keep_alive=False)
+
+    def _begin(self, exchange: Exchange) -> None:
+        """It is this exchange's turn."""
+        if exchange.announced > self._listener.max_body:
+            self._refuse(too_large(self._listener.max_body), exchange)
+            return
+        if self.flow.write_paused:
+            self.pipeline.append((exchange, self.app))  # type: ignore[arg-type]  # see above
+            self._hold()
+            return
+        self._exchange = exchange
+        if exchange.expects_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not exchange.more_body:
+            # A pipelined request whose body came while the one before it was being answered.
+            self._serve(exchange)
+
+    def _serve(self, exchange: Exchange) -> None:
+        if len(exchange.body) > self._listener.max_body:
+            # A pipelined body: nobody looked at its size while it came.
+            self._refuse(too_large(self._listener.max_body), exchange)
+            return
+        assert self._listener.hot is not None  # noqa: S101 - there is no exchange without
+        self._listener.hot.serve(exchange)
+
+    # -- answers
+
+    def finish(self, exchange: Exchange, status: int, answer: bytes, *, keep: bool) -> None:
+        """Writes an exchange's answer and makes way for the next request."""
+        now = time.monotonic()
+        self._listener.on_response(
+            self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
+            now - exchange.started, exchange.request_id,
+        )  # fmt: skip
+        if self._exchange is exchange:
+            self._exchange = None
+        exchange.body = b""
+        transport = self.transport
+        if exchange.disconnected or transport.is_closing():
+            return
+        exchange.response_complete = True
+        transport.write(answer)
+        self.written += len(answer)
+        if not keep:
+            exchange.keep_alive = False
+            self._close_gently()
+            return
+        self._answered(now)
+
+    def on_response_complete(self) -> None:
+        """uvicorn's own, without a timer per answer."""
+        self._answered(time.monotonic())
+
+    def _answered(self, now: float) -> None:
+        self.server_state.total_requests += 1
+        self._waiting_since = now
+        flow = self.flow
+        if self._half_closed and not self.pipeline:
+            self.transport.close()
+        elif flow.write_paused:
+            if not self.transport.is_closing():
+                self._hold()
+        elif (
+            self.pipeline or flow.read_paused or self._unparsed is not None
+        ) and not self.transport.is_closing():
+            self._next()
+
+    def _hold(self) -> None:
+        """The client does not read: it gets no further answers before it took those it has."""
+        self._held = True
+        self.flow.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._held:
+            self._held = False
+            self._next()
+
+    def _next(self) -> None:
+        if self._unparsed is None:
+            self.flow.resume_reading()
+        elif not self.pipeline:
+            self.loop.call_soon(self._parse_rest)
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+
+    def _refuse(self, error: ModelServerError, exchange: Exchange | None = None) -> None:
+        """Answers a request that is not going to be read to its end, and closes."""
+        self._refused = True
+        self._count(0)
+        if exchange is not None:
+            exchange.fail(error, kserve=is_kserve(exchange.target.path))
+            return
+        cycle = self.cycle
+        if cycle is not None and not cycle.more_body and not cycle.response_complete:
+            # Good requests came before: theirs are the answers that are still owed, then the connection ends.
+            cycle.keep_alive = False
+            return
+        if cycle is not None and cycle.more_body:
+            if cycle.response_complete:
+                # It was answered before its body had come.
+                self._close_gently()
+                return
+            # Whatever the application still says to this request goes nowhere.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        status, body = error_body(error, kserve=is_kserve(self.url.decode("latin-1")))
+        request_id = make_uuid()
+        self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0, request_id)
+        head = f"x-request-id: {request_id}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
+        lines = head.encode("latin-1") + b"".join(b"%b: %b\r\n" % header for header in error.headers)
+        if self.cors is not None:
+            lines += self.cors.lines(b"")
+        self.transport.write(status_line(status) + lines + b"connection: close\r\n\r\n" + body)
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Closes once the client had a chance to read the answer.
+
+        Closing at once while it is still sending would make its system throw the answer away.
+        """
+        if not self._receiving:
+            self.transport.close()
+            return
+        self._refused = True
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(2.0, self.transport.close)
+
+    # -- limits in time
+
+    def check(self, now: float) -> None:
+        """Closes the connection if the client owes us something for too long."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and self._is_stalled(unsent, now):
+            # Closing in order would wait for a client that does not read.
+            self.transport.abort()
+            return
+        cycle = self.cycle
+        if unsent and not self._receiving:
+            self._waiting_since = now
+        elif cycle is not None and not cycle.response_complete and not self.flow.write_paused:
+            received = cycle.received if isinstance(cycle, Exchange) else len(cycle.body)
+            if self.pipeline or not cycle.more_body or received - self._seen >= MIN_PROGRESS:
+                self._waiting_since = now
+            self._seen = received
+        if not unsent:
+            self._stalled_since = None
+        limit = self._listener.receive_timeout if self._receiving else self._listener.keep_alive
+        if now - self._waiting_since <= limit:
+            return
+        if self.transport.is_closing():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _is_stalled(self, unsent: int, now: float) -> bool:
+        """Whether the client has taken next to nothing of its answers for ``send_timeout``."""
+        taken = self.written - unsent
+        # An answer that uvicorn writes is not among those counted: any change is progress.
+        if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
+            self._taken, self._stalled_since = taken, now
+        return now - self._stalled_since > self._listener.send_timeout
+
+
+def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
+    """A parser as uvicorn's: what comes after a request that closes does not take away its answer."""
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
+def too_large(limit: int) -> PayloadTooLarge:
+    """The error for a body over the limit."""
+    return PayloadTooLarge(f"The request body is larger than max_request_size={limit} bytes.")
+
+
+def check_regularly(loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = 5.0) -> None:
+    """Arms the timer that checks all connections, now and for ever."""
+    now = time.monotonic()
+    for listener in listeners:
+        listener.check(now)
+    loop.call_later(every, check_regularly, loop, listeners, every)

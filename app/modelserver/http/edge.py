@@ -1,0 +1,157 @@
+"""What every answer of the ASGI application has: id, headers, limits, errors as JSON, log and counters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect
+
+from modelserver.errors import InternalError, ModelServerError
+from modelserver.http.answers import JSON, NO_CACHE, error_body, is_kserve
+from modelserver.http.connection import too_large
+from modelserver.http.cors import is_preflight
+from modelserver.http.head import announced_length
+from modelserver.ids import accept_request_id, make_uuid
+from modelserver.inference.content import check_query
+from modelserver.telemetry.stalls import served
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from modelserver.http.cors import Cors
+
+_log = logging.getLogger("modelserver.api")
+
+# Arguments: client, method, target, HTTP version, status, seconds.
+OnResponse = Callable[[str, str, str, str, int, float, str], None]
+Check = Callable[[str, Iterable[tuple[bytes, bytes]]], None]
+
+
+class Edge:
+    """Wraps the application of one listener.
+
+    Args:
+        app: what answers.
+        on_response: told about each answer.
+        max_body: bytes that a body may have.
+        cors: headers for pages of other origins; with them, browsers' preflights are answered here.
+        check: called with method and headers; raises for requests that are not welcome.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        on_response: OnResponse,
+        max_body: int,
+        cors: Cors | None = None,
+        check: Check | None = None,
+    ) -> None:
+        self._app = app
+        self._on_response = on_response
+        self._max_body = max_body
+        self._cors = cors
+        self._check = check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = served.request = _Call(scope, receive, send, self._max_body, self._cors)
+        started = time.perf_counter()
+        is_told = True
+        if len(scope["path"]) > 1:
+            scope["path"] = scope["path"].rstrip("/") or scope["path"]
+        try:
+            if self._cors is not None and is_preflight(scope["method"], scope["headers"]):
+                await call.allow()
+            else:
+                if self._check is not None:
+                    self._check(scope["method"], scope["headers"])
+                check_query(scope["query_string"])
+                await self._app(scope, call.receive, call.send)
+        except ClientDisconnect:
+            # It left before its request was whole: there is nothing to answer, log or count.
+            is_told = False
+        except ModelServerError as error:
+            await call.fail(error)
+        except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
+            _log.exception("Failure while answering %s %s", scope["method"], scope["path"])
+            await call.fail(InternalError("The server failed to answer; its log says why."))
+        finally:
+            if is_told:
+                self._tell(scope, call, time.perf_counter() - started)
+
+    def _tell(self, scope: Scope, call: _Call, seconds: float) -> None:
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        client = scope["client"]
+        self._on_response(
+            f"{client[0]}:{client[1]}" if client else "unix",
+            scope["method"],
+            target.decode("latin-1"),
+            scope["http_version"],
+            call.status,
+            seconds,
+            call.request_id,
+        )
+
+
+class _Call:
+    """One request on its way through the application."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int, cors: Cors | None) -> None:
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        self.request_id = accept_request_id(given) if given else make_uuid()
+        self._kserve = is_kserve(scope["path"])
+        self._last = scope["http_version"] == "1.0" or (b"connection", b"close") in scope["headers"]
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._max_body = max_body
+        self._cors = cors
+        self._received = 0
+        self._announced = announced_length(scope["headers"])
+        self.status = 500
+        self._begun = False
+
+    def __str__(self) -> str:
+        """Method and route, without the names in it."""
+        route = getattr(self._scope.get("route"), "path", "of no route")
+        return f"{self._scope['method']} {route}"
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received += len(message.get("body", b""))
+            if max(self._received, self._announced) > self._max_body:
+                raise too_large(self._max_body)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            self.status = message["status"]
+            headers: list[Any] = [*message.get("headers", ()), *NO_CACHE]
+            headers.append((b"x-request-id", self.request_id.encode()))
+            headers.append((b"connection", b"close" if self.status >= 400 or self._last else b"keep-alive"))
+            if self._cors is not None:
+                headers += self._cors.missing(name for name, _ in headers)
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    async def allow(self) -> None:
+        """The answer to a preflight: what is allowed is said by the headers of every answer."""
+        await self.send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def fail(self, error: ModelServerError) -> None:
+        if self._begun:
+            return
+        status, body = error_body(error, kserve=self._kserve)
+        headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body)), *error.headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})

@@ -1,0 +1,39 @@
+"""What is still coming in: the bytes of requests that are not whole, bounded over all connections (F31)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ServiceUnavailable
+from modelserver.http.head import HEADER_LIMIT
+
+if TYPE_CHECKING:
+    from modelserver.settings.settings import Settings
+
+
+@dataclass(slots=True)
+class Intake:
+    """Shared by the connections of a process: they hold ``held`` bytes, and at most ``limit``."""
+
+    limit: int
+    held: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings, processes: int = 1) -> Intake:
+        """That of one of several processes, which has its share and room for one request."""
+        return cls(max(settings.max_incoming_bytes // processes, settings.max_request_size + HEADER_LIMIT))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connections hold more than they may."""
+        return self.held > self.limit
+
+
+class IntakeFull(ServiceUnavailable):
+    """More is coming in at one time than the server may hold."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"More than max_incoming_bytes={limit} bytes of requests are coming in at this time; try later."
+        )

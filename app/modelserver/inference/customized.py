@@ -1,0 +1,103 @@
+"""What a model's handler says of itself: ``GET /models/{m}?customized=true`` (reference 5.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from modelserver.batching.queue import Alone
+from modelserver.batching.request import Request
+from modelserver.errors import (
+    HandlerError,
+    InternalError,
+    ModelServerError,
+    ResponseTimeout,
+    ServiceUnavailable,
+)
+from modelserver.ids import make_uuid
+from modelserver.wire.messages import DESCRIBE, Answer, Row
+
+if TYPE_CHECKING:
+    from modelserver.models.version import ModelVersion
+
+_log = logging.getLogger("modelserver.api")
+
+TOO_LATE = "Failed to get customized model matadata."  # TorchServe's spelling
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The handler's metadata, None if it said nothing, and the answer whose status and headers it set."""
+
+    metadata: dict[str, Any] | None
+    answer: Answer
+
+
+async def ask_handler(model: ModelVersion) -> Description:
+    """Has a worker ask the handler, in a batch of its own that waits for no other.
+
+    What is no JSON object becomes ``{}``, with a warning in the log.
+
+    Raises:
+        ServiceUnavailable: no worker, or the queue is full; TorchServe's text.
+        InternalError: no reply within the response timeout.
+        HandlerError: the handler failed.
+    """
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    request_id = make_uuid()
+    rows = [Row(request_id, 0, DESCRIBE)]
+    request = Request(request_id, rows, [b""], time.monotonic(), key=Alone())
+    request.on_done = lambda _: None if ended.done() else ended.set_result(None)
+    try:
+        model.pool.submit(request)
+    except ServiceUnavailable as refusal:
+        raise _no_worker(model) from refusal
+    try:
+        await asyncio.wait_for(ended, model.options.response_timeout)
+    except asyncio.TimeoutError:
+        raise InternalError(TOO_LATE) from None
+    finally:
+        model.pool.cancel(request)
+    return _read(model, request)
+
+
+def _read(model: ModelVersion, request: Request) -> Description:
+    if isinstance(request.error, ServiceUnavailable):
+        raise _no_worker(model)
+    if isinstance(request.error, ResponseTimeout):
+        raise InternalError(TOO_LATE)
+    if request.error is not None:
+        known = isinstance(request.error, ModelServerError)
+        raise request.error if known else InternalError(str(request.error))
+    answered = request.answers[0]
+    assert answered is not None  # noqa: S101 - a request ends without an error when all answers are there
+    answer, content = answered
+    if answer.failed:
+        error = HandlerError(content.decode("utf-8", "replace"), answer.status)
+        error.type = answer.error_type  # type: ignore[misc]  # the worker names it
+        raise error
+    return Description(_metadata(model, content), answer)
+
+
+def _metadata(model: ModelVersion, content: bytes) -> dict[str, Any] | None:
+    if not content:
+        return None
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    _log.warning("The handler of %s describes itself by something else than a JSON object", model.name)
+    return {}
+
+
+def _no_worker(model: ModelVersion) -> ServiceUnavailable:
+    return ServiceUnavailable(
+        f'Model "{model.name}" has no worker to serve describe request. '
+        "Please use scale workers API to add workers."
+    )

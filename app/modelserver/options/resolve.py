@@ -1,0 +1,575 @@
+"""How a model version is served: register parameters, model-config.yaml, ``models=`` and settings made one.
+
+Each option is the first one given along reference 8.5 and 8.6, but a yaml silent on a timeout does not hide
+what the others say. The batch policy follows the design's section 9: one that is asked for wins, a delay
+that is asked for means window, and the rest is adaptive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from modelserver.errors import BadRequest
+from modelserver.options.signature import Signature
+from modelserver.options.table import RANKED
+from modelserver.options.values import LARGEST_SIZE
+from modelserver.options.yaml_file import BATCH_POLICIES, LARGEST, Batcher, ModelConfig, Torchrun
+from modelserver.settings.model_defaults import ModelDefaults
+from modelserver.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REGISTER = "register parameter"
+YAML = "model-config.yaml"
+MODELS_KEY = "models= in config.properties"
+CONFIG_FILE = "config.properties"
+ENVIRONMENT = "environment"
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+BATCHER_DEFAULT = "batcher default"
+SNAPSHOT = "snapshot"
+
+DEFAULT_BATCH_SIZE = 1
+DEFAULT_BATCH_DELAY = 100
+DEFAULT_MAX_RETRY_TIMEOUT = 300
+DEFAULT_SEQUENCE_IDLE_MS = 60_000
+# Of autoscaling, in ms.
+SHORTEST_PAUSE = 100
+SplitInstances = Literal["auto", "true", "false"]
+_SPLITS = ("auto", "true", "false")
+_BLOCK = Batcher()
+_UNTOUCHED = Settings()
+_T = TypeVar("_T")
+_Choice = tuple[_T, str]  # a value and its source
+_Workers = tuple[int, int]  # fewest and most
+
+
+class BatchPolicy(str, Enum):
+    """The rule that decides when a waiting batch goes (design 5)."""
+
+    WINDOW = "window"
+    GREEDY = "greedy"
+    ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The parameters of a registration, None where not given (reference 5.2).
+
+    ``max_batch_delay``, ``max_latency`` and the times of ``autoscale`` are in ms, timeouts in s.
+    ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's words and count as a ``batcher:`` block.
+    TorchServe's own marks for "not given" are understood: -1 and 0 as batch size, -1 as a timeout, -1 and
+    -100 as delay. ``trusted`` is no parameter: an operator named the url at the start, so it may lie outside
+    of the model store.
+
+    Raises BadRequest for values out of range.
+    """
+
+    url: str | None = None
+    model_name: str | None = None
+    handler: str | None = None
+    runtime: str | None = None
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    initial_workers: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+    synchronous: bool | None = None
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    s3_sse_kms: bool | None = None
+    batch_policy: str | None = None
+    max_batch_size: int | None = None
+    max_latency: int | None = None
+    timeout: int | None = None
+    split_instances: str | bool | None = None
+    autoscale: bool | None = None
+    autoscale_target_wait: int | None = None
+    autoscale_up_pause: int | None = None
+    autoscale_down_pause: int | None = None
+    max_worker_memory: int | None = None
+    max_worker_requests: int | None = None
+    trusted: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(1, batch_size=_given(self.batch_size, -1, 0))
+        _at_least(0, max_batch_delay=_given(self.max_batch_delay, -1, -100))
+        _at_least(1, response_timeout=_given(self.response_timeout, -1))
+        _at_least(1, startup_timeout=_given(self.startup_timeout, -1))
+        _at_least(0, min_workers=self.min_workers, max_workers=self.max_workers)
+        _at_least(1, autoscale_target_wait=self.autoscale_target_wait)
+        _at_least(
+            SHORTEST_PAUSE,
+            autoscale_up_pause=self.autoscale_up_pause,
+            autoscale_down_pause=self.autoscale_down_pause,
+        )
+        _at_least(0, max_worker_requests=self.max_worker_requests)
+        _at_least(0, LARGEST_SIZE, max_worker_memory=self.max_worker_memory)
+        _at_least(1, max_batch_size=self.max_batch_size, max_latency=self.max_latency, timeout=self.timeout)
+        _one_of(BATCH_POLICIES, batch_policy=self.batch_policy)
+        _one_of(_SPLITS, split_instances=self.split_instances)
+        _unambiguous("batch_size", _given(self.batch_size, -1, 0), "max_batch_size", self.max_batch_size)
+        _unambiguous(
+            "max_batch_delay", _given(self.max_batch_delay, -1, -100), "max_latency", self.max_latency
+        )
+        _ordered(self.min_workers, self.max_workers)
+
+    @property
+    def has_batcher(self) -> bool:
+        """One of KServe's words was used."""
+        return not (self.max_batch_size is None and self.max_latency is None and self.timeout is None)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How one model version is served. ``max_batch_delay`` and the times of ``autoscale`` are in ms, the
+    timeouts in s, ``max_worker_memory`` is in bytes; of it and of ``max_worker_requests`` 0 is without limit.
+
+    ``request_timeout`` is the server's deadline for a request, None for none. ``batcher``: a block like
+    KServe's is present. ``device_ids`` is empty where any device will do. ``parallel_level`` are the devices
+    of one worker, 0 for the usual one; ``processes`` those of a worker that is started as torchrun would, 0
+    for the usual one process, with ``rank_threads`` threads each (0: their share). The ``_ms`` fields are in
+    ms, 0 where they do not count. ``sources`` names where each option came from; ``warnings`` are lines for
+    the log.
+    """
+
+    batch_size: int = DEFAULT_BATCH_SIZE
+    max_batch_delay: int = DEFAULT_BATCH_DELAY
+    batch_policy: BatchPolicy = BatchPolicy.ADAPTIVE
+    batcher: bool = False
+    response_timeout: int = 120
+    startup_timeout: int = 120
+    request_timeout: float | None = None
+    max_retry_timeout: int = DEFAULT_MAX_RETRY_TIMEOUT
+    min_workers: int = 0
+    max_workers: int = 0
+    autoscale: bool = False
+    autoscale_target_wait: int = 100
+    autoscale_up_pause: int = 2000
+    autoscale_down_pause: int = 60_000
+    max_worker_memory: int = 0
+    max_worker_requests: int = 0
+    job_queue_size: int = 100
+    job_queue_bytes: int = 512 * 1024 * 1024
+    split_instances: SplitInstances = "auto"
+    device_type: Literal["cpu", "gpu"] = "cpu"
+    device_ids: tuple[int, ...] = ()
+    parallel_type: str = ""
+    parallel_level: int = 0
+    processes: int = 0
+    rank_threads: int = 0
+    use_job_ticket: bool = False
+    use_venv: bool = False
+    sequence_batching: bool = False
+    continuous_batching: bool = False
+    async_communication: bool = False
+    service_envelope: str = ""
+    sequence_max_idle_ms: int = 0
+    sequence_timeout_ms: int = 0
+    max_num_sequence: int = 1
+    max_sequence_job_queue_size: int = 1
+    signature: Signature = field(default_factory=Signature)
+    sources: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def resolve_options(
+    name: str,
+    version: str,
+    registration: Registration,
+    model_config: ModelConfig | None,
+    settings: Settings,
+    *,
+    at_startup: bool,
+    device_count: int,
+    cpu_count: int,
+    setting_sources: Mapping[str, str] | None = None,
+) -> ModelOptions:
+    """The options of a model version.
+
+    ``device_count`` is the number of GPUs found, of which ``number_of_gpu`` may leave fewer.
+    ``setting_sources`` are those of ``LoadedSettings``; without them a setting that differs from its default
+    counts as the file's.
+    """
+    devices = device_count if settings.number_of_gpu is None else min(device_count, settings.number_of_gpu)
+    return _Resolver(
+        registration=registration,
+        config=model_config or ModelConfig(),
+        fallback=settings.models.get(name, {}).get(version) or ModelDefaults(),
+        settings=settings,
+        setting_sources=setting_sources,
+        at_startup=at_startup,
+        devices=devices,
+        cpus=cpu_count,
+    ).resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """All there is to choose from; a method per option answers with the value and its source."""
+
+    registration: Registration
+    config: ModelConfig
+    fallback: ModelDefaults
+    settings: Settings
+    setting_sources: Mapping[str, str] | None
+    at_startup: bool
+    devices: int
+    cpus: int
+
+    def resolve(self) -> ModelOptions:
+        warnings: list[str] = []
+        workers, workers_source = self.workers(warnings)
+        chosen: dict[str, _Choice[Any]] = {
+            "batch_size": self.batch_size(),
+            "max_batch_delay": self.max_batch_delay(),
+            "batch_policy": self.batch_policy(),
+            "batcher": self.batcher(),
+            "response_timeout": self.response_timeout(),
+            "startup_timeout": self.startup_timeout(),
+            "request_timeout": self.request_timeout(),
+            "max_retry_timeout": _first(
+                (self.config.max_retry_timeout, YAML), last=(DEFAULT_MAX_RETRY_TIMEOUT, DEFAULT)
+            ),
+            "min_workers": (workers[0], workers_source),
+            "max_workers": (workers[1], workers_source),
+            "autoscale": self.autoscale(warnings),
+            **{name: self.ranked(name) for name in (*_AUTOSCALE_TIMES, *_WORKER_LIMITS)},
+            "job_queue_size": _first(
+                (self.config.job_queue_size or None, YAML), last=self.setting("job_queue_size")
+            ),
+            "job_queue_bytes": self.setting("job_queue_bytes"),
+            "split_instances": self.split_instances(),
+            "service_envelope": self.service_envelope(),
+            "device_type": self.device_type(warnings),
+            "device_ids": self.device_ids(warnings),
+            "parallel_type": _first((self.config.parallel_type, YAML), last=("", DEFAULT)),
+            "parallel_level": self.parallel_level(warnings),
+            "processes": self.processes(),
+            "rank_threads": self.rank_threads(),
+            **{name: self.yaml_only(name) for name in _YAML_ONLY},
+            "sequence_max_idle_ms": self.sequence_max_idle(warnings),
+        }
+        return ModelOptions(
+            **{option: value for option, (value, _) in chosen.items()},
+            sources={option: source for option, (_, source) in chosen.items()},
+            warnings=tuple(warnings),
+        )
+
+    def batch_size(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.batch_size, -1, 0), REGISTER),
+            (self.registration.max_batch_size, REGISTER),
+            (self.in_block("max_batch_size"), YAML),
+            (self.config.batch_size, YAML),
+            (self.fallback.batch_size, MODELS_KEY),
+            last=self.unless_block(
+                "batcher_max_batch_size", _BLOCK.max_batch_size, (DEFAULT_BATCH_SIZE, DEFAULT)
+            ),
+        )
+
+    def max_batch_delay(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.max_batch_delay, -1, -100), REGISTER),
+            (self.registration.max_latency, REGISTER),
+            (self.in_block("max_latency"), YAML),
+            (self.config.max_batch_delay or None, YAML),
+            (self.fallback.max_batch_delay, MODELS_KEY),
+            last=self.unless_block("batcher_max_latency", _BLOCK.max_latency, (DEFAULT_BATCH_DELAY, DEFAULT)),
+        )
+
+    def batch_policy(self) -> _Choice[BatchPolicy]:
+        asked_for, source = _first(
+            (self.registration.batch_policy or None, REGISTER),
+            (self.config.batch_policy, YAML),
+            last=self.setting("batch_policy"),
+        )
+        if asked_for is not None:
+            return BatchPolicy(asked_for.lower()), source
+        block, block_source = self.batcher()
+        _, delay_source = self.max_batch_delay()
+        if block:
+            return BatchPolicy.WINDOW, block_source
+        if delay_source != DEFAULT:
+            return BatchPolicy.WINDOW, delay_source
+        return BatchPolicy.ADAPTIVE, DEFAULT
+
+    def batcher(self) -> _Choice[bool]:
+        if self.registration.has_batcher:
+            return True, REGISTER
+        if self.config.batcher is not None:
+            return True, YAML
+        return self.setting("enable_batcher") if self.settings.enable_batcher else (False, DEFAULT)
+
+    def response_timeout(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.response_timeout, -1), REGISTER),
+            (self.config.response_timeout, YAML),
+            (self.fallback.response_timeout, MODELS_KEY),
+            last=self.setting("default_response_timeout"),
+        )
+
+    def startup_timeout(self) -> _Choice[int]:
+        return _first(
+            (_given(self.registration.startup_timeout, -1), REGISTER),
+            (self.config.startup_timeout, YAML),
+            (self.fallback.startup_timeout, MODELS_KEY),
+            last=self.setting("default_startup_timeout"),
+        )
+
+    def request_timeout(self) -> _Choice[float | None]:
+        client_timeout = self.config.client_timeout_ms
+        return _first(
+            (self.registration.timeout, REGISTER),
+            (self.in_block("timeout"), YAML),
+            (client_timeout / 1000 if client_timeout else None, YAML),
+            last=self.unless_block("batcher_timeout", _BLOCK.timeout, (None, DEFAULT)),
+        )
+
+    def service_envelope(self) -> _Choice[str]:
+        """The name of an envelope, or nothing."""
+        name, source = _first((self.config.service_envelope, YAML), last=self.setting("service_envelope"))
+        return "" if name in (None, "none") else name, source
+
+    def split_instances(self) -> _Choice[str]:
+        return _first(
+            (_as_split(self.registration.split_instances), REGISTER),
+            (_as_split(self.config.split_instances), YAML),
+            last=self.setting("split_instances"),
+        )
+
+    def device_type(self, warnings: list[str]) -> _Choice[str]:
+        if self.config.device_type == "gpu" and not self.devices:
+            warnings.append(
+                "model-config.yaml: deviceType=gpu: there is no GPU to use, the model runs on the CPU"
+            )
+            return "cpu", DEFAULT
+        return _first((self.config.device_type, YAML), last=("gpu" if self.devices else "cpu", DEFAULT))
+
+    def device_ids(self, warnings: list[str]) -> _Choice[tuple[int, ...]]:
+        """The list, unless it names a device that is not there (reference 9)."""
+        named = self.config.device_ids
+        if not named or self.config.device_type == "cpu":
+            return (), DEFAULT
+        if max(named) < self.devices:
+            return named, YAML
+        warnings.append(
+            f"model-config.yaml: deviceIds={list(named)} is ignored: numbers below {self.devices}, that of "
+            "the GPUs, are needed"
+        )
+        return (), DEFAULT
+
+    def torchrun(self) -> Torchrun | None:
+        """The block, where it counts: TorchServe wants a parallel type beside it."""
+        return self.config.torchrun if self.config.parallel_type else None
+
+    def parallel_level(self, warnings: list[str] | None = None) -> _Choice[int]:
+        torchrun = self.torchrun()
+        if torchrun is not None:
+            return torchrun.processes, YAML
+        if self.config.parallel_type and self.config.parallel_level is not None:
+            return self.config.parallel_level, YAML
+        if self.config.torchrun is not None and warnings is not None:
+            warnings.append(
+                "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)"
+            )
+        return 0, DEFAULT
+
+    def processes(self) -> _Choice[int]:
+        """A ``torchrun`` block asks for them, and so does a level of a type that is made of several."""
+        level, source = self.parallel_level()
+        if self.torchrun() is not None or (level > 0 and self.config.parallel_type in RANKED):
+            return level, source
+        return 0, DEFAULT
+
+    def rank_threads(self) -> _Choice[int]:
+        torchrun = self.torchrun()
+        threads = None if torchrun is None else torchrun.threads
+        return (0, DEFAULT) if threads is None else (threads, YAML)
+
+    def yaml_only(self, name: str) -> _Choice[Any]:
+        """What nobody but the yaml says."""
+        return _first((getattr(self.config, name), YAML), last=(getattr(_NOTHING_SAID, name), DEFAULT))
+
+    def sequence_max_idle(self, warnings: list[str]) -> _Choice[int]:
+        """Where sequences are kept they end by idleness at some time.
+
+        TorchServe answers every request with 500 if no time is given (reference 8.9). 0 as "never" would let
+        the sequences of clients that left hold their places for ever.
+        """
+        asked_for: _Choice[int] = self.yaml_only("sequence_max_idle_ms")
+        if asked_for[0] or not self.config.sequence_batching:
+            return asked_for
+        warnings.append(
+            "model-config.yaml: sequenceBatching needs a sequenceMaxIdleMSec of at least 1, "
+            f"{DEFAULT_SEQUENCE_IDLE_MS} is used"
+        )
+        return DEFAULT_SEQUENCE_IDLE_MS, DEFAULT
+
+    def workers(self, warnings: list[str]) -> _Choice[_Workers]:
+        """As many as are asked for, and as have a group of GPUs each where they need one (reference 18.3)."""
+        (fewest, most), source = self.asked_workers(warnings)
+        level, gpus = self.parallel_level()[0], self.gpus()
+        if level < 1 or gpus < level or most <= gpus // level:
+            return (fewest, most), source
+        possible = gpus // level
+        if source != DEFAULT:
+            warnings.append(f"{gpus} GPUs are enough for {possible} workers of {level} each, not for {most}")
+        return (min(fewest, possible), possible), source
+
+    def gpus(self) -> int:
+        """How many this model may use."""
+        if self.config.device_type == "cpu":
+            return 0
+        named = self.config.device_ids or ()
+        return len(named) if named and max(named) < self.devices else self.devices
+
+    def asked_workers(self, warnings: list[str]) -> _Choice[_Workers]:
+        default = self.default_workers()
+        return _first(
+            (self.registered_workers(default[0]), REGISTER),
+            (self.yaml_workers(warnings), YAML),
+            (self.fallback_workers(default[0], warnings), MODELS_KEY),
+            last=((default[0], default[0]), default[1]),
+        )
+
+    def default_workers(self) -> _Choice[int]:
+        initial = self.registration.initial_workers
+        if not self.at_startup and initial is not None:
+            return max(0, initial), REGISTER
+        configured, source = self.setting("default_workers_per_model")
+        if configured or not self.at_startup:
+            return configured, source
+        return self.devices or self.cpus, DEFAULT
+
+    def registered_workers(self, default: int) -> _Workers | None:
+        fewest, most = self.registration.min_workers, self.registration.max_workers
+        if fewest is not None:
+            return fewest, fewest if most is None else most
+        return None if most is None else (min(default, most), most)
+
+    def yaml_workers(self, warnings: list[str]) -> _Workers | None:
+        fewest, most = self.config.min_workers or 0, self.config.max_workers or 0
+        if 0 < fewest <= most:
+            return fewest, most
+        if self.config.min_workers is not None or self.config.max_workers is not None:
+            warnings.append(f"Invalid model config in mar, minWorkers:{fewest}, maxWorkers:{most}")
+        return None
+
+    def fallback_workers(self, default: int, warnings: list[str]) -> _Workers | None:
+        fewest, most = self.fallback.min_workers, self.fallback.max_workers
+        if not self.at_startup or (fewest is None and most is None):
+            return None
+        if fewest is not None and most is not None and most < fewest:
+            warnings.append(f"models=: minWorkers={fewest} is above maxWorkers={most}, both are ignored")
+            return None
+        if fewest is None:
+            fewest = default if most is None else min(default, most)
+        return fewest, max(fewest, default) if most is None else most
+
+    def autoscale(self, warnings: list[str]) -> _Choice[bool]:
+        """Not where workers keep the state of sequences: which of them go is their clients' matter."""
+        asked_for = _first(
+            (self.registration.autoscale, REGISTER),
+            (self.config.autoscale, YAML),
+            last=self.setting("autoscale"),
+        )
+        if not self.config.sequence_batching or not asked_for[0]:
+            return asked_for
+        if asked_for[1] in {REGISTER, YAML}:
+            warnings.append("autoscale has no effect on a model with sequenceBatching")
+        return False, DEFAULT
+
+    def ranked(self, name: str) -> _Choice[int]:
+        return _first(
+            (getattr(self.registration, name), REGISTER),
+            (getattr(self.config, name), YAML),
+            last=self.setting(name),
+        )
+
+    def in_block(self, name: str) -> int | None:
+        """What the yaml's batcher block says itself."""
+        block = self.config.batcher
+        return getattr(block, name) if block is not None and name in block.given else None
+
+    def unless_block(self, key: str, of_block: _T, otherwise: _Choice[_T]) -> _Choice[_T]:
+        """What a batcher says that nobody told otherwise: the server's, if it has one for all models."""
+        if not self.batcher()[0]:
+            return otherwise
+        if self.settings.enable_batcher:
+            value, source = self.setting(key)
+            return value, BATCHER_DEFAULT if source == DEFAULT else source
+        return of_block, BATCHER_DEFAULT
+
+    def setting(self, key: str) -> _Choice[Any]:
+        value = getattr(self.settings, key)
+        if self.setting_sources is None:
+            return value, DEFAULT if value == getattr(_UNTOUCHED, key) else CONFIG_FILE
+        return value, _kind_of_source(self.setting_sources[key])
+
+
+_AUTOSCALE_TIMES = ("autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
+_WORKER_LIMITS = ("max_worker_memory", "max_worker_requests")
+_YAML_ONLY = (
+    "use_job_ticket",
+    "use_venv",
+    "sequence_batching",
+    "continuous_batching",
+    "async_communication",
+    "sequence_max_idle_ms",
+    "sequence_timeout_ms",
+    "max_num_sequence",
+    "max_sequence_job_queue_size",
+    "signature",
+)
+_NOTHING_SAID = ModelOptions()
+
+
+def _first(*candidates: tuple[_T | None, str], last: tuple[_T, str]) -> _Choice[_T]:
+    for value, source in candidates:
+        if value is not None:
+            return value, source
+    return last
+
+
+def _kind_of_source(source: str) -> str:
+    if source == DEFAULT:
+        return DEFAULT
+    if source.startswith("environment "):
+        return ENVIRONMENT
+    return COMMAND_LINE if source.startswith("flag ") else CONFIG_FILE
+
+
+def _given(value: int | None, *unset: int) -> int | None:
+    return None if value in unset else value
+
+
+def _as_split(value: str | bool | None) -> str | None:
+    return None if value is None else str(value).lower() or None
+
+
+def _at_least(minimum: int, most: int = LARGEST, /, **parameters: int | None) -> None:
+    for name, value in parameters.items():
+        if value is not None and value < minimum:
+            raise BadRequest(f"{name}={value}: a whole number of at least {minimum} is needed")
+        if value is not None and value > most:
+            raise BadRequest(f"{name}: a whole number of at most {most} is needed")
+
+
+def _one_of(choices: tuple[str, ...], **parameters: str | bool | None) -> None:
+    for name, value in parameters.items():
+        if value is not None and str(value).lower() not in ("", *choices):
+            raise BadRequest(f"{name}={value}: one of {', '.join(choices)} is needed")
+
+
+def _unambiguous(name: str, value: int | None, other_name: str, other: int | None) -> None:
+    if value is not None and other is not None and value != other:
+        raise BadRequest(f"{name}={value} and {other_name}={other} are the same setting, give one of them")
+
+
+def _ordered(fewest: int | None, most: int | None) -> None:
+    if fewest is not None and most is not None and most < fewest:
+        raise BadRequest(f"max_workers={most}: a whole number of at least min_workers={fewest} is needed")

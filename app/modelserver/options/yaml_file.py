@@ -1,0 +1,290 @@
+"""model-config.yaml: what the author of an archive wants of the server (reference 9; kserve 1.7 and 2.1)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import yaml
+
+from modelserver.errors import InvalidModel
+from modelserver.options.signature import Signature  # noqa: TC001 - read at run time by the helpers
+from modelserver.options.table import BATCH_POLICIES, CONFIG_KEYS, KNOWN, TORCHRUN_KEYS
+from modelserver.options.values import LARGEST, CorrectedError, shown, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["BATCH_POLICIES", "LARGEST", "Batcher", "ModelConfig", "Torchrun", "parse_model_config"]
+
+_LARGEST_DOCUMENT = 100_000  # nodes, aliases followed
+_TOO_LARGE = f"more than {_LARGEST_DOCUMENT} values, aliases followed"
+# How alike an unknown key must be to one of ours to be taken for a slip of the pen.
+_LIKENESS = 0.85
+_LONGEST = 64
+_LOOKED_AT = 200  # unknown keys
+# Of one worker; a number beyond it is a mistake.
+MAX_PROCESSES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Batcher:
+    """The ``batcher:`` block of KServe: latency in ms, timeout in s. ``given`` names the fields it sets."""
+
+    max_batch_size: int = 32
+    max_latency: int = 500
+    timeout: int = 60
+    given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Torchrun:
+    """The ``torchrun:`` block: a worker is ``processes`` processes, of ``threads`` threads each if given."""
+
+    processes: int = 1
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The keys of the file, None where it does not set them; ``raw`` is the whole document.
+
+    Delays and the ``_ms`` fields are in ms, timeouts in s. A ``max_batch_delay`` or ``job_queue_size`` of 0
+    counts as not set where settings are ranked.
+    """
+
+    min_workers: int | None = None
+    max_workers: int | None = None
+    autoscale: bool | None = None
+    autoscale_target_wait: int | None = None
+    autoscale_up_pause: int | None = None
+    autoscale_down_pause: int | None = None
+    max_worker_memory: int | None = None
+    max_worker_requests: int | None = None
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    device_type: Literal["cpu", "gpu"] | None = None
+    device_ids: tuple[int, ...] | None = None
+    parallel_type: str | None = None
+    parallel_level: int | None = None
+    torchrun: Torchrun | None = None
+    max_retry_timeout: int | None = None
+    client_timeout_ms: int | None = None
+    job_queue_size: int | None = None
+    use_job_ticket: bool | None = None
+    use_venv: bool | None = None
+    sequence_batching: bool | None = None
+    continuous_batching: bool | None = None
+    async_communication: bool | None = None
+    sequence_max_idle_ms: int | None = None
+    sequence_timeout_ms: int | None = None
+    max_num_sequence: int | None = None
+    max_sequence_job_queue_size: int | None = None
+    batch_policy: Literal["adaptive", "greedy", "window"] | None = None
+    split_instances: bool | None = None
+    batcher: Batcher | None = None
+    signature: Signature | None = None
+    service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
+    """Read the file; the list holds a line for every value that was passed over or corrected.
+
+    Values of the wrong type are left out with such a line, as in TorchServe (reference 9). Raises
+    InvalidModel when it is no YAML mapping of plain data, and for a ``batchPolicy``, ``splitInstances``,
+    ``batcher`` or ``torchrun`` that cannot be meant: a model that needs four processes is not served by one.
+    """
+    document = _load(text)
+    warnings: list[str] = []
+    values: dict[str, object] = {}
+    for key in CONFIG_KEYS.values():
+        value = document.get(key.name)
+        if value is None:
+            continue
+        try:
+            values[key.field] = key.values.read(value)
+        except CorrectedError as error:
+            values[key.field] = error.value
+            warnings.append(f"model-config.yaml: {key.name}={value}: {error}, {error.value} is used")
+        except ValueError as error:
+            if key.strict:
+                raise InvalidModel(f"model-config.yaml: {key.name}={shown(value)}: {error}") from None
+            warnings.append(f"model-config.yaml: {key.name}={shown(value)} is ignored: {error}")
+    if "torchrun" in values:
+        values["torchrun"] = _torchrun(cast("dict[str, object]", values["torchrun"]), warnings)
+    if "batcher" in document:
+        values["batcher"] = _batcher(document["batcher"], warnings)
+    values["split_instances"] = _split_instances(document.get("splitInstances"))
+    warnings += _misspelt(document)
+    return ModelConfig(raw=document, **cast("dict[str, Any]", values)), warnings
+
+
+def _load(text: str) -> dict[str, object]:
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - it is a safe one
+    except yaml.YAMLError as error:
+        raise InvalidModel(f"model-config.yaml: line {_line(error, text)}: {_problem(error)}") from None
+    except (ValueError, OverflowError, RecursionError, KeyError, AttributeError) as error:
+        # PyYAML lets these out of impossible dates, endless numbers and bottomless nesting, without a line.
+        reason = str(error) or type(error).__name__
+        raise InvalidModel(f"model-config.yaml: cannot be read: {shown(reason)}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise InvalidModel("model-config.yaml: line 1: a mapping (key: value lines) is needed")
+    if _is_too_large(document):
+        raise InvalidModel(f"model-config.yaml: {_TOO_LARGE}")
+    return document
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses documents that are too large while they are read."""
+
+    _nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._count(1)
+        return super().compose_node(parent, index)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Called for each mapping, also for each that a merge key (`<<`) names, each time that it does.
+        super().flatten_mapping(node)
+        self._count(len(node.value))
+
+    def _count(self, more: int) -> None:
+        self._nodes += more
+        if self._nodes > 3 * _LARGEST_DOCUMENT:
+            raise yaml.MarkedYAMLError(problem=_TOO_LARGE, problem_mark=self.get_mark())
+
+
+def _line(error: yaml.YAMLError, text: str) -> int:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is not None:
+        return int(mark.line) + 1
+    return text.count("\n", 0, getattr(error, "position", 0)) + 1
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    problem = " ".join(
+        str(getattr(error, "problem", None) or getattr(error, "reason", None) or error).split()
+    )
+    if isinstance(error, yaml.constructor.ConstructorError) and "tag" in problem:
+        return f"{problem}: only plain values are allowed, nothing that Python would have to build"
+    return problem
+
+
+def _is_too_large(document: object) -> bool:
+    """Aliases make a small text stand for an enormous or endless document."""
+    stack = [document]
+    for _ in range(_LARGEST_DOCUMENT):
+        if not stack:
+            return False
+        node = stack.pop()
+        if isinstance(node, dict):
+            stack.extend(node.values())
+        elif isinstance(node, (list, tuple, set, frozenset)):
+            stack.extend(node)
+    return True
+
+
+def _torchrun(block: Mapping[str, object], warnings: list[str]) -> Torchrun:
+    for key in block:
+        if key not in TORCHRUN_KEYS:
+            near = nearest(str(key), TORCHRUN_KEYS)
+            hint = f"; did you mean {near}?" if near else " and is ignored"
+            warnings.append(f"model-config.yaml: torchrun.{shown(key)} is not a known setting{hint}")
+    for key, only in (("nnodes", ("1", "1:1")), ("node-rank", ("0",))):
+        if str(block.get(key, only[0])) not in only:
+            raise InvalidModel(
+                f"model-config.yaml: torchrun.{key}={shown(block[key])}: only {only[0]} is possible, "
+                "a worker lives on one machine"
+            )
+    processes = _count(block, "nproc-per-node")
+    if processes is not None and processes > MAX_PROCESSES:
+        raise InvalidModel(
+            f"model-config.yaml: torchrun.nproc-per-node={processes}: at most {MAX_PROCESSES} is possible"
+        )
+    return Torchrun(1 if processes is None else processes, _count(block, "OMP_NUMBER_THREADS"))
+
+
+def _count(block: Mapping[str, object], key: str) -> int | None:
+    if block.get(key) is None:
+        return None
+    try:
+        return cast("int", whole(1).read(block[key]))
+    except ValueError as error:
+        raise InvalidModel(f"model-config.yaml: torchrun.{key}={shown(block[key])}: {error}") from None
+
+
+def _split_instances(value: object) -> bool | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, bool):
+        return value
+    raise InvalidModel(f"model-config.yaml: splitInstances={shown(value)}: true, false or auto is needed")
+
+
+_BATCHER_FIELDS = {
+    "maxBatchSize": "max_batch_size",
+    "max_batch_size": "max_batch_size",
+    "maxLatency": "max_latency",
+    "max_latency": "max_latency",
+    "timeout": "timeout",
+}
+
+
+def _batcher(block: object, warnings: list[str]) -> Batcher:
+    if block is None:
+        return Batcher()
+    if not isinstance(block, dict):
+        raise InvalidModel(
+            f"model-config.yaml: batcher={shown(block)}: a mapping of maxBatchSize, maxLatency and "
+            "timeout is needed"
+        )
+    values: dict[str, int] = {}
+    for key, value in block.items():
+        name = _BATCHER_FIELDS.get(key)
+        if name is None:
+            warnings.append(f"model-config.yaml: batcher.{shown(key)} is not a known setting and is ignored")
+        elif name in values:
+            raise InvalidModel(f"model-config.yaml: batcher.{key} is given twice, in two spellings")
+        elif value is not None:
+            values[name] = _positive(key, value)
+    return Batcher(**values, given=frozenset(values))
+
+
+def _positive(key: str, value: object) -> int:
+    number = value
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) < 19:
+        number = int(value)
+    if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= LARGEST:
+        return number
+    raise InvalidModel(
+        f"model-config.yaml: batcher.{key}={shown(value)}: a whole number from 1 to {LARGEST} is needed"
+    )
+
+
+def _misspelt(document: Mapping[str, object]) -> list[str]:
+    """Keys are the author's own, except where they are very like one that counts."""
+    unknown = [key for key in document if isinstance(key, str) and key not in KNOWN and len(key) <= _LONGEST]
+    return [
+        f"model-config.yaml: {key} is not a setting of the server; did you mean {near}?"
+        for key in unknown[:_LOOKED_AT]
+        if (near := nearest(key, KNOWN))
+    ]
+
+
+def nearest(key: str, known: Iterable[str]) -> str | None:
+    """The known key that this one is very like, case and ``_`` aside."""
+    plain = {_plain(name): name for name in sorted(known)}
+    found = difflib.get_close_matches(_plain(key), plain, n=1, cutoff=_LIKENESS)
+    return plain[found[0]] if found else None
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()

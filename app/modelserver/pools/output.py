@@ -1,0 +1,211 @@
+"""What a worker prints: kept for reports, passed on to the log, bounded in both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from modelserver.pools.printed_metrics import parse_metric
+
+if TYPE_CHECKING:
+    from modelserver.pools.printed_metrics import Measured
+
+
+LINE_LIMIT = 8192
+LINES_KEPT = 200
+_CHUNK = 1 << 16
+LINES_A_SECOND = 2000
+# Between two pieces of so many lines the server does other things, for so many seconds.
+LINES_AT_ONCE = 100
+_PAUSE = 0.01
+# How much longer than the time that a piece took that is, where lines are left out.
+_OTHERS = 19
+
+_log = logging.getLogger("modelserver.model")
+
+
+class OutputTail:
+    """The last lines of a worker's standard streams."""
+
+    def __init__(self, kept: int = LINES_KEPT) -> None:
+        self._lines: deque[str] = deque(maxlen=kept)
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+
+    def last(self, count: int) -> str:
+        """The last ``count`` lines as one text."""
+        lines = list(self._lines)
+        return "\n".join(lines[-count:])
+
+
+class LineReader:
+    """Reads one of a worker's streams.
+
+    A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in
+    a second the rest is counted instead of logged, and what comes at once is taken a piece at a time with
+    pauses between, so that user code that prints without end cannot keep the server busy (F44). Lines that
+    report a metric go to ``measured`` instead of the log, within the same bound.
+    """
+
+    def __init__(self, source: str, level: int, tail: OutputTail, measured: Measured | None = None) -> None:
+        self._source = source
+        self._measured = measured
+        self._level = level
+        self._tail = tail
+        self._partial = b""
+        self._loop = asyncio.get_running_loop()
+        self._second = 0
+        self._logged = 0
+        self._left_out = 0
+        self._descriptor: int | None = None
+        # What was read and is not taken yet, and the pause before it is.
+        self._unread = b""
+        self._pause: asyncio.TimerHandle | None = None
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def attach(self, descriptor: int) -> None:
+        """Reads the pipe from now on, and owns it.
+
+        Not by a pipe transport: uvloop's closes the descriptor twice, then perhaps somebody else's.
+        """
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._loop.add_reader(descriptor, self._read)
+
+    def close(self) -> None:
+        """Reads no more."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            if self._pause is None:
+                self._loop.remove_reader(descriptor)
+            else:
+                self._pause.cancel()
+            os.close(descriptor)
+            self.data_received(self._unread)
+            self._ended()
+
+    def _read(self) -> None:
+        assert self._descriptor is not None  # noqa: S101 - nothing is read once it is closed
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._pace(self._take_piece(data))
+        else:
+            self.close()
+
+    def _take_piece(self, data: bytes) -> float:
+        """Takes so many lines that it does not take long, or drops all; returns the pause that is due."""
+        began = time.thread_time()
+        pieces = data.split(b"\n", LINES_AT_ONCE) if self._allowance() else []
+        self._unread = pieces[-1] if len(pieces) > LINES_AT_ONCE else b""
+        self.data_received(data[: len(data) - len(self._unread)])
+        if not pieces:
+            return _OTHERS * (time.thread_time() - began)
+        return _PAUSE if self._unread else 0.0
+
+    def _pace(self, pause: float) -> None:
+        """Reads on after a pause of so many seconds."""
+        assert self._descriptor is not None  # noqa: S101 - a pause ends with the reading
+        if pause and self._pause is None:
+            self._loop.remove_reader(self._descriptor)
+        elif not pause and self._pause is not None:
+            self._loop.add_reader(self._descriptor, self._read)
+        self._pause = self._loop.call_later(pause, self._go_on) if pause else None
+
+    def _go_on(self) -> None:
+        self._pace(self._take_piece(self._unread) if self._unread else 0.0)
+
+    def data_received(self, data: bytes) -> None:
+        allowed = self._allowance()
+        *lines, rest = (self._partial + data).split(b"\n", allowed)
+        for line in lines:
+            self._take(line)
+        self._logged += len(lines)
+        if left_out := rest.count(b"\n"):
+            pieces = rest.rsplit(b"\n", LINES_KEPT)
+            for line in pieces[max(0, len(pieces) - 1 - min(left_out, LINES_KEPT - 1)) : -1]:
+                self._tail.add(_text(line))
+            self._left_out += left_out
+            rest = pieces[-1]
+        self._partial = rest[:LINE_LIMIT]
+
+    def _ended(self) -> None:
+        if self._partial:
+            self._take(self._partial)
+        self._tell_left_out()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _allowance(self) -> int:
+        """How many lines may still be logged in this second."""
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._logged = second, 0
+            self._tell_left_out()
+        return LINES_A_SECOND - self._logged
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            self._log(f"[{self._left_out} lines were left out: more than {LINES_A_SECOND} came in a second]")
+            self._left_out = 0
+
+    def _take(self, line: bytes) -> None:
+        text = _text(line)
+        metric = None if self._measured is None else parse_metric(text)
+        if metric is not None and self._measured is not None:
+            metric.tell(self._measured)
+        else:
+            self._tail.add(text)
+            self._log(text)
+
+    def _log(self, text: str) -> None:
+        _log.log(self._level, "%s", text, extra={"source": self._source})
+
+
+def _text(line: bytes) -> str:
+    return line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
+
+
+class Capture:
+    """Two pipes for a process that is to be started: ``outputs`` are its ends, for output and errors."""
+
+    def __init__(self) -> None:
+        out, err = os.pipe(), os.pipe()
+        self.tail = OutputTail()
+        self._inputs = (out[0], err[0])
+        self.outputs = (out[1], err[1])
+        self._readers: list[LineReader] = []
+
+    def close_outputs(self) -> None:
+        """Lets go of the process's ends: it has its own now, or will never have them."""
+        for descriptor in self.outputs:
+            os.close(descriptor)
+
+    def discard(self) -> None:
+        """The process was not started."""
+        for descriptor in self._inputs:
+            os.close(descriptor)
+
+    def read(self, label: str, measured: Measured | None = None) -> None:
+        """Begins to read what the process writes; the log names it ``label``, ``measured`` gets metrics."""
+        levels = ((logging.INFO, "stdout"), (logging.WARNING, "stderr"))
+        for descriptor, (level, name) in zip(self._inputs, levels, strict=True):
+            reader = LineReader(f"{label}-{name}", level, self.tail, measured)
+            reader.attach(descriptor)
+            self._readers.append(reader)
+
+    async def finish(self) -> None:
+        """Reads what is left of a process that has ended."""
+        # Those that left its session may hold the streams open for ever: what they print is not waited for.
+        await asyncio.wait([reader.ended for reader in self._readers], timeout=1.0)
+        for reader in self._readers:
+            reader.close()

@@ -1,0 +1,326 @@
+"""Workers that span several processes or devices (reference 18.1, 18.3).
+
+A worker of ranks is N processes, each with the variables that ``torchrun`` would give it: RANK, LOCAL_RANK,
+WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the like. Each has a socket of its own. Every process is sent every
+batch (with the parallel type ``pp`` only rank 0 is, as in TorchServe), and only what rank 0 answers counts.
+The worker has loaded when all ranks have; the end of any ends the whole, which is then started again.
+
+Unlike TorchServe, there is no ``torchrun`` process in between: the server starts the ranks itself, so their
+output, their ends and their faults are told like those of any worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.pools.process import launch
+from modelserver.pools.spawner import THREAD_VARIABLES
+from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Result, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from modelserver.pools.process import WorkerProcess, WorkerSpec
+    from modelserver.wire.messages import ToServer, ToWorker
+
+_log = logging.getLogger("modelserver.workers")
+
+# Seconds that rank 0 gets to end a batch that has failed at another rank: it may wait for it for ever.
+FAILED_GRACE = 10.0
+# Seconds that the other ranks get to leave once rank 0 has left as it was told.
+FOLLOWERS_GRACE = 2.0
+_PORTS_TRIED = 1000
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Ports:
+    """Ports for ranks to meet at: counted up from ``first``, those in use left out; 0: any that are free."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._given = 0
+
+    def next(self) -> int:
+        """A port that nobody listens on now. Raises OSError when there is none."""
+        if not self._first:
+            return free_port(0)
+        for _ in range(_PORTS_TRIED):
+            port = self._first + self._given % _PORTS_TRIED
+            self._given += 1
+            try:
+                return free_port(port if port < 1 << 16 else 0)
+            except OSError:
+                continue
+        raise OSError(f"no port of {self._first} and the next {_PORTS_TRIED} is free")
+
+
+def free_port(port: int) -> int:
+    """The port itself, for 0 any one, if it can be bound now. Raises OSError."""
+    with socket.socket() as probe:
+        probe.bind(("", port))
+        bound: int = probe.getsockname()[1]
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How a worker spans processes and devices.
+
+    ``processes`` is 0 for one process of the usual kind that sees a group of devices. ``groups`` has the
+    devices of each group by its first one, which is what the pool assigns; it is empty without devices.
+    ``broadcast``: every rank gets every batch. ``threads`` of each rank, 0: its share of the worker's.
+    """
+
+    processes: int
+    broadcast: bool = True
+    groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    threads: int = 0
+    ports: Ports = field(default_factory=lambda: Ports(0))
+
+
+def member_spec(spec: WorkerSpec, ranks: Ranks, rank: int, port: int) -> WorkerSpec:
+    """What the process of this rank is started with.
+
+    It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not tried again in
+    parts: the ranks would not take the same parts.
+    """
+    devices = ranks.groups.get(-1 if spec.load.gpu_id is None else spec.load.gpu_id, ())
+    count = ranks.processes
+    load = msgspec.structs.replace(
+        spec.load,
+        gpu_id=rank if devices else None,
+        isolate=spec.load.isolate and count == 1,
+        rank=rank,
+        ranks=count,
+    )
+    environment = {**spec.extra_environment, **rank_environment(rank, count, port), **visible(devices)}
+    if ranks.threads:
+        environment.update(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)))
+    return replace(
+        spec,
+        load=load,
+        threads=max(1, spec.threads // count),
+        extra_environment=environment,
+        spawner=None,
+        ranks=None,
+    )
+
+
+def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
+    """One process that sees a group of devices, whose first is number 0 to it."""
+    devices = ranks.groups.get(-1 if spec.load.gpu_id is None else spec.load.gpu_id, ())
+    load = msgspec.structs.replace(spec.load, gpu_id=0 if devices else None)
+    environment = {**spec.extra_environment, **visible(devices)}
+    return replace(spec, load=load, extra_environment=environment, spawner=None, ranks=None)
+
+
+def rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets for one of ``count`` processes of one machine."""
+    numbers = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "ROLE_RANK": rank,
+        "GROUP_RANK": 0,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "ROLE_WORLD_SIZE": count,
+        "GROUP_WORLD_SIZE": 1,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+    }
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": f"modelserver_{port}",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "LOGLEVEL": "INFO",
+        **{name: str(number) for name, number in numbers.items()},
+    }
+
+
+def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variable that leaves these devices to a process: numbers are those that the server sees."""
+    if not devices:
+        return {}
+    names = [name.strip() for name in server.get(_VISIBLE, "").split(",") if name.strip()]
+    known = {device: names[device] if device < len(names) else str(device) for device in devices}
+    return {_VISIBLE: ",".join(known[device] for device in devices)}
+
+
+class RankGroup:
+    """The processes of one worker, which its supervisor takes for one."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        on_message: Callable[[ToServer, memoryview], None],
+        on_lost: Callable[[str | None], None],
+    ) -> None:
+        self._ranks = ranks
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._members: list[WorkerProcess] = []
+        self._loaded: dict[int, Loaded] = {}
+        self._guilty: int | None = None
+        self._answered = -1
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._killed = False
+        self._lost = False
+
+    @property
+    def pid(self) -> int:
+        """That of rank 0."""
+        return self._members[0].pid
+
+    @property
+    def pids(self) -> list[int]:
+        """Those of all ranks."""
+        return [member.pid for member in self._members]
+
+    @property
+    def begun(self) -> int | None:
+        """How many batches any of them had begun when all had ended; None where that cannot be known."""
+        counts = [member.begun for member in self._members]
+        known = [count for count in counts if count is not None]
+        return max(known) if known and len(known) == len(counts) else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has said that it cannot load."""
+        return self._guilty is not None
+
+    def add(self, member: WorkerProcess) -> None:
+        """The process of the next rank."""
+        self._members.append(member)
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        """To all ranks; batches to rank 0 alone if the type says so.
+
+        That a client left is told to none: they would hear of it at different times, and part ways.
+        """
+        if isinstance(message, Cancelled):
+            return
+        if isinstance(message, Stop):
+            self._stopping = True
+        alone = isinstance(message, Predict) and not self._ranks.broadcast
+        for member in self._members[:1] if alone else self._members:
+            member.send(message, bodies)
+
+    def kill(self) -> None:
+        """Ends all processes without asking."""
+        self._killed = True
+        for member in self._members:
+            member.kill()
+
+    async def abandon(self) -> None:
+        """Ends those that were started, of a group that could not be."""
+        self.kill()
+        await asyncio.gather(*(member.wait() for member in self._members))
+
+    async def wait(self) -> str:
+        """Waits for the end of all processes, which the first end brings about; returns how that was."""
+        ends = {asyncio.ensure_future(member.wait()): rank for rank, member in enumerate(self._members)}
+        pending = set(ends)
+        first: tuple[int, str] | None = None
+        while first is None:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            ended = sorted((ends[end], end.result()) for end in done)
+            first = next((end for end in ended if not self._may_end(*end)), None)
+        rank, how = first
+        as_told = self._stopping and rank == 0
+        if pending and as_told:
+            _, pending = await asyncio.wait(pending, timeout=FOLLOWERS_GRACE)
+        killed = self._killed
+        self.kill()
+        if pending:
+            await asyncio.wait(pending)
+        if killed or as_told:
+            return "was killed by SIGKILL" if killed else how
+        self._guilty = rank if self._guilty is None else self._guilty
+        return f"lost rank {rank}, which {how}"
+
+    def _may_end(self, rank: int, how: str) -> bool:
+        """A rank that was told to stop may leave before rank 0 has finished."""
+        return self._stopping and not self._killed and rank > 0 and how == "exited with status 0"
+
+    def last_output(self, lines: int = 20) -> str:
+        """That of the rank that failed, else of rank 0."""
+        return self._members[self._guilty or 0].last_output(lines)
+
+    # -- what the ranks say
+
+    def hear(self, rank: int, message: ToServer, tail: memoryview) -> None:
+        """A message of one rank."""
+        if isinstance(message, Loaded):
+            self._loaded[rank] = message
+            if len(self._loaded) == self._ranks.processes:
+                slowest = max(loaded.seconds for loaded in self._loaded.values())
+                self._on_message(msgspec.structs.replace(self._loaded[0], seconds=slowest), memoryview(b""))
+        elif isinstance(message, LoadFailed):
+            if not self.failed:
+                self._guilty = rank
+                self._on_message(
+                    msgspec.structs.replace(message, message=f"Rank {rank}: {message.message}"), tail
+                )
+                for other, member in enumerate(self._members):
+                    if other != rank:
+                        member.kill()
+        elif rank == 0:
+            if isinstance(message, Result):
+                self._answered = message.sequence
+            self._on_message(message, tail)
+        elif isinstance(message, Result) and message.answers and self._ranks.broadcast:
+            self._loop.call_later(FAILED_GRACE, self._give_up, rank, message.sequence)
+
+    def _give_up(self, rank: int, sequence: int) -> None:
+        """Ends the worker if rank 0 still computes a batch that has failed at another rank."""
+        if self._answered < sequence and not self._killed:
+            _log.error("Rank %d failed, and rank 0 did not end the batch within %g s", rank, FAILED_GRACE)
+            self._members[rank].kill()
+
+    def lose(self, rank: int, reason: str | None) -> None:
+        """The connection to one rank is gone."""
+        if self._lost or (rank > 0 and self._stopping):
+            return
+        self._lost = True
+        self._on_lost(None if reason is None else f"rank {rank}: {reason}")
+
+
+async def launch_ranks(
+    spec: WorkerSpec,
+    label: str,
+    on_message: Callable[[ToServer, memoryview], None],
+    on_lost: Callable[[str | None], None],
+) -> WorkerProcess | RankGroup:
+    """Starts a worker that spans devices or processes, whose spec has ``ranks``; always as new Pythons.
+
+    Raises:
+        OSError: a process cannot be started, or there is no port to meet at.
+    """
+    ranks = spec.ranks
+    assert ranks is not None  # noqa: S101 - others are launched otherwise
+    if not ranks.processes:
+        return await launch(lone_spec(spec, ranks), label, on_message, on_lost)
+    port = ranks.ports.next()
+    group = RankGroup(ranks, on_message, on_lost)
+    try:
+        for rank in range(ranks.processes):
+            member = member_spec(spec, ranks, rank, port)
+            heard, lost = partial(group.hear, rank), partial(group.lose, rank)
+            group.add(await launch(member, f"{label}-rank{rank}", heard, lost))
+            if group.failed:
+                break
+    except BaseException:
+        await group.abandon()
+        raise
+    return group

@@ -1,0 +1,121 @@
+"""Replaces workers that have grown too large or have served enough, one after another; nothing is lost by it.
+
+A fresh worker is started beside the old one and takes its place when it is loaded; the old one serves until
+then, finishes what it has, and leaves. Where a fresh worker cannot be loaded, the old one goes on serving,
+and the next try is made after a pause. A worker that is too large as soon as it is loaded is left alone: a
+fresh one would be no smaller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+from modelserver.pools.autoscaler import resident_bytes
+from modelserver.pools.worker import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.pools.pool import Pool
+    from modelserver.pools.worker import Worker
+
+_log = logging.getLogger("modelserver.workers")
+
+# Seconds from one look at the memory to the next, and until another try where a fresh worker failed to load.
+LOOKS = 1.0
+HOLD = 30.0
+
+MEMORY = "memory"
+REQUESTS = "requests"
+
+
+class Recycler:
+    """Looks after the workers of one pool, whose limits say when.
+
+    Args:
+        pool: whose workers are replaced.
+        resident: the bytes that a process occupies.
+    """
+
+    def __init__(self, pool: Pool, resident: Callable[[int], int] | None = None) -> None:
+        self.coming: Worker | None = None
+        # Together they would outlive their end until a collector comes by.
+        self._pool: Pool = weakref.proxy(pool)
+        self._resident = resident or resident_bytes
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._held_until = 0.0
+        # Processes that were too large from the start.
+        self._large: set[int] = set()
+
+    def follow(self) -> None:
+        """The limits are new: looks at the memory as long as it is limited."""
+        self._large.clear()
+        self.close()
+        if self._pool.limits.max_worker_memory:
+            self._timer = self._loop.call_later(LOOKS, self._look)
+
+    def close(self) -> None:
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def loaded(self, worker: Worker) -> None:
+        """A process of the worker has just loaded its model."""
+        limit, size = self._pool.limits.max_worker_memory, self._size(worker)
+        if limit and size > limit:
+            self._large.add(worker.pid)
+            _log.warning(
+                "Worker %s has %d bytes as soon as it is loaded, max_worker_memory=%d: it is left alone",
+                *(worker.label, size, limit),
+            )
+
+    def served(self, worker: Worker) -> None:
+        """The worker has answered as many requests as it may."""
+        self._recycle(worker, REQUESTS, f"it has answered {worker.served} requests")
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOKS, self._look)
+        limit = self._pool.limits.max_worker_memory
+        for worker in self._pool.workers:
+            if worker.state is WorkerState.READY and worker.pid not in self._large:
+                size = self._size(worker)
+                if size > limit:
+                    self._recycle(worker, MEMORY, f"it has grown to {size} bytes")
+                    return
+
+    def _size(self, worker: Worker) -> int:
+        return sum(map(self._resident, worker.pids))
+
+    def _recycle(self, worker: Worker, reason: str, why: str) -> None:
+        """Starts a fresh one, unless another is on its way."""
+        if self.coming is not None or self._pool.closing or self._loop.time() < self._held_until:
+            return
+        if worker not in self._pool.workers:
+            # It is on its way out.
+            return
+        fresh = self.coming = self._pool.make_worker(worker.gpu_id)
+        _log.info("Worker %s is recycled: %s; %s is started in its place", worker.label, why, fresh.label)
+        # When the worker has done what it does about its first load.
+        fresh.first_load.add_done_callback(
+            lambda _: self._loop.call_soon(self._arrived, worker, fresh, reason)
+        )
+
+    def _arrived(self, worker: Worker, fresh: Worker, reason: str) -> None:
+        if self.coming is not fresh:
+            return
+        self.coming = None
+        failure = fresh.first_load.exception()
+        if failure is None and worker in self._pool.workers:
+            self._pool.exchange(worker, fresh)
+            self._pool.metrics.recycled(reason)
+            _log.info("Worker %s has taken the place of %s", fresh.label, worker.label)
+            return
+        if failure is not None:
+            self._held_until = self._loop.time() + HOLD
+            _log.warning("Worker %s goes on: a fresh one could not be loaded: %s", worker.label, failure)
+        self._pool.end_worker(fresh)

@@ -1,0 +1,261 @@
+"""A pool whose workers keep the state of sequences: ``sequenceBatching`` (reference 8.9).
+
+What is decided here, beside the laws of :mod:`modelserver.batching.sequences`:
+
+* Too many sequences, a full queue of one, and what still waits when a sequence ends get TorchServe's 503.
+* A worker that dies takes the state with it. The step that ran gets ``Worker died.`` as always; all that
+  waits of its sequences, and what comes later under their ids, gets a 500 that says so, instead of an answer
+  computed without the state. Sequences that had not begun go elsewhere, and so do new ones. (TorchServe
+  never answers what waits, and then refuses the id.)
+* A worker that is scaled down takes no new sequences and serves those it has until they end: at most for
+  ``sequenceTimeoutMSec``, or where there is none as long as ``response_timeout``. Then they are lost as if it
+  had died. On TorchServe they are cut off at once.
+* A worker gets its next batch when it has answered the last one, never in advance. With
+  ``continuousBatching`` it has, as always there, several requests at a time, each of another sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+from modelserver.batching.sequences import (
+    SequencedRequest,
+    SequenceLimits,
+    SequenceLost,
+    SequenceQueue,
+    SequenceStatistics,
+)
+from modelserver.errors import ModelServerError, ResponseTimeout, ServiceUnavailable, WorkerDied
+from modelserver.pools.pool import Pool, PoolLimits, PoolMetrics, no_worker_text
+from modelserver.pools.worker import Worker, WorkerState, WorkerTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from modelserver.batching.policies import Policy
+    from modelserver.batching.queue import BatchQueue
+    from modelserver.batching.request import Batch, Request
+    from modelserver.pools.devices import DeviceList, DeviceRing
+    from modelserver.pools.process import WorkerSpec
+    from modelserver.wire.messages import Answer, Result, SequenceHeaders
+
+
+def sequence_limits(
+    max_idle_ms: int, timeout_ms: int, max_sequences: int, max_waiting: int
+) -> SequenceLimits:
+    """The bounds in the words of model-config.yaml: milliseconds, and 0 for a lifetime without end."""
+    max_age = timeout_ms / 1000 if timeout_ms else math.inf
+    return SequenceLimits(max_idle_ms / 1000, max_age, max_sequences, max_waiting)
+
+
+class SequencePool(Pool):
+    """Serves one model version whose requests belong to sequences.
+
+    Args:
+        sequences: their bounds.
+        headers: the names of the headers that speak of them.
+    """
+
+    queue: SequenceQueue
+
+    def __init__(  # noqa: PLR0917 - as its parent, and what it adds
+        self,
+        name: str,
+        label: str,
+        spec: WorkerSpec,
+        times: WorkerTimes,
+        limits: PoolLimits,
+        sequences: SequenceLimits,
+        headers: SequenceHeaders,
+        *,
+        next_id: Callable[[], int],
+        devices: DeviceRing | DeviceList,
+        metrics: PoolMetrics,
+    ) -> None:
+        self._sequences = sequences
+        self._headers = headers
+        self._end_header = headers.end.lower()
+        # Workers on their way out, and what tells each that its last sequence has ended.
+        self._draining: dict[Worker, asyncio.Event] = {}
+        super().__init__(name, label, spec, times, limits, next_id=next_id, devices=devices, metrics=metrics)
+
+    def _make_queue(self, limits: PoolLimits, policy: Policy) -> BatchQueue:
+        return SequenceQueue(
+            limits.batch_size, policy, limits.max_requests, limits.max_bytes, self._sequences
+        )
+
+    # -- requests
+
+    def submit(self, request: Request, asked_version: str | None = None) -> None:
+        """Takes a request in; its ``on_done`` tells its end. ``asked_version``: what the client named.
+
+        Raises:
+            ServiceUnavailable: as the parent; too many sequences, or too many requests of this one.
+            WorkerDied: the state of its sequence was lost, and it does not say that it begins anew.
+        """
+        self._end_those_over()
+        reason = self._objection(request)
+        if reason:
+            self._metrics.rejected(reason)
+            raise ServiceUnavailable(no_worker_text(self.name, asked_version))
+        try:
+            super().submit(request, asked_version)
+        except SequenceLost as lost:
+            self._metrics.rejected("sequence_lost")
+            raise self._lost(str(lost)) from lost
+
+    def _objection(self, request: Request) -> str:
+        """Why the request is refused, as a word for the metrics, or nothing."""
+        if not super()._has_hope() and not self.queue.lives(request):
+            return "no_worker"
+        if not self.limits.tickets or not isinstance(request, SequencedRequest):
+            return ""
+        workers = self._serving() if self.queue.lives(request) else self._open_to_new()
+        idle = [worker for worker in workers if self._is_free(worker)]
+        return "" if self.queue.would_run(request, idle) else "no_ticket"
+
+    def _has_hope(self) -> bool:
+        return super()._has_hope() or bool(self._draining)
+
+    def _refuse_if_hopeless(self) -> None:
+        """What waits for a worker to begin with is refused where there is none; the rest has its worker."""
+        if super()._has_hope():
+            return
+        for request in self.queue.drain_unplaced():
+            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+
+    def _end_those_over(self) -> None:
+        """Ends the sequences whose time is over."""
+        self._close_out(self.queue.expire(self._clock()))
+
+    def _close_out(self, requests: Iterable[Request]) -> None:
+        """Refuses what still waits of sequences that ended."""
+        for request in requests:
+            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+        for worker, ended in self._draining.items():
+            if not self.queue.living(worker):
+                ended.set()
+
+    def _lost(self, sequence_id: str) -> WorkerDied:
+        return WorkerDied(
+            f"Worker died. The state of sequence {sequence_id} is lost with it. Begin it anew with the "
+            f"header {self._headers.start}: true, or under another id."
+        )
+
+    def cancel(self, request: Request) -> None:
+        """As the parent; a sequence that has not begun and has no other request goes with it."""
+        super().cancel(request)
+        self._close_out(())
+
+    # -- batches
+
+    def pump(self) -> None:
+        """Sends every batch that may go now and arms the timer for what is next: a batch, or an end."""
+        self._end_those_over()
+        self._disarm()
+        queue, now = self.queue, self._clock()
+        queue.place(self._open_to_new(), sum(w.state is not WorkerState.FAILED for w in self.workers))
+        self._crowded = True
+        due = queue.next_end()
+        for worker in self._serving():
+            while self._is_free(worker):
+                batch = None if worker in self._draining else queue.take(now, 1)
+                batch = batch or queue.take_for(worker, now)
+                if batch is None:
+                    self._crowded = False
+                    due = min(due, queue.due_at(worker, now), queue.due(now, 1))
+                    break
+                self._send(worker, batch, now)
+        if due < math.inf:
+            self._timer = self._loop.call_later(max(0.0, due - now), self._on_timer)
+        self._check_quiet()
+
+    def _disarm(self) -> None:
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._timer = None
+
+    def _is_free(self, worker: Worker) -> bool:
+        return worker.has_room if self._spec.concurrency else worker.idle
+
+    def _serving(self) -> Iterator[Worker]:
+        """The workers that are loaded, and those that leave when their sequences have ended."""
+        for worker in (*self.workers, *self._draining):
+            if worker.state is WorkerState.READY:
+                yield worker
+
+    def _open_to_new(self) -> list[Worker]:
+        """The loaded workers, idle ones first."""
+        ready = [worker for worker in self.workers if worker.state is WorkerState.READY]
+        return sorted(ready, key=lambda worker: len(worker.in_flight))
+
+    # -- what workers tell
+
+    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
+        """As the parent; the handler may end sequences by a header of its answers."""
+        ended = self.queue.finish(batch, self._clock())
+        self._close_out(ended + self.queue.end(worker, self._ended_by(result.answers)))
+        super().worker_answered(worker, batch, result, tail)
+
+    def _ended_by(self, answers: Iterable[Answer]) -> list[str]:
+        """The sequences that these answers name as ended, separated by ``;`` (reference 8.9)."""
+        return [
+            name.strip()
+            for answer in answers
+            for key, value in answer.headers or ()
+            if key.lower() == self._end_header
+            for name in value.split(";")
+        ]
+
+    def worker_lost(
+        self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
+        """The state of its sequences is gone: what waits of them fails.
+
+        Not where one of several requests was given up and the process lives on.
+        """
+        if worker.state is not WorkerState.READY or not isinstance(error, ResponseTimeout):
+            self._lose(worker)
+        for batch in unbegun:
+            self._fail_batch(batch, error)
+        super().worker_lost(worker, running, [], error)
+        self._close_out(())
+
+    def _lose(self, worker: Worker) -> None:
+        for request in self.queue.lose(worker, self._clock()):
+            assert isinstance(request, SequencedRequest)  # noqa: S101 - of a sequence
+            self._end(request, self._lost(request.mark.id))
+
+    def _fail_batch(self, batch: Batch, error: Exception) -> None:
+        self._close_out(self.queue.finish(batch, self._clock()))
+        super()._fail_batch(batch, error)
+
+    # -- workers
+
+    async def _leave(self, worker: Worker) -> None:
+        """Lets its sequences end, then ends it."""
+        if self.queue.living(worker) and not self._closing:
+            ended = self._draining[worker] = asyncio.Event()
+            longest = self._sequences.max_age
+            try:
+                await asyncio.wait_for(ended.wait(), self._times.response if longest == math.inf else longest)
+            except asyncio.TimeoutError:
+                pass
+            finally:
+                del self._draining[worker]
+        self._lose(worker)
+        await super()._leave(worker)
+
+    async def close(self, grace: float) -> None:
+        """As the parent; nobody waits for the ends of sequences any more."""
+        self._closing = True
+        self._close_out(self.queue.drain())
+        await super().close(grace)
+
+    @property
+    def sequences(self) -> SequenceStatistics | None:
+        """How many sequences live, and what waits of them."""
+        return self.queue.statistics

@@ -1,0 +1,422 @@
+"""The server's side of the spawner: a process that has imported torch, and forks workers.
+
+The server never forks itself: it has threads. The spawner has one, and checks that before each fork (see
+:mod:`modelserver.worker.spawner`). Whatever it cannot do is done in the plain way, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelserver.pools.output import Capture
+from modelserver.pools.preload_reader import PreloadReader
+from modelserver.pools.preloading import EARLY_VARIABLE
+from modelserver.wire.marks import MARK, new_mark
+from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_report, send
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from modelserver.pools.process import WorkerSpec
+    from modelserver.wire.spawning import FromSpawner, ToSpawner
+
+_log = logging.getLogger("modelserver.workers")
+
+# Seconds until what workers need is imported, and until a worker is forked then.
+PATIENCE = 120.0
+FORK_PATIENCE = 30.0
+# Seconds that a worker waits for a spawner which has taken the place of one that was lost.
+REPLACEMENT_PATIENCE = 2.0
+# Seconds for which a spawner that is asked for something may be stopped, as by a debugger; how often that
+# is looked at; and how long after the end of a worker the spawner may tell how it ended.
+STOPPED_PATIENCE = 1.0
+LOOKS = 0.25
+REPORT_PATIENCE = 1.0
+# Spawners that end by themselves before they are used no more.
+MAX_DEATHS = 3
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class SpawnRefused(Exception):
+    """The worker must be started in the plain way; the message says why."""
+
+
+def can_fork() -> bool:
+    """Whether the system has what is needed: descriptors of processes, and signals of pipes."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+class ForkedProcess:
+    """A worker that the spawner forked. ``life`` is held open as long as it may live."""
+
+    def __init__(self, pid: int, pidfd: int, life: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._life = life
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[int | None] = self._loop.create_future()
+        self._loop.add_reader(pidfd, self._ended_unreported)
+
+    def kill(self) -> None:
+        """Ends the process; ProcessLookupError if it has ended."""
+        if self._end.done():
+            raise ProcessLookupError
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def wait(self) -> int | None:
+        """The exit code, negative for a signal; None if nobody was left to learn it."""
+        return await asyncio.shield(self._end)
+
+    def ended(self, code: int | None) -> None:
+        """The process has ended."""
+        if not self._end.done():
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            os.close(self._life)
+            self._end.set_result(code)
+
+    def _ended_unreported(self) -> None:
+        """Usually the spawner is about to say how; one that is busy, stopped or gone is not waited for."""
+        self._loop.remove_reader(self._pidfd)
+        self._loop.call_later(REPORT_PATIENCE, self._ended_unknown)
+
+    def _ended_unknown(self) -> None:
+        if self._end.done():
+            return
+        try:
+            _, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            self.ended(None)
+        else:
+            # As process 1 of a container, the server inherits orphans.
+            self.ended(os.waitstatus_to_exitcode(status))
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request that has no reply yet. ``life`` is the pipe of the worker that is to be forked, if one is."""
+
+    reply: asyncio.Future[ForkedProcess | None]
+    life: int | None
+
+
+class Spawner:
+    """Starts the helper process when it is first needed, and again should it end."""
+
+    def __init__(self) -> None:
+        self._process: _SpawnerProcess | None = None
+        self._starting = asyncio.Lock()
+        self._deaths = 0
+        self._told: set[str] = set()
+        self._closed = False
+        self._hidden = ""
+        self._preloads = PreloadReader()
+        self._replacing: asyncio.Task[None] | None = None
+
+    async def spawn(
+        self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
+    ) -> ForkedProcess:
+        """Forks a worker that gets this environment and these descriptors.
+
+        Raises:
+            SpawnRefused: it must be started in the plain way.
+        """
+        try:
+            return await self._spawn(spec, environment, outputs, connection)
+        except SpawnRefused as refused:
+            reason = str(refused)
+            if reason and reason not in self._told:
+                self._told.add(reason)
+                _log.info("Workers of %s are not forked: %s", spec.load.model_name, reason)
+            raise
+
+    async def _spawn(
+        self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
+    ) -> ForkedProcess:
+        if reason := why_not(spec):
+            raise SpawnRefused(reason)
+        load = spec.load
+        preload = await self._preloads.preload_of(Path(load.model_dir), load.handler)
+        if preload is None:
+            raise SpawnRefused("")
+        needs = Prepare(load.model_dir, preload.handler, list(preload.modules))
+        request = Spawn(
+            needs.model_dir,
+            needs.handler,
+            needs.modules,
+            environment=dict(environment),
+            threads=int(environment[THREAD_VARIABLES[0]]),
+        )
+        process = await self._running(spec, environment)
+        try:
+            await process.prepare(needs)
+            return await process.spawn(request, [connection, *outputs])
+        except SpawnRefused:
+            if process.lost and not self._closed and (self._replacing is None or self._replacing.done()):
+                # Those that come next need not wait for it.
+                self._replacing = asyncio.create_task(self._replace(spec, environment, needs))
+            raise
+
+    async def _replace(self, spec: WorkerSpec, environment: Mapping[str, str], needs: Prepare) -> None:
+        with contextlib.suppress(SpawnRefused):
+            await (await self._running(spec, environment)).prepare(needs)
+
+    async def _running(self, spec: WorkerSpec, environment: Mapping[str, str]) -> _SpawnerProcess:
+        hidden = spec.hidden_variables.pattern if spec.hidden_variables else ""
+        async with self._starting:
+            if self._closed:
+                raise SpawnRefused("")
+            if self._process is not None and self._process.lost:
+                self._process = None
+                self._deaths += 1
+            if self._deaths >= MAX_DEATHS:
+                raise SpawnRefused(f"the spawner ended {self._deaths} times")
+            if self._process is None:
+                self._hidden = hidden
+                try:
+                    self._process = await _SpawnerProcess.start(environment, replaces=self._deaths > 0)
+                except OSError as error:
+                    raise SpawnRefused(f"the spawner could not be started: {error}") from error
+            elif hidden != self._hidden:
+                raise SpawnRefused("other variables are hidden from it than from the spawner")
+            return self._process
+
+    async def close(self) -> None:
+        """Ends the helper, also if it is busy; workers live on."""
+        self._closed = True
+        if self._replacing is not None:
+            self._replacing.cancel()
+        if self._process is not None:
+            self._process.close()
+            await self._process.closed()
+
+
+def why_not(spec: WorkerSpec) -> str:
+    """Why a worker cannot be forked, or nothing."""
+    if spec.python != sys.executable:
+        return "they have a Python of their own"
+    early = sorted(name for name in spec.extra_environment if EARLY_VARIABLE.fullmatch(name))
+    if early:
+        return f"{', '.join(early)} must be set before anything is imported"
+    environment = spec.environment(os.environ)
+    threads = {environment[name] for name in THREAD_VARIABLES}
+    if len(threads) > 1 or not next(iter(threads)).isdecimal() or int(next(iter(threads))) < 1:
+        return f"{', '.join(THREAD_VARIABLES)} are not one and the same number"
+    return ""
+
+
+def _spawner_threads() -> dict[str, str]:
+    """All cores for those that start no thread before they compute; one for the other, which has no other."""
+    cores = str(len(os.sched_getaffinity(0)))
+    return {name: "1" if name.startswith("OPENBLAS") else cores for name in THREAD_VARIABLES}
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    try:
+        statistics = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return statistics.rpartition(")")[2].split()[0] in {"T", "t"}
+
+
+class _SpawnerProcess:
+    """One helper process and the talk with it."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        control: socket.socket,
+        capture: Capture,
+        *,
+        replaces: bool,
+    ) -> None:
+        self.lost = False
+        self._patience = REPLACEMENT_PATIENCE if replaces else PATIENCE
+        self._looking: asyncio.TimerHandle | None = None
+        self._stopped_since: float | None = None
+        self._process = process
+        self._control = control
+        self._capture = capture
+        self._pending: deque[_Pending] = deque()
+        self._children: dict[int, ForkedProcess] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(control, self._read)
+        capture.read("spawner")
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, environment: Mapping[str, str], *, replaces: bool) -> _SpawnerProcess:
+        """Starts a process with this environment. ``replaces``: another one was lost. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        ours.setblocking(False)
+        capture = Capture()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "modelserver.worker.spawner",
+                str(theirs.fileno()),
+                str(os.getpid()),
+                cwd="/",
+                env={**environment, **_spawner_threads(), MARK: new_mark()},
+                stdin=subprocess.DEVNULL,
+                stdout=capture.outputs[0],
+                stderr=capture.outputs[1],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            capture.discard()
+            raise
+        finally:
+            theirs.close()
+            capture.close_outputs()
+        return cls(process, ours, capture, replaces=replaces)
+
+    async def prepare(self, needs: Prepare) -> None:
+        """Has it import what a worker needs. Raises SpawnRefused."""
+        try:
+            await asyncio.wait_for(self._ask(needs), self._patience)
+        except asyncio.TimeoutError:
+            if self._patience == REPLACEMENT_PATIENCE:
+                raise SpawnRefused("the spawner was lost, and another is not ready yet") from None
+            self.close()
+            raise SpawnRefused(f"the spawner was not ready within {self._patience:g} s") from None
+
+    async def spawn(self, request: Spawn, descriptors: list[int]) -> ForkedProcess:
+        """Asks for a worker, for which it is prepared. Raises SpawnRefused."""
+        theirs, ours = os.pipe()
+        try:
+            reply = self._ask(request, [*descriptors, theirs], ours)
+        except SpawnRefused:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        try:
+            child = await asyncio.wait_for(reply, FORK_PATIENCE)
+        except asyncio.TimeoutError:
+            self.close()
+            raise SpawnRefused(f"the spawner did not fork within {FORK_PATIENCE:g} s") from None
+        assert child is not None  # noqa: S101 - what answers a Spawn
+        return child
+
+    def _ask(
+        self, request: ToSpawner, descriptors: list[int] | None = None, life: int | None = None
+    ) -> asyncio.Future[ForkedProcess | None]:
+        """Sends a request; its reply, or SpawnRefused, comes by the future. Raises SpawnRefused."""
+        try:
+            send(self._control, request, descriptors)
+        except OSError as error:
+            raise SpawnRefused(f"the spawner cannot be asked: {error}") from error
+        pending = _Pending(self._loop.create_future(), life)
+        self._pending.append(pending)
+        self._look()
+        return pending.reply
+
+    def _look(self) -> None:
+        """While it is asked for something: one that is stopped will not answer, one that imports will."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        if self.lost or not self._pending:
+            self._stopped_since = None
+            return
+        if not is_stopped(self._process.pid):
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = self._loop.time()
+        elif self._loop.time() - self._stopped_since >= STOPPED_PATIENCE:
+            _log.warning("The spawner was stopped by a signal: it is replaced")
+            self.close()
+            return
+        self._looking = self._loop.call_later(LOOKS, self._look)
+
+    def _read(self) -> None:
+        try:
+            received = receive_report(self._control)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        if received is None:
+            self.close()
+        else:
+            self._handle(*received)
+
+    def _handle(self, report: FromSpawner, descriptors: list[int]) -> None:
+        if isinstance(report, Ended):
+            child = self._children.pop(report.pid, None)
+            if child is not None:
+                child.ended(report.code)
+            return
+        pending = self._pending.popleft()
+        if isinstance(report, Prepared):
+            self._patience = PATIENCE
+            if not pending.reply.done():
+                pending.reply.set_result(None)
+            return
+        if isinstance(report, Refused):
+            if pending.life is not None:
+                os.close(pending.life)
+            if not pending.reply.done():
+                pending.reply.set_exception(SpawnRefused(report.reason))
+            return
+        assert isinstance(report, Spawned)  # noqa: S101 - the last of the union
+        assert pending.life is not None  # noqa: S101 - what a Spawn has
+        child = ForkedProcess(report.pid, descriptors[0], pending.life)
+        self._children[report.pid] = child
+        if pending.reply.done():
+            # Whoever asked has given up.
+            child.kill()
+        else:
+            pending.reply.set_result(child)
+
+    def close(self) -> None:
+        """Ends the process; what it was asked for is refused, what it forked lives on."""
+        if self.lost:
+            return
+        self.lost = True
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        for pending in self._pending:
+            if pending.life is not None:
+                os.close(pending.life)
+            if not pending.reply.done():
+                pending.reply.set_exception(SpawnRefused("the spawner has ended"))
+        self._pending.clear()
+        self._children.clear()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._closing = self._loop.create_task(self._finish())
+
+    async def closed(self) -> None:
+        """Waits until the process is gone."""
+        if self._closing is not None:
+            await self._closing
+
+    async def _finish(self) -> None:
+        await self._process.wait()
+        await self._capture.finish()

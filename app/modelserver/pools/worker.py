@@ -1,0 +1,565 @@
+"""One worker and its supervision: start, load, serve, die, start again.
+
+A worker outlives its processes: when one ends unasked, the next takes its place after a pause that grows
+(reference 18.4), until ``max_retry_timeout`` seconds of failing are over or the cause is one that no new try
+can mend. Three clocks watch a process: loading (startup timeout), one batch (response timeout), and silence
+while idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
+from modelserver.pools.memory_kills import kills
+from modelserver.pools.process import WorkerProcess, WorkerSpec, launch
+from modelserver.pools.ranks import RankGroup, launch_ranks
+from modelserver.wire.messages import (
+    Cancelled,
+    Loaded,
+    LoadFailed,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Proceed,
+    Result,
+    Stop,
+    ToServer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.batching.request import Batch, Request
+
+_log = logging.getLogger("modelserver.workers")
+
+# A worker may hold this many batches, and not more than it answers in this many seconds beside the one it
+# runs. For handlers of microseconds that saves most switches between processes; all others hold one,
+# prepared, in reserve.
+MAX_IN_FLIGHT = 16
+RESERVE = 0.001
+
+# Seconds that a worker gets to leave by itself once its connection is closed or it was asked to.
+LEAVE_GRACE = 5.0
+
+# The lines of a message stay lines in the log.
+_MULTILINE = {"multiline": True}
+
+# After so many loads in a row that failed nobody waits for the next.
+MANY_LOAD_FAILURES = 3
+
+
+class WorkerState(enum.Enum):
+    """What describe shows of a worker."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimes:
+    """The clocks of a worker, in seconds."""
+
+    startup: float
+    response: float
+    silence: float
+    max_retry: float
+
+
+class WorkerOwner(Protocol):
+    """Whom a worker tells what happened; called from the event loop."""
+
+    def worker_ready(self, worker: Worker, seconds: float) -> None: ...
+
+    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None: ...
+
+    def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None: ...
+
+    def worker_lost(
+        self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
+        """A process ended. ``running`` was begun and is lost; ``unbegun`` batches may go elsewhere."""
+        ...
+
+
+class Worker:
+    """A place in a pool that is filled with one process at a time.
+
+    ``first_load`` ends with the first attempt to load: with None, or with :class:`StartFailed`.
+    """
+
+    def __init__(
+        self, worker_id: int, label: str, spec: WorkerSpec, times: WorkerTimes, owner: WorkerOwner
+    ) -> None:
+        self.id = worker_id
+        self.label = label
+        self.gpu_id = spec.load.gpu_id
+        self.state = WorkerState.LOADING
+        self.pid = -1
+        self.created = time.time()
+        self.failure = ""
+        self.failing_since: float | None = None
+        self.load_failures = 0
+        self.capacity = 1
+        self._cost = RESERVE
+        self.splits = False
+        self.warnings: tuple[str, ...] = ()
+        self.in_flight: deque[Batch] = deque()
+        # Requests that the current process has answered.
+        self.served = 0
+        self._spec = spec
+        self._times = times
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self.first_load: asyncio.Future[None] = self._loop.create_future()
+        self.first_load.add_done_callback(_retrieve)
+        self._process: WorkerProcess | RankGroup | None = None
+        self._loaded: asyncio.Future[Loaded | LoadFailed] | None = None
+        self._sequence = 0
+        self._head_since = 0.0
+        self._heard = 0.0
+        self._began = 0.0
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._verdict: ModelServerError | None = None
+        self._begun: int | None = None
+        self._killed_because = ""
+        self._stopping = False
+        self._concurrent = spec.concurrency > 0
+        self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes; none between the end of one and the start of the next."""
+        return [] if self._process is None else self._process.pids
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether a request may hope for it: it serves, or is on its way and has not failed at that again."""
+        return self.state is not WorkerState.FAILED and self.load_failures < MANY_LOAD_FAILURES
+
+    @property
+    def idle(self) -> bool:
+        """Whether a batch sent now would run at once."""
+        return self.state is WorkerState.READY and not self.in_flight
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a batch sent now would be taken, if only to be prepared."""
+        return self.state is WorkerState.READY and len(self.in_flight) < self.capacity
+
+    @property
+    def healthy(self) -> bool:
+        """False once it has been failing for longer than its retry window (reference 6.2)."""
+        if self.state is WorkerState.FAILED:
+            return False
+        since = self.failing_since
+        return since is None or self._loop.time() - since <= self._times.max_retry
+
+    def send(self, batch: Batch) -> None:
+        """Hands the worker a batch; it must have room."""
+        assert self._process is not None  # noqa: S101 - READY implies a process
+        rows, bodies = batch.contents()
+        if not self.in_flight:
+            self._head_since = self._loop.time()
+        self._process.send(Predict(self._sequence, rows), bodies)
+        batch.sequence = self._sequence
+        if self._concurrent:
+            batch.heard_at = self._loop.time()
+        self.in_flight.append(batch)
+        self._sequence += 1
+
+    def proceed(self, batch: Batch) -> None:
+        """Lets the process send further parts of the batch; its clock starts again."""
+        if self._process is not None and batch in self.in_flight:
+            self._head_since = batch.heard_at = self._loop.time()
+            self._process.send(Proceed(batch.sequence))
+
+    def cancel(self, request: Request) -> None:
+        """Tells the process that nobody waits for what it has of a request."""
+        if self._process is None:
+            return
+        for batch in self.in_flight:
+            if rows := batch.rows_of(request):
+                self._process.send(Cancelled(batch.sequence, rows))
+
+    async def stop(self, grace: float = LEAVE_GRACE) -> None:
+        """Lets the batches in flight finish, at most ``grace`` seconds, and ends the process. Idempotent."""
+        self._stopping = True
+        if self.state is WorkerState.LOADING:
+            # It reads no message before it has loaded, and holds nothing that could be lost.
+            grace = 0.0
+        if self.state is not WorkerState.FAILED:
+            self.state = WorkerState.UNLOADING
+        if self._process is None:
+            self._task.cancel()
+        else:
+            self._process.send(Stop())
+        done, _ = await asyncio.wait({self._task}, timeout=grace)
+        if not done:
+            if self._process is not None:
+                self._process.kill()
+            await asyncio.wait({self._task}, timeout=LEAVE_GRACE)
+            self._task.cancel()
+        if not self.first_load.done():
+            self.first_load.set_exception(StartFailed("The worker was stopped before it had loaded."))
+
+    def kill(self, reason: str) -> None:
+        """Ends the current process at once, for a reason that describe shows; supervision goes on."""
+        self._killed_because = reason
+        if self.state is WorkerState.READY:
+            # What would be sent from now on would be lost.
+            self.state = WorkerState.LOADING
+        if self._process is not None:
+            self._process.kill()
+
+    # -- supervision
+
+    async def _supervise(self) -> None:
+        try:
+            await self._run_processes()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait in vain
+            # Whoever waits for this worker must hear that nobody looks after it any more.
+            _log.exception("Worker %s is given up", self.label)
+            self.state = WorkerState.FAILED
+            self._load_failed(f"The worker cannot be run: {error}")
+            self._lose(WorkerDied())
+
+    async def _run_processes(self) -> None:
+        pauses = backoff()
+        while not self._stopping:
+            self.state = WorkerState.LOADING
+            permanent = await self._live()
+            self.pid = -1
+            if self._stopping:
+                return
+            if self.failing_since is None:
+                pauses = backoff()
+                self.failing_since = self._loop.time()
+            if permanent or self._loop.time() - self.failing_since >= self._times.max_retry:
+                self.state = WorkerState.FAILED
+                _log.error("Worker %s is given up: %s", self.label, self.failure)
+                # Nothing is in flight: this lets the owner see that there is one worker less to hope for.
+                self._lose(WorkerDied())
+                return
+            pause = 0.0 if isinstance(self._verdict, ResponseTimeout) else next(pauses)
+            self.state = WorkerState.LOADING
+            _log.info("Retry worker: %d in %g seconds.", self.id, pause)
+            await asyncio.sleep(pause)
+
+    async def _live(self) -> bool:
+        """One process from start to end. Returns whether its failure is permanent."""
+        self._loaded = self._loop.create_future()
+        self._verdict = None
+        self._begun = None
+        self._killed_because = ""
+        self.served = 0
+        kills.look()
+        async with contextlib.AsyncExitStack() as place:
+            await place.enter_async_context(self._spec.gate.place(self._spec.need))
+            process = await self._launch()
+            if process is None:
+                return False
+            self._process = process
+            if isinstance(process, WorkerProcess):
+                # It may have changed while the process started.
+                process.allow(self._spec.frame_limit)
+            self.pid = process.pid
+            self._began = self._loop.time()
+            _log.info("Worker %s started as process %d and loads its model.", self.label, self.pid)
+            ended = self._loop.create_task(process.wait())
+            try:
+                permanent = await self._wait_loaded(ended)
+                # The next may load.
+                await place.aclose()
+                how = await ended
+            except asyncio.CancelledError:
+                process.kill()
+                await ended
+                raise
+            finally:
+                self._process = None
+                self._disarm()
+        self._begun = process.begun
+        if self._stopping:
+            _log.info("Worker %s %s, as it was told to.", self.label, how)
+            self._lose(WorkerDied())
+            return False
+        was_killed = "SIGKILL" in how and not self._killed_because
+        for_memory = kills.claim() if was_killed else False
+        if for_memory is None:
+            how += " (perhaps out of memory)"
+        if self._loaded.done() and isinstance(self._loaded.result(), Loaded):
+            self.failure = self._killed_because or f"The worker {how}.{quote(process.last_output())}"
+            _log.warning("Worker %s %s. Worker disconnected.", self.label, how)
+        if for_memory:
+            self.failure += " Its memory limit was reached."
+        self._lose(self._verdict or (OutOfMemory() if for_memory else WorkerDied()))
+        return permanent
+
+    async def _launch(self) -> WorkerProcess | RankGroup | None:
+        start = launch if self._spec.ranks is None else launch_ranks
+        launching = self._loop.create_task(start(self._spec, self.label, self._on_message, self._on_lost))
+        try:
+            return await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                process = await launching
+                process.kill()
+                await process.wait()
+            raise
+        except Exception as error:  # noqa: BLE001 - no user code has run: whatever it is, another try may do
+            if not isinstance(error, OSError):
+                _log.exception("Worker %s: its process could not be started", self.label)
+            self._load_failed(f"The worker process could not be started: {error}")
+            return None
+
+    async def _wait_loaded(self, ended: asyncio.Task[str]) -> bool:
+        """Waits until the model is loaded, or is not; returns whether that is for ever."""
+        assert self._loaded is not None  # noqa: S101 - set by _live
+        assert self._process is not None  # noqa: S101 - set by _live
+        process = self._process
+        outcomes: set[asyncio.Future[Any]] = {self._loaded, ended}
+        await asyncio.wait(outcomes, timeout=self._times.startup, return_when=asyncio.FIRST_COMPLETED)
+        if self._loaded.done():
+            outcome = self._loaded.result()
+            if isinstance(outcome, Loaded):
+                self._watch()
+                return False
+            # The process leaves by itself: its last words belong to the report.
+            await asyncio.wait({ended}, timeout=LEAVE_GRACE)
+            process.kill()
+            self._load_failed(f"{outcome.message}{quote(process.last_output())}", outcome.status)
+            return outcome.permanent
+        if ended.done():
+            self._load_failed(f"The worker {ended.result()} while loading.{quote(process.last_output())}")
+            return False
+        process.kill()
+        self._load_failed(
+            f"The model was not loaded within startup_timeout={self._times.startup:g} s."
+            f"{quote(process.last_output())}"
+        )
+        return False
+
+    def _load_failed(self, reason: str, status: int = 500) -> None:
+        self.failure = reason
+        self.load_failures += 1
+        if self._stopping:
+            _log.info("Worker %s was stopped while loading.", self.label)
+        else:
+            # With the traceback, which is among the last output: not everybody sees the log of the models.
+            _log.error("Worker %s could not load its model: %s", self.label, reason, extra=_MULTILINE)
+        if not self.first_load.done():
+            self.first_load.set_exception(StartFailed(reason, status))
+
+    def _lose(self, error: ModelServerError) -> None:
+        batches = list(self.in_flight)
+        self.in_flight.clear()
+        begun = self._count_begun(batches)
+        running = batches[0] if begun == 1 and not self._concurrent else None
+        if running is None:
+            for batch in batches[:begun]:
+                self._owner.worker_lost(self, batch, [], error)
+        self._owner.worker_lost(self, running, batches[begun:], error)
+
+    def _count_begun(self, batches: list[Batch]) -> int:
+        """How many of these, the oldest ones, must not be run again."""
+        if self._begun is not None:
+            return sum(batch.sequence < self._begun for batch in batches)
+        # The process lives, or cannot tell.
+        return len(batches) if self._concurrent else min(1, len(batches))
+
+    # -- messages
+
+    def _on_message(self, message: ToServer, tail: memoryview) -> None:
+        self._heard = self._loop.time()
+        if isinstance(message, Result):
+            if not self.in_flight:
+                return
+            if self.in_flight[0].sequence == message.sequence:
+                batch = self.in_flight.popleft()
+            elif (found := self._out_of_turn(message.sequence)) is not None:
+                batch = found
+            else:
+                return
+            self._head_since = self._heard
+            self.served += len(batch.parcels)
+            self._learn(message.handler_time)
+            self._owner.worker_answered(self, batch, message, tail)
+        elif isinstance(message, Parts):
+            self._pass_on(message, tail)
+        elif isinstance(message, Loaded):
+            self.capacity = self._spec.concurrency or 2
+            self.splits = message.splits
+            self.warnings = message.warnings
+            self.failing_since = None
+            self.load_failures = 0
+            self.failure = ""
+            _log.info("Worker %s is ready, %.1f s after its start.", self.label, self._heard - self._began)
+            if not self._stopping:
+                self.state = WorkerState.READY
+            self._settle(message)
+            if not self.first_load.done():
+                self.first_load.set_result(None)
+            self._owner.worker_ready(self, message.seconds)
+        elif isinstance(message, LoadFailed):
+            self._settle(message)
+        else:
+            assert isinstance(message, Pong)  # noqa: S101 - the last of the union
+
+    def _learn(self, seconds: float) -> None:
+        """Follows what a batch costs, upwards at once: a handler that became slow is not fed in advance."""
+        if self._concurrent:
+            return
+        self._cost = max(seconds, 0.9 * self._cost + 0.1 * seconds)
+        self.capacity = max(2, min(MAX_IN_FLIGHT, int(RESERVE / max(self._cost, 1e-6))))
+
+    def _out_of_turn(self, sequence: int) -> Batch | None:
+        """Takes a batch whose answer came before those of others; None if it cannot be."""
+        batch = self._find(sequence)
+        if not self._concurrent:
+            # What answers another batch than the one it runs cannot be trusted with a further one.
+            self.kill(f"An answer to batch {sequence} came that nobody waits for.")
+            return None
+        # Without a batch: it was given up before.
+        if batch is not None:
+            self.in_flight.remove(batch)
+        return batch
+
+    def _pass_on(self, parts: Parts, tail: memoryview) -> None:
+        """The clock of a batch starts again with each part; parts of one that was given up are dropped."""
+        batch = self._find(parts.sequence)
+        if batch is not None:
+            self._head_since = batch.heard_at = self._heard
+            self._owner.worker_streamed(self, batch, parts, tail)
+
+    def _find(self, sequence: int) -> Batch | None:
+        for batch in self.in_flight:
+            if batch.sequence == sequence:
+                return batch
+        return None
+
+    def _settle(self, outcome: Loaded | LoadFailed) -> None:
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(outcome)
+
+    def _on_lost(self, reason: str | None) -> None:
+        if self.state is WorkerState.READY:
+            self.state = WorkerState.LOADING
+        if reason is not None:
+            _log.error("Worker %s sent what is no message: %s", self.label, reason)
+        if self._process is not None:
+            # Usually it is on its way out: a moment to leave keeps its exit status readable.
+            self._loop.call_later(2.0, self._process.kill)
+
+    def reconfigure(self, spec: WorkerSpec, times: WorkerTimes) -> None:
+        """Batch size, frame limit and clocks of ``spec`` and ``times`` count from now on.
+
+        The process that runs is not told the batch size: its handler sees the new one when it starts again.
+        """
+        load = msgspec.structs.replace(self._spec.load, batch_size=spec.load.batch_size)
+        self._spec = replace(self._spec, load=load, frame_limit=spec.frame_limit)
+        self._times = times
+        if isinstance(self._process, WorkerProcess):
+            self._process.allow(spec.frame_limit)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watch()
+
+    # -- clocks
+
+    def _watch(self) -> None:
+        """Looks at the clocks of a serving process, as often as the shorter one could run out."""
+        now = self._loop.time()
+        response, silence = self._times.response, self._times.silence
+        if self._concurrent and self.in_flight:
+            pause = self._watch_each(now)
+            if pause is None:
+                return
+        elif self.in_flight:
+            due = self._head_since + response
+            if now >= due:
+                self._overdue()
+                return
+            pause = min(due - now, silence / 3)
+        else:
+            if now - max(self._heard, self._head_since) >= silence:
+                self._silent()
+                return
+            kills.look()
+            if self._process is not None:
+                self._process.send(Ping())
+            pause = min(silence / 3, response)
+        self._watchdog = self._loop.call_later(pause, self._watch)
+
+    def _watch_each(self, now: float) -> float | None:
+        """Each of the batches that run at the same time has a clock; seconds until the next could run out.
+
+        One that is overdue is given up alone while the process shows that it lives; None if it does not.
+        """
+        response = self._times.response
+        if now - max(self._heard, self._head_since) >= response:
+            self._overdue()
+            return None
+        for batch in [batch for batch in self.in_flight if now - batch.heard_at >= response]:
+            self._give_up(batch)
+        if self._process is not None:
+            self._process.send(Ping())
+        first = min((batch.heard_at for batch in self.in_flight), default=now)
+        return min(max(first + response - now, 0.01), response / 3, self._times.silence / 3)
+
+    def _give_up(self, batch: Batch) -> None:
+        limit = self._times.response
+        _log.error("Worker %s: a request had no answer within response_timeout=%g s", self.label, limit)
+        assert self._process is not None  # noqa: S101 - it has a batch
+        self._process.send(Cancelled(batch.sequence, list(range(batch.size))))
+        self.in_flight.remove(batch)
+        self._owner.worker_lost(self, batch, [], ResponseTimeout())
+
+    def _disarm(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+
+    def _overdue(self) -> None:
+        _log.error("Worker %s did not answer within response_timeout=%g s", self.label, self._times.response)
+        self._verdict = ResponseTimeout()
+        self.state = WorkerState.LOADING
+        # The clients first: the end of the process may take a moment.
+        self._lose(self._verdict)
+        self.kill(f"No answer within response_timeout={self._times.response:g} s.")
+
+    def _silent(self) -> None:
+        _log.error("Worker %s was silent for %g s while idle", self.label, self._times.silence)
+        self.kill(f"No sign of life within silence_timeout={self._times.silence:g} s.")
+
+
+def backoff() -> Iterator[float]:
+    """Seconds between tries: 1, 1, 2, 3, 5, 8 … (reference 18.4), at most a minute."""
+    a, b = 1, 1
+    while True:
+        yield float(min(a, 60))
+        a, b = b, a + b
+
+
+def quote(output: str) -> str:
+    """A worker's last output as the end of a sentence that reports on it."""
+    return f" Its last output was:\n{output}" if output.strip() else " It printed nothing."
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Marks a failure as seen: whoever waits gets it, and if nobody does, the log has it already."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,201 @@
+"""What the control groups of this process say of it, versions 1 and 2: its limits, and what it uses.
+
+``root`` is laid out like /sys/fs/cgroup, ``own`` like /proc/self/cgroup. Inside a container its own group may
+be shown as the root, so the root is looked at in any case. What is not there, or makes no sense, is no limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+ROOT = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+MEMINFO = Path("/proc/meminfo")
+
+_OOM_KILL = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE)
+# Version 1 writes "no limit" as the largest number of whole pages.
+_NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The folder of a group, and whether it is one of version 2."""
+
+    folder: Path
+    unified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """Bytes that a group may have and has; pages of files that would be given back do not count as used."""
+
+    limit: float
+    used: float
+
+    @property
+    def available(self) -> float:
+        return max(0.0, self.limit - self.used)
+
+
+def groups(controller: str, root: Path = ROOT, own: Path = OWN) -> list[Group]:
+    """The groups of this process that have to do with a controller, and all above them."""
+    found: dict[Path, Group] = {}
+    lines = parse_own_cgroups(read(own))
+    if not any(controllers == "" for controllers, _ in lines):
+        lines.append(("", "/"))
+    for controllers, path in lines:
+        if not controllers:
+            folders = [Group(folder, unified=True) for folder in upwards(root, path)]
+        elif controller in controllers.split(","):
+            mounts = (root / controllers, root / controller)
+            folders = [Group(folder, unified=False) for mount in mounts for folder in upwards(mount, path)]
+        else:
+            continue
+        found.update((group.folder, group) for group in folders)
+    return list(found.values())
+
+
+def parse_own_cgroups(text: str) -> list[tuple[str, str]]:
+    """(controllers, path) of every line ``id:controllers:path``; version 2 has no controllers."""
+    lines = (line.split(":", 2) for line in text.splitlines())
+    return [(parts[1], parts[2]) for parts in lines if len(parts) == 3]
+
+
+def upwards(root: Path, path: str) -> list[Path]:
+    """The folder of a cgroup and of those above it; the root's own stands for it inside a container."""
+    relative = PurePosixPath(path.lstrip("/"))
+    if ".." in relative.parts:
+        return [root]
+    return [root / relative, *(root / parent for parent in relative.parents)]
+
+
+def memory_group(root: Path = ROOT, own: Path = OWN) -> MemoryGroup | None:
+    """The group with the least memory left, of this process's and all above; None where none is limited."""
+    found = [memory for group in groups("memory", root, own) for memory in _memory_of(group)]
+    return min(found, key=lambda memory: memory.available, default=None)
+
+
+def available_memory(meminfo: Path = MEMINFO, root: Path = ROOT, own: Path = OWN) -> float:
+    """Bytes that can still be had: of the machine, or of the container if that is less."""
+    machine = _field(meminfo, "MemAvailable:") * 1024 or float("inf")
+    group = memory_group(root, own)
+    return machine if group is None else min(machine, group.available)
+
+
+def cpu_seconds(root: Path = ROOT, own: Path = OWN) -> float | None:
+    """Seconds that the processors spent on this process's own group so far; None where nobody counts."""
+    for group in groups("cpuacct", root, own):
+        if group.unified:
+            used = _field(group.folder / "cpu.stat", "usage_usec") / 1e6
+        else:
+            used = (number(group.folder / "cpuacct.usage") or 0.0) / 1e9
+        if used > 0:
+            return used
+    return None
+
+
+def memory_kills(root: Path = ROOT, own: Path = OWN) -> int | None:
+    """How many processes of this process's own group the kernel has killed for want of memory so far.
+
+    None where that is not counted, as for a whole machine: what happens to others on it does not count.
+    """
+    for unified, file in ((True, "memory.events"), (False, "memory.oom_control")):
+        folders = (group.folder for group in groups("memory", root, own) if group.unified is unified)
+        # Not one above: that counts for others too.
+        nearest = next((folder for folder in folders if folder.is_dir()), None)
+        counted = None if nearest is None else _OOM_KILL.search(read(nearest / file))
+        if counted is not None:
+            return int(counted[1])
+    return None
+
+
+def read(path: Path) -> str:
+    """The text of a file, nothing where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def number(path: Path) -> float | None:
+    """The number that a file holds; None for none, and for ``max``."""
+    with contextlib.suppress(ValueError):
+        return float(read(path))
+    return None
+
+
+def _memory_of(group: Group) -> Iterator[MemoryGroup]:
+    limit_file, used_file, cached = (
+        ("memory.max", "memory.current", "inactive_file")
+        if group.unified
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    )
+    limit, used = number(group.folder / limit_file), number(group.folder / used_file)
+    if limit is None or used is None or limit >= _NO_LIMIT:
+        return
+    yield MemoryGroup(limit, max(0.0, used - _field(group.folder / "memory.stat", cached)))
+
+
+def _field(path: Path, name: str) -> float:
+    for line in read(path).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name:
+            with contextlib.suppress(ValueError):
+                return float(words[1])
+    return 0.0
+
+
+def usable_cpus(cgroup_root: Path = ROOT, own_cgroups: Path = OWN) -> int:
+    """Processors this process may use, at least 1; a quota of 1.5 counts as 2."""
+    quota = cgroup_quota(cgroup_root, own_cgroups)
+    allowed = allowed_cpus()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def allowed_cpus() -> int:
+    """Processors that the scheduler may put this process on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cgroup_quota(cgroup_root: Path, own_cgroups: Path) -> float | None:
+    """The tightest quota in processors of this process's cgroups and all above them; None without one.
+
+    ``cgroup_root`` is laid out like /sys/fs/cgroup, ``own_cgroups`` like /proc/self/cgroup.
+    """
+    quotas = (_quota(group) for group in groups("cpu", cgroup_root, own_cgroups))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Processors of a version 2 ``cpu.max``, ``<quota or max> <period>`` in microseconds."""
+    parts = text.split()
+    return _ratio(parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def parse_cfs(quota: str, period: str) -> float | None:
+    """Processors of version 1's ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us``; a quota of -1 is none."""
+    return _ratio(quota.strip(), period.strip())
+
+
+def _quota(group: Group) -> float | None:
+    if group.unified:
+        return parse_cpu_max(read(group.folder / "cpu.max"))
+    return parse_cfs(read(group.folder / "cpu.cfs_quota_us"), read(group.folder / "cpu.cfs_period_us"))
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    if not (quota.isdigit() and period.isdigit()) or int(quota) == 0 or int(period) == 0:
+        return None
+    return int(quota) / int(period)

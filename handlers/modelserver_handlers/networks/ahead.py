@@ -1,0 +1,275 @@
+"""``torch.compile``'s code made ahead of time: kept in the cache, mapped by every worker and after restarts.
+
+What inductor makes of an exported network needs no compiler the next time: it is loaded in tenths of a
+second. It is for batches of the form that it was made for. Everything else, gradients for one, is left to the
+network's ``forward`` as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import shutil
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_unflatten, treespec_loads
+
+from modelserver_handlers.networks import cache
+from modelserver_handlers.networks.cache import fingerprint
+from modelserver_handlers.networks.compilation import finds_compiler
+from modelserver_handlers.networks.optimize import TOLERANCES, deviation, has_hooks, probe_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+Run: TypeAlias = "Callable[[torch.Tensor], Any]"
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+FOLDER = "ahead"
+
+_INTERMEDIATES = "TORCHINDUCTOR_CACHE_DIR"
+
+# What torch.compile may be told that also has a meaning ahead of time.
+_UNDERSTOOD = frozenset({"backend", "mode", "options", "dynamic", "fullgraph"})
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Code for batches of rows of ``shape``; ``lone``: it may be used for a single row.
+
+    ``several``: it may be used for more than one.
+    """
+
+    run: Run
+    shape: tuple[int, ...]
+    lone: bool
+    several: bool
+
+    def suits(self, value: Any) -> bool:
+        """Whether it is for this input. The code itself does not look: other forms would end the process."""
+        return (
+            isinstance(value, torch.Tensor)
+            and value.dtype == torch.float32
+            and value.device.type == "cpu"
+            and value.layout == torch.strided
+            and value.shape[1:] == self.shape
+            and (self.lone if len(value) == 1 else self.several and len(value) > 0)
+        )
+
+
+def compile_ahead(
+    model: nn.Module, arguments: Mapping[str, Any], shape: Sequence[int], batch_size: int, precision: str
+) -> Compiled | None:
+    """Code for float32 batches of rows of ``shape``; None, and a line in the log, where there is none.
+
+    ``arguments`` are those of torch.compile. ``model`` is not changed.
+    """
+    if arguments.get("backend", "inductor") != "inductor" or not arguments.keys() <= _UNDERSTOOD:
+        return None
+    folder = cache.cache_folder(FOLDER)
+    if folder is None or not _is_eager(model):
+        return None
+    started = time.perf_counter()
+    try:
+        with torch.no_grad():
+            program = _export(model, tuple(shape), batch_size)
+            path = folder / f"{_key(program, arguments, precision)}.so"
+            with cache.locked(path.with_suffix(".lock")):
+                run = _load(path)
+                if run is None:
+                    if not finds_compiler():
+                        return None
+                    logger.info("Compiling the network; the code is kept in %s", folder)
+                    run = _make(program, arguments, path)
+                    cache.prune(folder, pattern="*.so")
+            compiled = _compared(model, run, tuple(shape), batch_size, TOLERANCES[precision])
+    except Exception as error:  # whatever user code, the exporter or a compiler raises
+        logger.debug("Compiling ahead of time failed", exc_info=True)
+        reason = str(error).partition("\n")[0]
+        logger.info("The network cannot be compiled ahead of time: %s: %s", type(error).__name__, reason)
+        return None
+    logger.info("Compiled code was ready in %.1f s", time.perf_counter() - started)
+    return compiled
+
+
+def install(model: nn.Module, compiled: Compiled) -> None:
+    """Give ``model`` the code, for what it suits."""
+    model.forward = CompiledForward(model, compiled)
+
+
+class CompiledForward:
+    """The compiled ``forward`` of a network, and its own one for all that the code is not for."""
+
+    def __init__(self, model: nn.Module, compiled: Compiled) -> None:
+        self.plain = model.forward
+        self._compiled = compiled
+        self._modules = list(model.modules())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's outputs."""
+        if len(args) == 1 and not kwargs and self._may_run(args[0]):
+            return self._compiled.run(args[0].contiguous())
+        return self.plain(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the network is plain: whoever copies one may want to change it."""
+        return copy.deepcopy(self.plain, memo)
+
+    def _may_run(self, value: Any) -> bool:
+        changed = self._modules[0].training or has_hooks(self._modules)
+        return self._compiled.suits(value) and not changed and not torch.is_grad_enabled()
+
+
+class _NotAsGoodError(Exception):
+    """The code computes something else."""
+
+
+def _is_eager(model: Any) -> bool:
+    if not isinstance(model, nn.Module) or isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        return False
+    modules = list(model.modules())
+    on_processor = all(tensor.device.type == "cpu" for tensor in model.state_dict().values())
+    return on_processor and not any(each.training for each in modules) and not has_hooks(modules)
+
+
+class _OfRows(nn.Module):
+    """A network with one argument, whatever its own ``forward`` takes besides."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.train(model.training)
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        """The network's outputs."""
+        return self.model(rows)
+
+
+def _export(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> ExportedProgram:
+    source = _OfRows(model)
+    if batch_size == 1:
+        return torch.export.export(source, (torch.randn(1, *shape),), strict=False)
+    rows = torch.export.Dim("rows", min=2)
+    return torch.export.export(
+        source, (torch.randn(max(2, batch_size), *shape),), dynamic_shapes=({0: rows},), strict=False
+    )
+
+
+def _key(program: ExportedProgram, arguments: Mapping[str, Any], precision: str) -> str:
+    outline = f"{program.graph_module.code}\n{program.graph_signature}"
+    constants = {name: each for name, each in program.constants.items() if isinstance(each, torch.Tensor)}
+    facts = (
+        FORMAT,
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.cpu._is_avx512_bf16_supported(),
+        torch.cpu._is_amx_tile_supported(),
+        torch.get_num_threads(),  # how many take part is written into the code
+        precision,
+        sorted((key, repr(value)) for key, value in arguments.items()),
+    )
+    return fingerprint(outline, {**program.state_dict, **constants}, *facts)
+
+
+def _make(program: ExportedProgram, arguments: Mapping[str, Any], path: Path) -> Run:
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as name, _intermediates_in(name):
+        package = Path(name, "network.pt2")
+        _inductor().aoti_compile_and_package(
+            program, package_path=str(package), inductor_configs=_settings(arguments)
+        )
+        os.replace(_extract(package, Path(name)), path)
+    return _opened(path)
+
+
+def _inductor() -> Any:
+    from torch import _inductor  # noqa: PLC0415 - seconds of imports
+
+    return _inductor
+
+
+def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    mode = arguments.get("mode")
+    by_mode = _inductor().list_mode_options(mode) if mode else {}
+    return {"freezing": True, **by_mode, **(arguments.get("options") or {})}
+
+
+@contextlib.contextmanager
+def _intermediates_in(folder: str) -> Iterator[None]:
+    """Sources and objects, several times the size of the weights, go away with the folder."""
+    before = os.environ.get(_INTERMEDIATES)
+    os.environ[_INTERMEDIATES] = folder
+    try:
+        yield
+    finally:
+        del os.environ[_INTERMEDIATES]
+        if before is not None:
+            os.environ[_INTERMEDIATES] = before
+
+
+def _extract(package: Path, folder: Path) -> Path:
+    """The one library of a package: mapped from where it lies, where the loader of packages copies it."""
+    with zipfile.ZipFile(package) as content:
+        libraries = [name for name in content.namelist() if name.endswith(".so")]
+        if len(libraries) != 1 or any(name.endswith(".bin") for name in content.namelist()):
+            raise _NotAsGoodError(f"its code has {len(libraries)} libraries, or weights beside them")
+        library = folder / "network.so"
+        with content.open(libraries[0]) as source, library.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    return library
+
+
+def _load(path: Path) -> Run | None:
+    """The code that was kept, None if there is none. A file that is none is removed."""
+    try:
+        os.utime(path)
+        return _opened(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, RuntimeError) as error:
+        logger.warning("%s cannot be loaded and is made anew: %s", path, error)
+        path.unlink(missing_ok=True)
+        return None
+
+
+def _opened(path: Path) -> Run:
+    # What the loader of packages uses; that one copies the library to a temporary folder for each process.
+    library = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
+    outputs = treespec_loads(library.get_call_spec()[1])
+
+    def run(rows: torch.Tensor) -> Any:
+        return tree_unflatten(library.run([rows]), outputs)
+
+    return run
+
+
+def _compared(
+    model: nn.Module,
+    run: Run,
+    shape: tuple[int, ...],
+    batch_size: int,
+    tolerance: float,
+) -> Compiled:
+    """The code for the numbers of rows for which it computes what the network does.
+
+    It was made for several rows: a single one may be a case of its own to the network.
+    """
+    probe = probe_batch(shape)
+    lone = deviation(run(probe[:1]), model(probe[:1]))
+    difference = lone if batch_size == 1 else deviation(run(probe), model(probe))
+    if not difference <= tolerance:
+        raise _NotAsGoodError(f"compiled, its outputs would differ by {difference:.1e} of the largest")
+    logger.info("The compiled network's outputs differ by %.1e of the largest", difference)
+    return Compiled(run, shape, lone=lone <= tolerance, several=batch_size > 1)

@@ -1,0 +1,133 @@
+"""Files that workers make once and all map: prepared weights, compiled code.
+
+The folder is ``$MODELSERVER_CACHE``, or ``modelserver`` in the user's cache folder; ``off`` means none. It
+must belong to this user and be writable by nobody else: what lies in it is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "MODELSERVER_CACHE"
+LIMIT = 8 << 30  # bytes that a folder may have; the longest unused go first
+
+
+def cache_folder(name: str) -> Path | None:
+    """The folder of that name in the cache, made if need be; None where there is no safe place for one."""
+    root = _root()
+    if root is None:
+        return None
+    folder = root / name
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for path in (root, folder):
+            path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        logger.info("Nothing is cached: %s cannot be made (%s)", folder, error.strerror)
+        return None
+    unsafe = [path for path in (root, folder) if not _is_private(path)]
+    if unsafe:
+        logger.warning("Nothing is cached: others than this user can write to %s", unsafe[0])
+        return None
+    return folder
+
+
+def _root() -> Path | None:
+    said = os.environ.get(VARIABLE)
+    if said is not None:
+        return None if said in ("", "off") else Path(said).absolute()
+    caches = os.environ.get("XDG_CACHE_HOME")
+    if caches and os.path.isabs(caches):
+        return Path(caches) / "modelserver"
+    home = os.path.expanduser("~")
+    return Path(home, ".cache", "modelserver") if os.path.isdir(home) else None
+
+
+def _is_private(path: Path) -> bool:
+    found = path.lstat()
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time; the lock of a process that dies is free again."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def write(path: Path, content: Any) -> None:
+    """Save tensors, lists, mappings and numbers under ``path``, whole or not at all."""
+    descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+    os.close(descriptor)
+    try:
+        torch.save(content, name)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def read(path: Path) -> Any:
+    """What :func:`write` saved, its tensors mapped from the file; None if there is no such file, or a broken
+    one, which is removed.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        os.utime(path)
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # noqa: BLE001 - torch.load raises many things for a broken file
+        logger.warning("%s cannot be read and is made anew: %s", path, error)
+        path.unlink(missing_ok=True)
+        return None
+    return content
+
+
+def prune(folder: Path, limit: int = LIMIT, pattern: str = "*.pt") -> None:
+    """Remove the files that were not used for longest, until those left have at most ``limit`` bytes.
+
+    Workers that have mapped one keep it.
+    """
+    with contextlib.suppress(OSError):
+        found = sorted(
+            ((path.stat(), path) for path in folder.glob(pattern)), key=lambda each: each[0].st_mtime
+        )
+        total = sum(status.st_size for status, _ in found)
+        for status, path in found[:-1]:
+            if total <= limit:
+                return
+            path.unlink(missing_ok=True)
+            path.with_suffix(".lock").unlink(missing_ok=True)
+            total -= status.st_size
+
+
+def fingerprint(outline: str, tensors: Mapping[str, torch.Tensor], *more: object) -> str:
+    """Hex digits that differ where the outline, a tensor's name, form or value, or any of ``more`` does."""
+    digest = hashlib.sha256(repr((outline, *map(str, more))).encode())
+    for name, tensor in tensors.items():
+        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        flat = tensor.detach().contiguous().flatten()
+        if flat.numel():
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,195 @@
+"""``optimize: auto``: an eager network that computes the same in less time on a processor.
+
+The network keeps its identity, layers and weights: it only gets another ``forward`` for the case that serving
+is, one float tensor and no gradients. In all others, explanations for one, its own ``forward`` runs. The new
+one is used if its outputs for a probe batch are those of the old one.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from modelserver_handlers.networks.fusion import fuse
+from modelserver_handlers.networks.precision import full, half
+from modelserver_handlers.networks.prepared import Plan, ready_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger(__name__)
+
+# Of the largest output. Lower precision is asked for with its error: only nonsense is noticed there.
+TOLERANCES = {"fp32": 1e-4, "bf16": 1.0}
+PROBE_ROWS = 2
+TYPICAL_ROWS = 8  # oneDNN lays weights out for one row, or for several: how many hardly matters
+
+
+def optimize(model: Any, shape: Sequence[int], precision: str = "fp32", rows: int = 8) -> bool:
+    """Give ``model`` a faster ``forward``; False, and nothing is changed, where it has none that is as good.
+
+    ``shape`` is that of one row of input; batches are expected to have about ``rows``. With ``bf16`` the
+    outputs need not be the same, only finite.
+    """
+    if isinstance(getattr(model, "forward", None), FastForward):
+        return True
+    reason = _unsuited(model)
+    if reason is None:
+        started = time.perf_counter()
+        reason = _install(model, tuple(shape), precision, rows)
+        if reason is None:
+            logger.info("Optimised the network in %.1f s (%s)", time.perf_counter() - started, precision)
+            return True
+    logger.info("The network runs as it is: %s", reason)
+    return False
+
+
+def _unsuited(model: Any) -> str | None:
+    """Why a model is never touched, None if it may be."""
+    if not isinstance(model, nn.Module) or isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        return "it is no eager network"
+    if not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
+        return "this torch has no oneDNN"
+    if any(module.training for module in model.modules()):
+        return "parts of it are in training mode"
+    if has_hooks(list(model.modules())):
+        return "it has hooks"
+    if any(tensor.device.type != "cpu" for tensor in model.state_dict().values()):
+        return "it is not on the processor"
+    return None
+
+
+def _install(model: nn.Module, shape: tuple[int, ...], precision: str, rows: int) -> str | None:
+    if len(shape) != 3:
+        return "its inputs are no pictures"
+    try:
+        with torch.inference_mode():
+            graph = _checked_graph(model, shape, precision, rows)
+    except _NotAsGoodError as reason:
+        return str(reason)
+    except Exception as error:  # whatever user code or an operator of this torch raises
+        logger.debug("Optimising failed", exc_info=True)
+        return f"optimising it failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    model.forward = FastForward(model, graph, precision)
+    return None
+
+
+class _NotAsGoodError(Exception):
+    """Why there is no faster network that computes the same."""
+
+
+def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, rows: int) -> fx.GraphModule:
+    def check(graph: fx.GraphModule) -> None:
+        probe = probe_batch(shape)
+        expected = model.forward(probe)
+        if not _depends_on_rows(expected):
+            raise _NotAsGoodError("its outputs hardly depend on its inputs, so that none can be compared")
+        difference = deviation(FastForward(model, graph, precision).compute(probe), expected)
+        if not difference <= TOLERANCES[precision]:
+            raise _NotAsGoodError(f"optimised, its outputs would differ by {difference:.1e} of the largest")
+        logger.info("The optimised network's outputs differ by %.1e of the largest", difference)
+
+    fused = fuse(model)
+    if fused is None:
+        raise _NotAsGoodError("it has no convolutions that can be joined with what follows them")
+    typical = 1 if rows == 1 else TYPICAL_ROWS
+    return ready_graph(Plan(fused, (typical, *shape), precision), model, check)
+
+
+def probe_batch(shape: Sequence[int]) -> torch.Tensor:
+    """A seeded batch of about the values that normalised inputs have."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(PROBE_ROWS, *shape, generator=generator)
+
+
+def deviation(outputs: Any, expected: Any) -> float:
+    """The largest difference of two outputs, as a part of the largest value in the tensor that it is in.
+
+    Infinite for outputs of another form, that are not finite, or that are all zero and so tell nothing.
+    """
+    ours, theirs = tree_leaves(outputs), tree_leaves(expected)
+    if len(ours) != len(theirs):
+        return float("inf")
+    return max(
+        (_tensor_deviation(one, other) for one, other in zip(ours, theirs, strict=True)), default=float("inf")
+    )
+
+
+def _tensor_deviation(one: Any, other: Any) -> float:
+    if not isinstance(other, torch.Tensor):
+        return 0.0 if one == other else float("inf")
+    if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+        return float("inf")
+    if not other.numel():
+        return 0.0
+    scale = float(other.double().abs().max())
+    difference = float((one.double() - other.double()).abs().max())
+    if not math.isfinite(difference) or not math.isfinite(scale):
+        return float("inf")
+    return difference / scale if scale else float("inf")
+
+
+def _depends_on_rows(outputs: Any) -> bool:
+    """Whether the probe's rows get different outputs: where they do not, equal ones prove nothing."""
+    tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    return any(
+        len(tensor) == PROBE_ROWS and deviation(tensor[0], tensor[1]) > TOLERANCES["fp32"]
+        for tensor in tensors
+    )
+
+
+class FastForward:
+    """The optimised ``forward`` of a network, and its own one for all that the optimised one is not for."""
+
+    def __init__(self, model: nn.Module, graph: Callable[[torch.Tensor], Any], precision: str) -> None:
+        self.plain = model.forward
+        self._graph = graph
+        self._bf16 = precision == "bf16"
+        self._modules = list(model.modules())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's outputs."""
+        if len(args) == 1 and not kwargs and _is_batch(args[0]) and not self._is_changed():
+            return self.compute(args[0])
+        return self.plain(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the network is plain: whoever copies one may want to change it."""
+        return copy.deepcopy(self.plain, memo)
+
+    def compute(self, rows: torch.Tensor) -> Any:
+        """The outputs for n x channels x height x width, as contiguous as the network's own."""
+        rows = rows.contiguous(memory_format=torch.channels_last)
+        outputs = self._graph(half(rows) if self._bf16 else rows)
+        return tree_map(_contiguous, tree_map(full, outputs) if self._bf16 else outputs)
+
+    def _is_changed(self) -> bool:
+        """Whether somebody hooked into the layers, or wants to train them."""
+        return self._modules[0].training or has_hooks(self._modules)
+
+
+def _is_batch(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == 4
+        and value.dtype == torch.float32
+        and value.device.type == "cpu"
+        and value.numel() > 0
+        and not torch.is_grad_enabled()
+    )
+
+
+def _contiguous(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, torch.Tensor) else value
+
+
+def has_hooks(modules: list[nn.Module]) -> bool:
+    """Whether somebody wants to see what the layers are given and return."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)

@@ -1,0 +1,98 @@
+"""Decoding JPEGs on the GPU, a batch at once, by torchvision's nvJPEG.
+
+Its pixels differ from libjpeg-turbo's by rounding. What it does not read as every decoder does (other
+colour spaces, damaged or incomplete files), and other formats, are left to the processor.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
+
+from modelserver_handlers.pictures.jpeg_header import read_jpeg_header
+from modelserver_handlers.pictures.resampling import resize_crop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from modelserver_handlers.pictures.classic import ClassicProcessing, Frame
+
+logger = logging.getLogger(__name__)
+
+MAX_PIXELS = 50_000_000  # of one picture, and of those that are resized together: bounds the GPU memory used
+
+
+class JpegDecoder:
+    """Decodes and crops on one GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def suits(self, file: bytes, processing: ClassicProcessing) -> bool:
+        """Whether this is a JPEG that nvJPEG decodes as the processor would."""
+        header = read_jpeg_header(file)
+        if header is None or not header.ordinary:
+            return False
+        limit = min(MAX_PIXELS, Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
+        size = (header.width, header.height)
+        return header.width * header.height <= limit and processing.frame(size) is not None
+
+    def crops(self, files: Sequence[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
+        """The crop of each file, height x width x 3 of uint8 on the GPU. RuntimeError if one is damaged."""
+        pictures = self._decode(files)
+        crops: list[torch.Tensor] = [torch.empty(0)] * len(pictures)
+        for frame, places in _alike(pictures, processing):
+            together = torch.stack([pictures[place] for place in places])
+            for place, crop in zip(places, resize_crop(together, frame, processing.filter), strict=True):
+                crops[place] = crop
+        return crops
+
+    def _decode(self, files: Sequence[bytes]) -> list[torch.Tensor]:
+        encoded = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
+        return decode_on_gpu(encoded, self.device)
+
+
+def decode_on_gpu(encoded: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """JPEG files (uint8 each, in the processor's memory) to 3 x height x width of uint8 on the GPU.
+
+    Raises RuntimeError if one is damaged, AttributeError or ImportError where torchvision has no nvJPEG.
+    """
+    # The operator itself: the function around it warns at each call that it will go to TorchCodec.
+    from torchvision.io import ImageReadMode  # noqa: PLC0415 - only who asks for nvJPEG needs it
+
+    decoded: list[torch.Tensor] = torch.ops.image.decode_jpegs_cuda(encoded, ImageReadMode.RGB.value, device)
+    return decoded
+
+
+def _alike(
+    pictures: Sequence[torch.Tensor], processing: ClassicProcessing
+) -> Iterable[tuple[Frame, list[int]]]:
+    """The places of pictures of one size, together as far as the memory allows. Raises RuntimeError."""
+    groups: dict[Frame, list[int]] = {}
+    for place, picture in enumerate(pictures):
+        frame = processing.frame((picture.shape[2], picture.shape[1]))
+        if frame is None:
+            raise RuntimeError("a picture has another size than its header says")
+        groups.setdefault(frame, []).append(place)
+    for frame, places in groups.items():
+        count = max(1, MAX_PIXELS // (frame.across.length * frame.down.length))
+        for start in range(0, len(places), count):
+            yield frame, places[start : start + count]
+
+
+def start_decoder(device: torch.device, processing: ClassicProcessing) -> JpegDecoder | None:
+    """A decoder that has decoded a picture; None, with a warning, where there is no nvJPEG."""
+    decoder = JpegDecoder(device)
+    file = io.BytesIO()
+    side = 2 * processing.resize
+    Image.new("RGB", (side, side)).save(file, "JPEG")
+    try:
+        decoder.crops([file.getvalue()], processing)
+    except (RuntimeError, AttributeError, ImportError) as error:
+        logger.warning("nvJPEG cannot be used, pictures are decoded by the processor: %s", error)
+        return None
+    return decoder

@@ -1,0 +1,114 @@
+"""Where the pictures of a batch come together: in the processor's memory, or on their way to a GPU.
+
+A GPU gets bytes, a quarter of what the floats would be, from pinned memory and on a stream of its own: the
+next batch arrives while the current one is computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from modelserver_handlers.pictures.classic import ClassicProcessing
+
+
+class Landing(Protocol):
+    """Takes the crops of a batch, from several threads, and gives the batch."""
+
+    def put(self, place: int, pixels: torch.Tensor) -> None:
+        """A crop (height x width x 3 of uint8) for one place; each place is written once."""
+
+    def finish(self, places: Sequence[int]) -> torch.Tensor:
+        """The normalised crops of these places, n x 3 x height x width of float."""
+
+
+class HostLanding:
+    """In the processor's memory; each crop is normalised as it comes, by the thread that brings it."""
+
+    def __init__(self, processing: ClassicProcessing, size: int) -> None:
+        self._processing = processing
+        self._batch = torch.empty(size, 3, processing.crop, processing.crop)
+
+    def put(self, place: int, pixels: torch.Tensor) -> None:
+        """As Landing."""
+        self._processing.write(pixels, self._batch[place])
+
+    def finish(self, places: Sequence[int]) -> torch.Tensor:
+        """As Landing."""
+        return self._batch if len(places) == len(self._batch) else self._batch[list(places)]
+
+
+class CopyStream:
+    """A stream of one GPU for copies, and what belongs to it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def pinned(self, *shape: int) -> torch.Tensor:
+        """Bytes in pinned memory; torch keeps what is given back for the next time."""
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Within, GPU work of this thread goes to the stream; at the end it has been done."""
+        with torch.cuda.stream(self._stream):
+            yield
+            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            done.record(self._stream)
+        done.synchronize()
+
+    def hand_over(self, batch: torch.Tensor) -> None:
+        """The batch is used by the default stream from now on: its memory must not be given away before."""
+        batch.record_stream(torch.cuda.default_stream(self.device))
+
+
+class DeviceLanding:
+    """In pinned memory, then in one copy on the GPU, where they are normalised; ``order`` is the batch's."""
+
+    def __init__(
+        self,
+        processing: ClassicProcessing,
+        size: int,
+        stream: CopyStream,
+        order: torch.memory_format = torch.channels_last,
+    ) -> None:
+        self._processing = processing
+        self._stream = stream
+        self._order = order
+        self._staging = stream.pinned(size, processing.crop, processing.crop, 3)
+        self._decoded: dict[int, torch.Tensor] = {}
+
+    def put(self, place: int, pixels: torch.Tensor) -> None:
+        """As Landing."""
+        self._staging[place].copy_(pixels)
+
+    def land_on_device(self, places: Sequence[int], crops: Callable[[], Sequence[torch.Tensor]]) -> None:
+        """Crops for these places that ``crops`` makes on the GPU; raises what that raises."""
+        if places:
+            with self._stream.working():
+                self._decoded.update(zip(places, crops(), strict=True))
+
+    def finish(self, places: Sequence[int]) -> torch.Tensor:
+        """As Landing. Returns when the batch is there: any stream may use it."""
+        with self._stream.working():
+            pixels = self._on_device(places)
+            batch = self._processing.normalise(pixels).contiguous(memory_format=self._order)
+        self._stream.hand_over(batch)
+        return batch
+
+    def _on_device(self, places: Sequence[int]) -> torch.Tensor:
+        device = self._stream.device
+        if len(self._decoded) == len(places):
+            return torch.stack([self._decoded[place] for place in places])
+        pixels = self._staging.to(device, non_blocking=True)
+        for place, crop in self._decoded.items():
+            pixels[place] = crop
+        if len(places) == len(pixels):
+            return pixels
+        return pixels[torch.tensor(list(places), device=device)]

@@ -1,0 +1,50 @@
+"""The numbers that front ends share."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.frontend.counts import ABSENT, MAX_SEATS, Board, make_board
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def board() -> Iterator[tuple[int, Board]]:
+    descriptor, made = make_board(3)
+    yield descriptor, made
+    made.close()
+    os.close(descriptor)
+
+
+def test_seats_are_empty_at_first(board: tuple[int, Board]) -> None:
+    """Nobody is waited for before somebody sits there."""
+    assert board[1].fewest() == ABSENT
+
+
+def test_the_fewest(board: tuple[int, Board]) -> None:
+    """The smallest number of those who are there counts; who leaves does not."""
+    board[1].put(0, 5)
+    board[1].put(2, 3)
+    assert board[1].fewest() == 3
+
+    board[1].leave(2)
+    assert board[1].fewest() == 5
+
+
+def test_others_see_it(board: tuple[int, Board]) -> None:
+    """A process that got the descriptor sees what the others put there."""
+    theirs = Board(board[0], 3)
+    theirs.put(1, 7)
+
+    assert board[1].fewest() == 7
+    theirs.close()
+
+
+def test_it_is_large_enough() -> None:
+    """A page has seats for all front ends that may be asked for."""
+    assert MAX_SEATS >= 64

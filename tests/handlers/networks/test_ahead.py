@@ -1,0 +1,248 @@
+"""Compiled code that is kept."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.handlers.processor import needs_bf16
+from torch import nn
+
+from modelserver_handlers.handler_options import ModelOptions
+from modelserver_handlers.networks import ahead
+from modelserver_handlers.networks.ahead import Compiled, CompiledForward, compile_ahead, install
+from modelserver_handlers.networks.optimize import FastForward, deviation
+from modelserver_handlers.networks.readiness import Batches, make_ready
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHAPE = (3, 16, 16)
+NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+
+
+class Net(nn.Module):
+    """A convolution, a norm, an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.norm = nn.BatchNorm2d(8)
+        self.eval()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows x 3 x 16 x 16 to rows x 8."""
+        return torch.relu(self.norm(self.conv(rows))).mean((2, 3))
+
+
+class Peculiar(Net):
+    """Gives outputs of another form for a lone row."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows x 3 x 16 x 16 to rows x 3, or to 3."""
+        return rows.mean((2, 3)).squeeze()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the code is kept."""
+    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ahead"
+
+
+def rows(count: int = 3) -> torch.Tensor:
+    """Seeded inputs."""
+    return torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(1))
+
+
+def fake(**more: Any) -> Compiled:
+    """Code that answers minus one."""
+    facts: dict[str, Any] = {"shape": SHAPE, "lone": True, "several": True} | more
+    return Compiled(lambda batch: -torch.ones(len(batch)), **facts)
+
+
+def used(net: nn.Module, *inputs: Any) -> bool:
+    """Whether the code of :func:`fake` answered."""
+    return bool((net(*inputs) == -1).all())
+
+
+# What it is for
+
+
+def test_installed_code_answers() -> None:
+    """A network with code is still itself, and uses it where gradients are off."""
+    net = Net()
+    install(net, fake())
+    with torch.inference_mode():
+        assert used(net, rows())
+    assert not used(net, rows())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(2, 3, 16, 17),
+        torch.zeros(2, 3, 16, 16, dtype=torch.float64),
+        torch.zeros(0, 3, 16, 16),
+        torch.zeros(3, 16, 16),
+        torch.zeros(2, 3, 16, 16).to_sparse(),
+        torch.zeros(2, 3, 16, 16, device="meta"),
+        [[0.0]],
+        None,
+    ],
+)
+def test_other_inputs_do_not_suit(value: Any) -> None:
+    """Code looks at nothing itself, so that only batches of its own form may reach it."""
+    assert not fake().suits(value)
+
+
+def test_lone_rows_and_several() -> None:
+    """Code may be for one of both only."""
+    assert fake().suits(rows(1))
+    assert fake().suits(rows(5))
+    assert not fake(lone=False).suits(rows(1))
+    assert not fake(several=False).suits(rows(2))
+
+
+def test_rows_are_laid_out_first() -> None:
+    """Code reads memory as if rows followed each other."""
+    seen = []
+    net = Net()
+    install(net, Compiled(lambda batch: seen.append(batch.is_contiguous()), SHAPE, lone=True, several=True))
+    with torch.inference_mode():
+        net(rows().contiguous(memory_format=torch.channels_last))
+
+    assert seen == [True]
+
+
+def test_changed_networks_run_themselves() -> None:
+    """With hooks or in training the code would compute something else."""
+    hooked, training = Net(), Net()
+    for net in (hooked, training):
+        install(net, fake())
+    hooked.conv.register_forward_hook(lambda *_: None)
+    training.train()
+    with torch.inference_mode():
+        assert not used(hooked, rows())
+        assert not used(training, rows())
+
+
+def test_a_copy_is_plain() -> None:
+    """Whoever copies a network may want to change it."""
+    net = Net()
+    install(net, fake())
+    copied = copy.deepcopy(net)
+
+    assert not isinstance(copied.forward, CompiledForward)
+
+
+# What cannot be compiled
+
+
+@pytest.mark.parametrize("arguments", [{"backend": "eager"}, {"disable": True}])
+def test_other_settings_are_left_to_torch_compile(arguments: dict[str, Any]) -> None:
+    """What has no meaning ahead of time is not guessed at."""
+    assert compile_ahead(Net(), arguments, SHAPE, 4, "fp32") is None
+
+
+def test_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a place to keep it, code is not made."""
+    monkeypatch.setenv("MODELSERVER_CACHE", "off")
+
+    assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is None
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a compiler nothing can be made."""
+    monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
+
+    assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is None
+
+
+def test_no_eager_network() -> None:
+    """A script is compiled already."""
+    script = torch.jit.trace(Net(), rows())
+
+    assert compile_ahead(script, {}, SHAPE, 4, "fp32") is None
+
+
+def test_what_cannot_be_exported(caplog: pytest.LogCaptureFixture) -> None:
+    """A network that looks at its numbers is refused with a line that says why."""
+
+    class Looking(Net):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows if float(rows.sum()) > 0 else -rows
+
+    caplog.set_level("INFO")
+
+    assert compile_ahead(Looking(), {}, SHAPE, 4, "fp32") is None
+    assert "cannot be compiled ahead of time" in caplog.text
+
+
+# The real compiler
+
+
+@NEEDS_COMPILER
+@pytest.mark.slow
+def test_compiled_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code computes what the network does for every number of rows; the second time nothing is compiled."""
+    net = Net()
+    first = compile_ahead(net, {}, SHAPE, 4, "fp32")
+    monkeypatch.setattr(ahead, "_make", lambda *_: pytest.fail("it was compiled again"))
+    second = compile_ahead(Net(), {}, SHAPE, 4, "fp32")
+
+    assert [path.suffix for path in sorted(own_cache.iterdir())] == [".lock", ".so"]
+    for compiled in (first, second):
+        assert compiled is not None
+        for count in (1, 2, 3, 4, 9):
+            with torch.inference_mode():
+                assert deviation(compiled.run(rows(count)), net(rows(count))) < 1e-5
+
+
+@NEEDS_COMPILER
+@pytest.mark.slow
+def test_broken_files_are_made_anew(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be loaded is compiled again."""
+    assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is not None
+    (kept,) = own_cache.glob("*.so")
+    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "another"))
+    (tmp_path / "another" / "ahead").mkdir(parents=True, mode=0o700)
+    (tmp_path / "another").chmod(0o700)
+    broken = tmp_path / "another" / "ahead" / kept.name
+    broken.write_bytes(b"no library")
+
+    assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is not None
+    assert broken.stat().st_size == pytest.approx(kept.stat().st_size, rel=0.1)
+
+
+@NEEDS_COMPILER
+@pytest.mark.slow
+def test_lone_rows_of_a_peculiar_network() -> None:
+    """Where the outputs of a single row are others, the code is for several only."""
+    compiled = compile_ahead(Peculiar(), {}, SHAPE, 4, "fp32")
+
+    assert compiled is not None
+    assert (compiled.lone, compiled.several) == (False, True)
+
+
+@NEEDS_COMPILER
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
+def test_ready_networks(precision: str) -> None:
+    """``pt2`` gives batches the code, and lone rows the optimised network; numbers stay."""
+    net, plain = Net(), Net()
+    document = {"pt2": {"compile": {"enable": True}}, "precision": precision}
+    ready = make_ready(net, ModelOptions.parse(document), document, Batches(4, SHAPE), torch.device("cpu"))
+
+    assert ready is net
+    assert isinstance(net.forward, CompiledForward)
+    assert isinstance(net.forward.plain, FastForward)
+    for count in (1, 3):
+        with torch.inference_mode():
+            answers = net(rows(count))
+            assert answers.dtype == torch.float32
+            assert deviation(answers, plain(rows(count))) < (1e-5 if precision == "fp32" else 0.05)

@@ -1,0 +1,133 @@
+"""Files that workers share."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from modelserver_handlers.networks import cache
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the environment names."""
+    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_folder_is_the_users_alone(root: Path) -> None:
+    """It is made without rights for others."""
+    folder = cache.cache_folder("weights")
+
+    assert folder == root / "weights"
+    assert [path.stat().st_mode & 0o077 for path in (folder, root)] == [0, 0]
+
+
+@pytest.mark.parametrize("open_one", [".", "weights"])
+def test_a_folder_that_others_can_write_to_is_not_used(
+    open_one: str, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody could put weights there that compute something else."""
+    (root / "weights").mkdir(parents=True, mode=0o700)
+    (root / open_one).chmod(0o777)
+
+    assert cache.cache_folder("weights") is None
+    assert "others than this user" in caplog.text
+
+
+def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
+    """A link at the folder's place may lead anywhere."""
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    root.mkdir(mode=0o700)
+    (root / "weights").symlink_to(tmp_path / "elsewhere")
+
+    assert cache.cache_folder("weights") is None
+
+
+@pytest.mark.parametrize("said", ["", "off"])
+def test_none_is_wanted(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment can say that nothing shall be cached."""
+    monkeypatch.setenv("MODELSERVER_CACHE", said)
+
+    assert cache.cache_folder("weights") is None
+
+
+def test_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG_CACHE_HOME counts, then the home; without a home there is no cache."""
+    monkeypatch.delenv("MODELSERVER_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    by_xdg = cache.cache_folder("weights")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    by_home = cache.cache_folder("weights")
+    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
+
+    assert by_xdg == tmp_path / "xdg" / "modelserver" / "weights"
+    assert by_home == tmp_path / ".cache" / "modelserver" / "weights"
+    assert cache.cache_folder("weights") is None
+
+
+def test_a_folder_that_cannot_be_made(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file in its place is one line in the log."""
+    caplog.set_level("INFO")
+    root.write_text("a file")
+
+    assert cache.cache_folder("weights") is None
+    assert "cannot be made" in caplog.text
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Tensors come back mapped from the file."""
+    path = tmp_path / "a.pt"
+    cache.write(path, {"tensor": torch.arange(3), "list": [1, "two", None]})
+    content = cache.read(path)
+
+    assert (content["tensor"].tolist(), content["list"]) == ([0, 1, 2], [1, "two", None])
+    assert str(path) in Path("/proc/self/maps").read_text()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_half_a_file_is_never_left(tmp_path: Path) -> None:
+    """A write that fails leaves nothing behind."""
+    with pytest.raises(Exception, match="pickle"):
+        cache.write(tmp_path / "a.pt", lambda: None)
+
+    assert list(tmp_path.iterdir()) == []
+    assert cache.read(tmp_path / "a.pt") is None
+
+
+def test_the_longest_unused_go_first(tmp_path: Path) -> None:
+    """Files are removed until the rest is small enough; the newest stays in any case."""
+    for age, name in enumerate(("new", "middle", "old")):
+        file = tmp_path / f"{name}.pt"
+        file.write_bytes(bytes(100))
+        os.utime(file, (1000 - age, 1000 - age))
+    (tmp_path / "old.lock").touch()
+    cache.prune(tmp_path, 250)
+    after_first = sorted(path.name for path in tmp_path.iterdir())
+    cache.prune(tmp_path, 10)
+
+    assert after_first == ["middle.pt", "new.pt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["new.pt"]
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    """Who comes second waits until the first has left."""
+    order: list[str] = []
+
+    def second() -> None:
+        with cache.locked(tmp_path / "a.lock"):
+            order.append("second")
+
+    with cache.locked(tmp_path / "a.lock"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.05)
+        order.append("first")
+    thread.join()
+
+    assert order == ["first", "second"]

@@ -1,0 +1,85 @@
+"""``pt2`` in model-config.yaml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.networks.compilation import check_valid_pt2_backend, compile_model
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each call of torch.compile, which returns "compiled"."""
+    calls: list[dict[str, Any]] = []
+
+    def fake(_model: Any, **arguments: Any) -> str:
+        calls.append(arguments)
+        return "compiled"
+
+    monkeypatch.setattr(torch, "compile", fake)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("pt2", "arguments"),
+    [
+        (
+            {"compile": {"enable": True, "backend": "inductor", "mode": "max-autotune"}},
+            {"backend": "inductor", "mode": "max-autotune"},
+        ),
+        ({"compile": {"enable": True}}, {}),
+        ("inductor", {"backend": "inductor"}),
+        ({"backend": "eager", "dynamic": True}, {"backend": "eager", "dynamic": True}),
+    ],
+)
+def test_compiled(pt2: Any, arguments: dict[str, Any], compiled: list[dict[str, Any]]) -> None:
+    """Everything but ``enable`` goes to torch.compile; the legacy forms do too."""
+    assert compile_model("model", {"pt2": pt2}) == "compiled"
+    assert compiled == [arguments]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"pt2": None}, {"pt2": {"compile": {"enable": False}}}, {"pt2": {"export": {"aot_compile": True}}}],
+)
+def test_not_compiled(config: dict[str, Any], compiled: list[dict[str, Any]]) -> None:
+    """Without an enabled ``compile`` the model stays as it is."""
+    assert compile_model("model", config) == "model"
+    assert compiled == []
+
+
+def test_unknown_backend(compiled: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
+    """An unknown backend is a warning, and the model runs uncompiled."""
+    assert compile_model("model", {"pt2": {"compile": {"enable": True, "backend": "warp"}}}) == "model"
+    assert compiled == []
+    assert "warp is not a supported backend" in caplog.text
+
+
+def test_failure(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A failing compilation is a warning, and the model runs uncompiled."""
+
+    def fail(_model: Any, **_arguments: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", fail)
+
+    assert compile_model("model", {"pt2": {"compile": {"enable": True}}}) == "model"
+    assert "no compiler" in caplog.text
+
+
+@pytest.mark.parametrize("pt2", [{"compile": {"backend": "inductor"}}, {"compile": True}, 3])
+def test_malformed(pt2: Any) -> None:
+    """Settings without ``enable``, or of another type, stop the load."""
+    with pytest.raises(ModelLoadError, match="pt2"):
+        compile_model("model", {"pt2": pt2})
+
+
+def test_backends() -> None:
+    """TorchServe's backends and those of the installed torch are known."""
+    assert check_valid_pt2_backend("openvino")
+    assert check_valid_pt2_backend("cudagraphs")
+    assert not check_valid_pt2_backend("warp")

@@ -1,0 +1,71 @@
+"""Python files of archives."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.networks.modules import import_file, list_classes_from_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def forget_modules() -> Iterator[None]:
+    """Modules that a test imports do not outlive it."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_imported_once_under_its_name(tmp_path: Path) -> None:
+    """A file becomes the module of its name, and stays the same one."""
+    (tmp_path / "some_model_file.py").write_text("class Net: pass")
+    module = import_file(tmp_path / "some_model_file.py")
+
+    assert sys.modules["some_model_file"] is module
+    assert import_file(tmp_path / "some_model_file.py") is module
+    assert module.Net.__module__ == "some_model_file"
+
+
+def test_a_taken_name_is_left_alone(tmp_path: Path) -> None:
+    """A file called random.py is imported and does not replace the standard library's."""
+    (tmp_path / "random.py").write_text("class Net: pass")
+    module = import_file(tmp_path / "random.py")
+
+    assert [found.__name__ for found in list_classes_from_module(module)] == ["Net"]
+    assert sys.modules["random"] is random
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A missing file is named, as TorchServe does (F40)."""
+    with pytest.raises(ModelLoadError, match=r"^Missing the model\.py file$"):
+        import_file(tmp_path / "model.py")
+
+
+def test_a_failing_file_is_not_kept(tmp_path: Path) -> None:
+    """What the file raises comes through (F40), and a corrected file can be imported."""
+    path = tmp_path / "broken_model_file.py"
+    path.write_text("import not_installed_anywhere")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        import_file(path)
+    path.write_text("x = 1 # corrected, and of another length")
+
+    assert import_file(path).x == 1
+
+
+def test_own_classes_only(tmp_path: Path) -> None:
+    """Classes are the module's own, alphabetically, and of one parent if that is asked for."""
+    path = tmp_path / "classes_file.py"
+    path.write_text("from pathlib import Path\nclass B(dict): pass\nclass A: pass")
+    module = import_file(path)
+
+    assert [found.__name__ for found in list_classes_from_module(module)] == ["A", "B"]
+    assert [found.__name__ for found in list_classes_from_module(module, dict)] == ["B"]

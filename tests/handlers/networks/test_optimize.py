@@ -1,0 +1,468 @@
+"""Networks that compute the same in less time."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.handlers.processor import HAS_BF16, needs_bf16
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from modelserver_handlers.insights import integrated_gradients
+from modelserver_handlers.networks import prepared
+from modelserver_handlers.networks.calibration import calibration_batch
+from modelserver_handlers.networks.optimize import FastForward, deviation, optimize, probe_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHAPE = (3, 32, 32)
+
+
+class Block(nn.Module):
+    """A residual block, with any activation and with or without a norm."""
+
+    def __init__(self, activation: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.second = nn.Conv2d(16, 16, 3, padding=1, groups=4)
+        self.activation = activation or nn.ReLU()
+        self.last = nn.Linear(16, 7)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows x 3 x any x any to rows x 7."""
+        found = self.activation(self.norm(self.first(rows)))
+        found = self.activation(self.second(found) + found)
+        answers: torch.Tensor = self.last(found.mean((2, 3)))
+        return answers
+
+
+class Reused(Block):
+    """Its second convolution runs twice."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Block."""
+        found = self.second(torch.relu(self.second(self.norm(self.first(rows)))))
+        answers: torch.Tensor = self.last(found.mean((2, 3)))
+        return answers
+
+
+class Branches(Block):
+    """What a convolution gives is used before and after its activation; a norm is used twice."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Block."""
+        found = self.first(rows)
+        both = self.norm(torch.relu(found)) * self.norm(found)
+        answers: torch.Tensor = self.last((self.second(both) + 1).mean((2, 3)))
+        return answers
+
+
+class Broadcast(Block):
+    """Adds one number per channel to a convolution's output."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Block."""
+        found = self.norm(self.first(rows))
+        answers: torch.Tensor = self.last(
+            (self.second(found) + found.mean((2, 3), keepdim=True)).mean((2, 3))
+        )
+        return answers
+
+
+class Viewing(Block):
+    """Looks at a sum's second term, through a view, after the sum."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Block."""
+        first = self.first(rows)
+        view = first.flatten(1)
+        summed = torch.relu(self.third(first) + first)
+        answers: torch.Tensor = self.last(summed.mean((2, 3))) + view.mean(1, keepdim=True)
+        return answers
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third = nn.Conv2d(16, 16, 1)
+
+
+class Chain(Viewing):
+    """Sums of sums, each the second term of the next; the first is used once more at the end."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Block."""
+        found = self.first(rows)
+        kept = torch.relu(self.third(found) + found)
+        found = torch.relu(self.fourth(kept) + kept)
+        answers: torch.Tensor = self.last((found * kept).mean((2, 3)))
+        return answers
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fourth = nn.Conv2d(16, 16, 1)
+
+
+class Deciding(Block):
+    """Its way depends on its input's values: it cannot be traced."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Block, or negative."""
+        return super().forward(rows) if rows.sum() > 0 else -super().forward(rows)
+
+
+class Chancy(Block):
+    """Adds a number that is another each time."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Block, and more."""
+        return super().forward(rows) + torch.rand(())
+
+
+def settled(model: nn.Module) -> nn.Module:
+    """With seeded weights and norms that have seen something, in evaluation mode."""
+    generator = torch.Generator().manual_seed(3)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.copy_(torch.randn(16, generator=generator))
+            module.running_var.copy_(0.5 + torch.rand(16, generator=generator))
+    return model.eval()
+
+
+def rows(count: int = 5, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+    """Seeded inputs, others than the probe's."""
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(9))
+
+
+def outputs(model: nn.Module, inputs: torch.Tensor) -> Any:
+    """As a handler gets them."""
+    with torch.inference_mode():
+        return model(inputs)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "weights"
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each optimised run had."""
+    seen: list[int] = []
+    compute = FastForward.compute
+
+    def counting(self: FastForward, batch: torch.Tensor) -> Any:
+        seen.append(len(batch))
+        return compute(self, batch)
+
+    monkeypatch.setattr(FastForward, "compute", counting)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.Hardswish(), nn.Tanh(), torch.relu]
+)
+@pytest.mark.parametrize("size", [1, 2, 8, 11])
+def test_the_same_numbers(activation: Any, size: int) -> None:
+    """Outputs of every batch size are the plain network's to 1e-4 of the largest."""
+    plain = settled(Block(activation))
+    fast = copy.deepcopy(plain)
+
+    assert optimize(fast, SHAPE)
+    assert deviation(outputs(fast, rows(size)), outputs(plain, rows(size))) < 1e-4
+
+
+@pytest.mark.parametrize("network", [Reused, Branches, Broadcast, Viewing, Chain])
+def test_unusual_networks(network: type[nn.Module]) -> None:
+    """Where layers cannot be joined they are not, and the numbers stay."""
+    plain = settled(network())
+    fast = copy.deepcopy(plain)
+    optimize(fast, SHAPE)
+
+    assert deviation(outputs(fast, rows()), outputs(plain, rows())) < 1e-4
+
+
+def test_a_resnet(resnet18: nn.Module) -> None:
+    """A whole ResNet keeps its numbers, for pictures of another size too."""
+    fast = copy.deepcopy(resnet18)
+
+    assert optimize(fast, (3, 224, 224))
+    for side in (224, 128):
+        pictures = calibration_batch(5, 2, side)
+        assert deviation(outputs(fast, pictures), outputs(resnet18, pictures)) < 1e-4
+
+
+def test_layers_are_joined() -> None:
+    """Norm, sum and activations of a block are parts of its two convolutions."""
+    fast = settled(Block())
+    optimize(fast, SHAPE)
+    assert isinstance(fast.forward, FastForward)
+
+    left = Counter(type(module).__name__ for module in fast.forward._graph.children())
+
+    # The sum stays apart where a convolution has groups, and with it the activation behind it.
+    assert left == {"FusedConvolution": 2, "Linear": 1, "ReLU": 1}
+
+
+def test_sums_are_joined(resnet18: nn.Module) -> None:
+    """Nothing is left of a ResNet but convolutions, pooling and the last layer."""
+    fast = copy.deepcopy(resnet18)
+    optimize(fast, (3, 64, 64))
+    assert isinstance(fast.forward, FastForward)
+    code = fast.forward._graph.code
+
+    assert "add" not in code
+    assert "relu" not in code
+
+
+def refused(model: Any, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...] = SHAPE) -> str:
+    """The reason for which a network is left alone; it is not touched."""
+    caplog.set_level("INFO")
+    before = getattr(model, "forward", None)
+    assert not optimize(model, shape)
+    assert getattr(model, "forward", None) == before
+    return caplog.messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Deciding(), "no convolutions"),
+        (Chancy(), "would differ"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3, padding_mode="reflect")), "no convolutions"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "no convolutions"),
+        (nn.Sequential(weight_norm(nn.Conv2d(3, 4, 3))), "no convolutions"),
+        (lambda batch: batch, "no eager network"),
+    ],
+)
+def test_left_alone(model: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be traced, compared or joined stays as it is, and the log says why."""
+    if isinstance(model, nn.Module):
+        model.eval()
+
+    assert reason in refused(model, caplog)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_programs_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """TorchScript and exported programs are what their author made of them."""
+    block = settled(Block())
+    script = torch.jit.trace(block, rows(2))
+    program = torch.export.export(block, (rows(2),)).module()
+
+    assert "no eager network" in refused(script, caplog)
+    assert "no eager network" in refused(program, caplog)
+
+
+def test_training_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """One layer in training mode (dropout at inference, for one) is enough."""
+    model = settled(Block())
+    model.norm.train()  # type: ignore[union-attr, operator]
+
+    assert "training mode" in refused(model, caplog)
+
+
+def test_hooks_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Layers with hooks run as layers."""
+    model = settled(Block())
+    model.last.register_forward_hook(lambda *_: None)  # type: ignore[union-attr, operator]
+
+    assert "hooks" in refused(model, caplog)
+
+
+def test_inputs_of_another_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """A shape that the network does not take, or that is no picture's, is no reason to fail."""
+    assert "failed with" in refused(settled(Block()), caplog, (5, 32, 32))
+    assert "no pictures" in refused(settled(Block()), caplog, (64,))
+
+
+def test_constant_outputs_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A network that answers the same to every row is not compared, and left alone."""
+    model = settled(Block())
+    nn.init.zeros_(model.last.weight)  # type: ignore[union-attr, arg-type]
+
+    assert "hardly depend" in refused(model, caplog)
+
+
+def test_a_fold_that_breaks_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    """Weights that a norm's tiny variance makes infinite when folded are not used."""
+    model = settled(Block())
+    model.first.weight.data.mul_(1e30)  # type: ignore[union-attr, operator]
+    model.norm.weight.data.fill_(1e30)  # type: ignore[union-attr, operator]
+    model.norm.running_var.fill_(1e38)  # type: ignore[union-attr, operator]
+    model.norm.eps = 0.0  # type: ignore[assignment]
+    model.norm.running_var[0] = 1e-30  # type: ignore[index]
+    model.first.weight.data[0] = 0.0  # type: ignore[index]
+    model.first.weight.data[0, 0, 0, 0] = 1e25  # type: ignore[index]
+
+    assert "would differ" in refused(model, caplog) or "hardly depend" in caplog.messages[-1]
+
+
+def test_later_hooks_are_called(runs: list[int]) -> None:
+    """A hook that comes after optimising gets what the layers compute."""
+    model = settled(Block())
+    optimize(model, SHAPE)
+    seen: list[Any] = []
+    before = len(runs)
+    outputs(model, rows())
+    handle = model.norm.register_forward_hook(lambda *_: seen.append(1))  # type: ignore[union-attr, operator]
+    outputs(model, rows())
+    handle.remove()
+    outputs(model, rows())
+
+    assert seen == [1]
+    assert runs[before:] == [5, 5]
+
+
+def test_a_copy_is_plain() -> None:
+    """Whoever copies the network to change it gets what the changed layers compute."""
+    model = settled(Block())
+    optimize(model, SHAPE)
+    changed = copy.deepcopy(model)
+    changed.last = nn.Identity()
+
+    assert outputs(changed, rows()).shape == (5, 16)
+    assert outputs(model, rows()).shape == (5, 7)
+
+
+def test_twice_is_once() -> None:
+    """A network that is optimised stays so."""
+    model = settled(Block())
+    optimize(model, SHAPE)
+    forward = model.forward
+
+    assert optimize(model, SHAPE)
+    assert model.forward is forward
+
+
+def test_gradients(runs: list[int]) -> None:
+    """Explanations are the plain network's own, through its layers and weights."""
+    plain = settled(Block())
+    fast = copy.deepcopy(plain)
+    optimize(fast, SHAPE)
+    before = len(runs)
+
+    assert torch.equal(integrated_gradients(fast, rows(), 2), integrated_gradients(plain, rows(), 2))
+    assert len(runs) == before
+    assert fast.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_other_calls_are_the_networks_own(runs: list[int]) -> None:
+    """With gradients, keyword arguments or another type of input the plain network runs."""
+    model = settled(Block()).double()
+    single = settled(Block())
+    optimize(single, SHAPE)
+    before = len(runs)
+    single(rows())
+    with torch.inference_mode():
+        single(rows=rows())
+        single.double()(rows().double())
+
+    assert len(runs) == before
+    assert not optimize(model, SHAPE)
+
+
+def test_outputs_are_as_contiguous_as_before() -> None:
+    """A network that ends in a convolution gives what view() accepts."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+
+    assert optimize(model, SHAPE)
+    assert outputs(model, rows()).view(-1).shape == (5 * 4 * 30 * 30,)
+
+
+@needs_bf16
+def test_bfloat16() -> None:
+    """With bf16 the outputs are float32, and near the plain network's but not equal."""
+    plain = settled(Block())
+    fast = copy.deepcopy(plain)
+
+    assert optimize(fast, SHAPE, "bf16")
+    answers = outputs(fast, rows())
+    assert answers.dtype == torch.float32
+    assert 1e-5 < deviation(answers, outputs(plain, rows())) < 0.05
+    assert all(tensor.dtype != torch.bfloat16 for tensor in fast.state_dict().values())
+
+
+def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second worker maps what the first one made, and computes the same."""
+    first, second = settled(Block()), settled(Block())
+    second.load_state_dict(first.state_dict())
+    optimize(first, SHAPE)
+    (file,) = folder.glob("*.pt")
+    monkeypatch.setattr(prepared, "_make", None)
+
+    assert optimize(second, SHAPE)
+    assert str(file) in Path("/proc/self/maps").read_text()
+    assert torch.equal(outputs(first, rows()), outputs(second, rows()))
+
+
+def test_other_weights_are_not_taken_from_the_cache(folder: Path) -> None:
+    """Another number, outline or precision, or lone rows, mean another file; the batch size does not."""
+    block = settled(Block())
+    for precision, size in (("fp32", 8), ("bf16", 8), ("fp32", 1), ("fp32", 5)):
+        optimize(copy.deepcopy(block), SHAPE, precision, size)
+    changed = copy.deepcopy(block)
+    changed.last.bias.data[0] += 1e-6  # type: ignore[union-attr, index]
+    optimize(changed, SHAPE)
+    other = settled(Block(nn.SiLU()))
+    other.load_state_dict(block.state_dict())
+    optimize(other, SHAPE)
+
+    assert len(list(folder.glob("*.pt"))) == (5 if HAS_BF16 else 4)
+
+
+def test_a_broken_file_is_made_anew(folder: Path) -> None:
+    """What cannot be read from the cache is replaced."""
+    block = settled(Block())
+    optimize(copy.deepcopy(block), SHAPE)
+    (file,) = folder.glob("*.pt")
+    size = file.stat().st_size
+    file.write_bytes(b"nothing")
+    fast = copy.deepcopy(block)
+
+    assert optimize(fast, SHAPE)
+    assert file.stat().st_size == size
+    assert deviation(outputs(fast, rows()), outputs(block, rows())) < 1e-4
+
+
+@pytest.mark.parametrize("without", ["cache", "sharing"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
+def test_without_a_cache(without: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of the worker's own do as well."""
+    if without == "cache":
+        monkeypatch.setenv("MODELSERVER_CACHE", "off")
+    else:
+        monkeypatch.setattr(prepared.packed, "can_share", lambda: False)
+    plain = settled(Block())
+    fast = copy.deepcopy(plain)
+
+    assert optimize(fast, SHAPE, precision)
+    assert deviation(outputs(fast, rows()), outputs(plain, rows())) < (1e-4 if precision == "fp32" else 0.05)
+
+
+def test_deviation() -> None:
+    """It is relative to the largest value, and infinite for what cannot be compared."""
+    ones = torch.ones(2, 2)
+    endless = float("inf")
+
+    assert deviation({"a": ones * 1.5}, {"a": ones * 2}) == 0.25
+    assert deviation([ones], [ones]) == 0
+    assert deviation(ones, [ones, ones]) == endless
+    assert deviation(ones, ones[0]) == endless
+    assert deviation(ones, ones.double()) == endless
+    assert deviation(ones / 0, ones / 0) == endless
+    assert deviation(ones * 0, ones * 0) == endless
+
+
+def test_the_probe_is_seeded() -> None:
+    """Every worker compares with the same numbers."""
+    assert torch.equal(probe_batch(SHAPE), probe_batch(SHAPE))

@@ -1,0 +1,291 @@
+"""Loading networks in each of their forms."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.networks.weights import (
+    load_compiled_library,
+    load_eager,
+    load_exported,
+    load_torchscript,
+    put_state,
+    read_state,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = torch.device("cpu")
+FAST = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+MODEL = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+class Net(nn.Module):
+    """As the file above."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of 3 to rows of 2."""
+        result: torch.Tensor = self.layer(rows)
+        return result
+
+
+@pytest.fixture
+def net() -> Net:
+    """A network with weights of its own."""
+    return Net().eval()
+
+
+@pytest.fixture
+def rows() -> torch.Tensor:
+    """Five rows of input."""
+    return torch.arange(15.0).reshape(5, 3) / 7
+
+
+@pytest.fixture
+def folder(tmp_path: Path, net: Net) -> Path:
+    """A model folder with a model file and a state dict."""
+    (tmp_path / "net_of_weights_test.py").write_text(MODEL)
+    torch.save(net.state_dict(), tmp_path / "net.pth")
+    return tmp_path
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two outputs are equal up to rounding."""
+    return torch.allclose(left, right, rtol=1e-5, atol=1e-7)
+
+
+def test_eager(folder: Path, net: Net, rows: torch.Tensor) -> None:
+    """A model file with its state dict computes what the saved network computed."""
+    loaded = load_eager(folder, "net_of_weights_test.py", folder / "net.pth")
+
+    assert same(loaded(rows), net(rows))
+
+
+def test_eager_without_weights(folder: Path, rows: torch.Tensor) -> None:
+    """A model file alone is a network with the weights it gives itself."""
+    assert load_eager(folder, "net_of_weights_test.py", None)(rows).shape == (5, 2)
+
+
+def test_weights_are_mapped_not_copied(folder: Path) -> None:
+    """Tensors of the model's own type are the file's pages: workers share them."""
+    state = read_state(folder / "net.pth")
+    net = Net()
+    put_state(net, state, "net.pth")
+
+    assert net.layer.weight.data_ptr() == state["layer.weight"].data_ptr()
+
+
+def test_other_types_are_converted(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A half precision file leaves the model's own type as it is."""
+    torch.save({key: value.half() for key, value in net.state_dict().items()}, tmp_path / "half.pth")
+    loaded = Net()
+    put_state(loaded, read_state(tmp_path / "half.pth"), "half.pth")
+
+    assert loaded.layer.weight.dtype == torch.float32
+    assert torch.allclose(loaded(rows), net(rows), atol=1e-2)
+
+
+def test_versions_of_modules_are_kept(net: Net, tmp_path: Path) -> None:
+    """A state dict keeps what torch notes beside its tensors, which old modules need to load."""
+    torch.save(net.state_dict(), tmp_path / "net.pth")
+
+    assert vars(read_state(tmp_path / "net.pth")) == vars(net.state_dict())
+
+
+OVERRIDES = {
+    "renames": """
+    def load_state_dict(self, state_dict, strict=True):
+        for key in list(state_dict):
+            state_dict[key.replace("old.", "layer.")] = state_dict.pop(key)
+        return super().load_state_dict(state_dict, strict)
+""",
+    "takes one argument": """
+    def load_state_dict(self, checkpoint):
+        super().load_state_dict({key.replace("old.", "layer."): value for key, value in checkpoint.items()})
+        return self
+""",
+    "returns nothing": """
+    def load_state_dict(self, *state_dicts):
+        (state_dict,) = state_dicts
+        with torch.no_grad():
+            self.layer.weight.copy_(state_dict["old.weight"])
+            self.layer.bias = nn.Parameter(state_dict["old.bias"])
+""",
+}
+
+
+@pytest.mark.parametrize("override", OVERRIDES.values(), ids=OVERRIDES.keys())
+def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A load_state_dict of the model file's own, with any arguments, is given the state dict alone."""
+    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{override}")
+    torch.save({f"old.{key}": value for key, value in net.layer.state_dict().items()}, tmp_path / "net.pth")
+    loaded = load_eager(tmp_path, "model.py", tmp_path / "net.pth")
+
+    assert same(loaded(rows), net(rows))
+
+
+def test_misfits_of_networks_that_load_themselves(tmp_path: Path) -> None:
+    """What an override hands on to torch and does not fit is told as ever (F40)."""
+    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{OVERRIDES['takes one argument']}")
+    torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
+
+    with pytest.raises(ModelLoadError, match=r"(?s)net\.pth does not fit the model.*layer\.bias"):
+        load_eager(tmp_path, "model.py", tmp_path / "net.pth")
+
+
+def test_old_format(net: Net, tmp_path: Path) -> None:
+    """Files of torch before 1.6 load too."""
+    torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+
+    assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
+
+
+def test_code_in_weights_is_refused(net: Net, tmp_path: Path) -> None:
+    """A pickled network is refused, and the message names file, reason and way out (F61)."""
+    torch.save(net, tmp_path / "whole.pth")
+
+    with pytest.raises(
+        ModelLoadError, match=r"whole\.pth was not loaded.*Net.*torch\.save\(model\.state_dict"
+    ):
+        read_state(tmp_path / "whole.pth")
+
+
+@pytest.mark.parametrize("content", [b"", b"not weights", b"PK\x03\x04 broken"])
+def test_no_weights_file(content: bytes, tmp_path: Path) -> None:
+    """A file of another kind is named (F40)."""
+    (tmp_path / "bad.pth").write_bytes(content)
+
+    with pytest.raises(ModelLoadError, match=r"^bad\.pth "):
+        read_state(tmp_path / "bad.pth")
+
+
+def test_no_state_dict(tmp_path: Path) -> None:
+    """A lone tensor is not a state dict."""
+    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
+
+    with pytest.raises(ModelLoadError, match=r"tensor\.pth holds a Tensor, not a state dict"):
+        read_state(tmp_path / "tensor.pth")
+
+
+def test_misfit(folder: Path, tmp_path: Path) -> None:
+    """Weights of another network are refused with the file's name and what is missing (F40)."""
+    torch.save({"layer.weight": torch.zeros(2, 4)}, tmp_path / "other.pth")
+
+    with pytest.raises(ModelLoadError, match=r"(?s)other\.pth does not fit the model.*layer\.bias"):
+        load_eager(folder, "net_of_weights_test.py", tmp_path / "other.pth")
+
+
+def test_several_classes(tmp_path: Path) -> None:
+    """A model file defines exactly one class (F40)."""
+    (tmp_path / "two_nets_file.py").write_text("class A: pass\nclass B: pass")
+
+    with pytest.raises(ModelLoadError, match="Expected only one class as model definition"):
+        load_eager(tmp_path, "two_nets_file.py", None)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_torchscript(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A TorchScript file computes what its network computed."""
+    torch.jit.trace(net, rows).save(tmp_path / "net.pt")
+
+    assert same(load_torchscript(tmp_path / "net.pt", CPU)(rows), net(rows))
+
+
+def test_state_dict_for_torchscript(folder: Path) -> None:
+    """A state dict called .pt is explained (F40)."""
+    (folder / "net.pth").rename(folder / "net.pt")
+
+    with pytest.raises(ModelLoadError, match=r"net\.pt is not a TorchScript file.*needs a model file"):
+        load_torchscript(folder / "net.pt", CPU)
+
+
+def test_exported(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A torch.export program with a dynamic batch takes batches of any size."""
+    size = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(net, (rows,), dynamic_shapes=({0: size},))
+    torch.export.save(program, tmp_path / "net.pt2")
+    loaded = load_exported(tmp_path / "net.pt2", CPU)
+
+    assert same(loaded(rows), net(rows))
+    assert same(loaded(rows[:2]), net(rows[:2]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_compiled_package(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A package that AOTInductor compiled is told from an exported program and computes the same."""
+    inductor = pytest.importorskip("torch._inductor")
+    program = torch.export.export(net, (rows,))
+    inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "net.pt2"), inductor_configs=FAST)
+
+    assert same(load_exported(tmp_path / "net.pt2", CPU)(rows), net(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_compiled_library(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+    """A library that AOTInductor compiled, as archives for TorchServe hold it, computes the same."""
+    inductor = pytest.importorskip("torch._inductor")
+    program = torch.export.export(net, (rows,)).module()
+    made = tmp_path / "net.so"
+    inductor.aot_compile(program, (rows,), options={**FAST, "aot_inductor.output_path": str(made)})
+
+    assert same(load_compiled_library(made, "cpu")(rows), net(rows))
+
+
+@pytest.mark.parametrize("content", [b"nothing", b"PK\x05\x06" + bytes(18)])
+def test_no_program(content: bytes, tmp_path: Path) -> None:
+    """A .pt2 file of another kind is named (F40)."""
+    (tmp_path / "bad.pt2").write_bytes(content)
+
+    with pytest.raises(ModelLoadError, match=r"^bad\.pt2 is not what torch\.export\.save"):
+        load_exported(tmp_path / "bad.pt2", CPU)
+
+
+def test_no_library(tmp_path: Path) -> None:
+    """A .so that is no compiled model is named (F40)."""
+    (tmp_path / "bad.so").write_bytes(b"nothing")
+
+    with pytest.raises(ModelLoadError, match=r"^bad\.so is not a library"):
+        load_compiled_library(tmp_path / "bad.so", "cpu")
+
+
+def test_a_torch_that_cannot_load_compiled_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library or package that an older torch cannot load is refused in so many words (F40)."""
+    monkeypatch.delattr("torch._export.aot_load", raising=False)
+    (tmp_path / "net.so").write_bytes(b"")
+
+    with pytest.raises(ModelLoadError, match=r"net\.so is compiled and needs a newer torch than"):
+        load_compiled_library(tmp_path / "net.so", "cpu")
+
+
+@pytest.mark.parametrize("load", [load_torchscript, load_exported])
+def test_missing_files(load: Any, tmp_path: Path) -> None:
+    """A missing file is named by every loader (F40)."""
+    with pytest.raises(ModelLoadError, match=r"Missing the gone\.x file"):
+        load(tmp_path / "gone.x", CPU)
+    with pytest.raises(ModelLoadError, match=r"Missing the gone\.pth file"):
+        read_state(tmp_path / "gone.pth")
+    with pytest.raises(ModelLoadError, match=r"Missing the gone\.so file"):
+        load_compiled_library(tmp_path / "gone.so", "cpu")

@@ -1,0 +1,118 @@
+"""Decoding on the GPU, which the processor plays here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms.functional import pil_to_tensor
+
+from modelserver_handlers.image_classifier import MEAN, STD
+from modelserver_handlers.pictures import nvjpeg
+from modelserver_handlers.pictures.classic import ClassicProcessing
+from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
+from modelserver_handlers.pictures.pictures import open_picture
+
+PROCESSING = ClassicProcessing(32, 28, MEAN, STD)
+DEVICE = torch.device("cpu")
+
+
+def _decoded(file: bytes) -> torch.Tensor:
+    return pil_to_tensor(open_picture(file, "RGB"))
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """torchvision decodes without a GPU; the list says how many files it was given each time."""
+    given: list[int] = []
+
+    def decode(files: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+        assert device == DEVICE
+        given.append(len(files))
+        return [_decoded(bytes(file.tolist())) for file in files]
+
+    monkeypatch.setattr(nvjpeg, "decode_on_gpu", decode)
+    return given
+
+
+def test_crops(played: list[int], picture: Any, encode: Any) -> None:
+    """Files of several sizes are decoded in one call, and cropped as the processor would."""
+    sizes = [(120, 80), (90, 90), (120, 80), (200, 64)]
+    files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
+    crops = JpegDecoder(DEVICE).crops(files, PROCESSING)
+    expected = [PROCESSING.pixels(open_picture(file, "RGB")) for file in files]
+
+    assert played == [4]
+    assert all(
+        each is not None and torch.equal(crop, each) for crop, each in zip(crops, expected, strict=True)
+    )
+
+
+@pytest.mark.usefixtures("played")
+def test_few_at_a_time(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+    """Pictures that are too large to be resized together come out the same."""
+    files = [encode(picture(seed, (120, 80)), "JPEG") for seed in range(5)]
+    together = JpegDecoder(DEVICE).crops(files, PROCESSING)
+    monkeypatch.setattr(nvjpeg, "MAX_PIXELS", 2 * 120 * 80)
+    apart = JpegDecoder(DEVICE).crops(files, PROCESSING)
+
+    assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
+
+
+def test_what_suits(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+    """Ordinary JPEGs that are neither too small for the crop nor too large for the memory (F17)."""
+    decoder = JpegDecoder(DEVICE)
+    file = encode(picture(1), "JPEG")
+    narrow = ClassicProcessing(20, 28, MEAN, STD)
+
+    assert decoder.suits(file, PROCESSING)
+    assert not decoder.suits(encode(picture(1)), PROCESSING)
+    assert not decoder.suits(file[:-9], PROCESSING)
+    assert not decoder.suits(file, narrow)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert not decoder.suits(file, PROCESSING)
+
+
+def test_another_size_than_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that gives less than the header promised is not believed."""
+    monkeypatch.setattr(nvjpeg, "decode_on_gpu", lambda *_: [torch.zeros(3, 4, 300, dtype=torch.uint8)])
+
+    with pytest.raises(RuntimeError, match="another size"):
+        JpegDecoder(DEVICE).crops([b"x"], ClassicProcessing(8, 9, MEAN, STD))
+
+
+def test_starting(played: list[int]) -> None:
+    """A decoder is given out once it has decoded something."""
+    assert start_decoder(DEVICE, PROCESSING) is not None
+    assert played == [1]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not compiled with nvJPEG"), AttributeError("no operator")])
+def test_without_nvjpeg(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A torchvision that was built without it leaves pictures to the processor, and says so."""
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(nvjpeg, "decode_on_gpu", fail)
+
+    assert start_decoder(DEVICE, PROCESSING) is None
+    assert "nvJPEG cannot be used" in caplog.text
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu(picture: Any, encode: Any) -> None:
+    """The real decoder's pixels are close to the processor's."""
+    device = torch.device("cuda")
+    decoder = start_decoder(device, PROCESSING)
+    assert decoder is not None
+    file = encode(picture(1), "JPEG", quality=95)
+    (crop,) = decoder.crops([file], PROCESSING)
+    expected = PROCESSING.pixels(open_picture(file, "RGB"))
+
+    assert expected is not None
+    assert (crop.cpu().int() - expected.int()).abs().float().mean() < 3

@@ -1,0 +1,218 @@
+"""Pictures out of what clients send."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from PIL import Image
+
+from modelserver_handlers.pictures.pictures import BadPicture, open_picture, picture_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TEXT = base64.b64encode(b"\xfb\xefpicture").decode()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"\xfb\xefpicture",
+        bytearray(b"\xfb\xefpicture"),
+        memoryview(b"\xfb\xefpicture"),
+        TEXT,
+        TEXT.rstrip("=").replace("+", "-").replace("/", "_"),
+        f"data:image/png;base64,{TEXT}",
+        f"{TEXT[:4]}\r\n {TEXT[4:]}",
+        {"data": TEXT, "target": 0},
+        {"body": bytearray(b"\xfb\xefpicture")},
+        {"data": None, "body": TEXT},
+        {"data": b"", "body": TEXT},
+        {"b64": TEXT},
+        {"body": {"data": {"b64": TEXT}}},
+    ],
+)
+def test_encoded_pictures(row: Any) -> None:
+    """Bytes, base64 and data URLs come out as bytes, from every field that may hold them."""
+    assert picture_input(row) == b"\xfb\xefpicture"
+
+
+@pytest.mark.parametrize("row", [[[1, 2], [3, 4]], ((1.0, 2.0), (3.0, 4.0)), {"data": [[1, 2], [3, 4]]}])
+def test_numbers(row: Any) -> None:
+    """Lists of numbers are a float tensor as they are."""
+    assert torch.equal(torch.as_tensor(picture_input(row)), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_tensors() -> None:
+    """A tensor, from an envelope, stays what it is."""
+    tensor = torch.zeros(3)
+
+    assert picture_input({"data": tensor}) is tensor
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({}, "fields sent: none"),
+        ({"image": b"x"}, "fields sent: 'image'"),
+        ({"data": "", "body": bytearray()}, "missing or empty"),
+        ("not base64!", "not a picture in base64"),
+        ("ü", "not a picture in base64"),
+        ([[1, 2], [3]], "not a tensor of numbers"),
+        ([["a"]], "not a tensor of numbers"),
+        ([10**400], "not a tensor of numbers"),
+        (None, "made of a null"),
+        (True, "made of a boolean"),
+        (3, "made of a int"),
+    ],
+)
+def test_no_picture(row: Any, message: str) -> None:
+    """Anything else is refused with a sentence that says what was wrong (F2, F8)."""
+    with pytest.raises(BadPicture, match=message):
+        picture_input(row)
+
+
+def test_rgb_is_untouched(picture: Any, encode: Any) -> None:
+    """An RGB picture keeps its pixels."""
+    original = picture(1)
+
+    assert open_picture(encode(original), "RGB").tobytes() == original.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK", "YCbCr", "LAB", "I;16", "F", "I"])
+def test_other_modes_become_rgb(mode: str, picture: Any, encode: Any) -> None:
+    """Grey, palette, alpha, CMYK and deeper pictures become RGB, close to what they show (F17)."""
+    grey = picture(1).convert("L")
+    if mode == "I;16":
+        deep = grey.convert("I").point(lambda value: value * 256 + 0)
+        file = encode(Image.frombytes("I;16", deep.size, _words(deep)))
+    elif mode in {"F", "I", "CMYK", "YCbCr", "LAB"}:
+        shown = grey.convert("RGB") if mode in {"YCbCr", "CMYK"} else grey
+        file = encode(shown.convert(mode) if mode != "LAB" else _lab(grey), "TIFF")
+    else:
+        file = encode(grey.convert(mode))
+    opened = open_picture(file, "RGB")
+
+    assert (opened.mode, opened.size) == ("RGB", grey.size)
+    if mode not in {"1", "LAB"}:
+        difference = torch.tensor(list(opened.convert("L").tobytes())) - torch.tensor(list(grey.tobytes()))
+        assert difference.abs().max() <= 6
+
+
+def _words(deep: Image.Image) -> bytes:
+    values = struct.unpack(f"={deep.width * deep.height}i", deep.tobytes())
+    return struct.pack(f"<{len(values)}H", *values)
+
+
+def _lab(grey: Image.Image) -> Image.Image:
+    middle = Image.new("L", grey.size, 128)
+    return Image.merge("LAB", (grey, middle, middle))
+
+
+def test_a_jpeg_may_be_decoded_smaller(picture: Any, encode: Any) -> None:
+    """It is decoded at the smallest fraction that is still enough; other formats are not (F17)."""
+    large = picture(1, (400, 300))
+
+    assert open_picture(encode(large, "JPEG"), "RGB", lambda size: (size[0] // 3, size[1] // 3)).size == (
+        200,
+        150,
+    )
+    assert open_picture(encode(large, "JPEG"), "RGB", lambda _: (390, 290)).size == (400, 300)
+    assert open_picture(encode(large), "RGB", lambda _: (10, 10)).size == (400, 300)
+
+
+def test_palette_with_transparency(picture: Any, encode: Any) -> None:
+    """A palette with transparent entries is converted without a complaint of Pillow's."""
+    palette = picture(1).convert("P", palette=Image.Palette.ADAPTIVE)
+
+    assert open_picture(encode(palette, transparency=bytes([0, 255])), "RGB").mode == "RGB"
+
+
+def test_animation_gives_its_first_frame(picture: Any, encode: Any) -> None:
+    """An animated GIF counts as its first frame (F17)."""
+    first, second = picture(1).convert("P"), picture(2).convert("P")
+    animated = encode(first, "GIF", save_all=True, append_images=[second])
+
+    assert open_picture(animated, "RGB").tobytes() == open_picture(encode(first, "GIF"), "RGB").tobytes()
+
+
+def test_as_the_file_has_it(picture: Any, encode: Any) -> None:
+    """Without a mode the picture is not converted."""
+    assert open_picture(encode(picture(1).convert("L")), None).mode == "L"
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_truncated(form: str, picture: Any, encode: Any) -> None:
+    """A truncated picture is refused, whatever its form (F17)."""
+    file = encode(picture(1), form)
+
+    with pytest.raises(BadPicture, match=r"damaged: .*truncated"):
+        open_picture(file[: len(file) // 2], "RGB")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "empty"), (b"hello", "the 5 bytes are not a picture"), (bytes(1000), "not a picture")],
+)
+def test_other_bytes(content: bytes, message: str) -> None:
+    """Bytes of another kind are refused."""
+    with pytest.raises(BadPicture, match=message):
+        open_picture(content, "RGB")
+
+
+def test_broken_contents(picture: Any, encode: Any) -> None:
+    """A damaged chunk inside a well begun file is refused (F17)."""
+    file = bytearray(encode(picture(1)))
+    middle = file.index(b"IDAT") + 40
+    file[middle : middle + 100] = bytes(100)
+
+    with pytest.raises(BadPicture, match="damaged"):
+        open_picture(bytes(file), "RGB")
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _bomb(side: int) -> bytes:
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(bytes(1000)))
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("side", [10_000, 100_000])
+def test_bombs(side: int) -> None:
+    """A picture of more pixels than Pillow's limit is refused unread, with and without its warning (F17)."""
+    with pytest.raises(BadPicture, match="too large"):
+        open_picture(_bomb(side), "RGB")
+
+
+def test_bomb_with_warnings_as_errors() -> None:
+    """Where warnings are errors the answer is the same (F17)."""
+    with pytest.raises(BadPicture, match="too large"):
+        open_picture(_bomb(10_000), "RGB")
+
+
+def test_readers_that_fail_otherwise(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+    """Whatever a reader raises for a broken file becomes a refusal; running out of memory does not."""
+
+    def failing(error: BaseException) -> Callable[..., Any]:
+        def load(_self: Any) -> None:
+            raise error
+
+        return load
+
+    file = encode(picture(1))
+    opened = type(Image.open(io.BytesIO(file)))
+    monkeypatch.setattr(opened, "load", failing(struct.error("unpack")))
+    with pytest.raises(BadPicture, match="damaged: unpack"):
+        open_picture(file, "RGB")
+    monkeypatch.setattr(opened, "load", failing(MemoryError()))
+    with pytest.raises(MemoryError):
+        open_picture(file, "RGB")

@@ -1,0 +1,86 @@
+"""Where crops land; the GPU is played by the processor."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from modelserver_handlers.image_classifier import MEAN, STD
+from modelserver_handlers.pictures.classic import ClassicProcessing
+from modelserver_handlers.pictures.transfer import DeviceLanding, HostLanding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROCESSING = ClassicProcessing(8, 6, MEAN, STD)
+CROPS = torch.arange(3 * 6 * 6 * 3).remainder(256).to(torch.uint8).view(3, 6, 6, 3)
+
+
+class Played:
+    """A stream that says what is done with it."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def pinned(self, *shape: int) -> torch.Tensor:
+        """Bytes."""
+        return torch.zeros(shape, dtype=torch.uint8)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Says when it begins and ends."""
+        self.said.append("begin")
+        yield
+        self.said.append("done")
+
+    def hand_over(self, batch: torch.Tensor) -> None:
+        """Says so."""
+        self.said.append(f"hand over {len(batch)}")
+
+
+@pytest.fixture(params=["host", "device"])
+def landing(request: pytest.FixtureRequest) -> HostLanding | DeviceLanding:
+    """Both kinds, for three crops."""
+    return HostLanding(PROCESSING, 3) if request.param == "host" else DeviceLanding(PROCESSING, 3, Played())
+
+
+@pytest.mark.parametrize("places", [[0, 1, 2], [0, 2], [1]])
+def test_crops_come_out_normalised(landing: HostLanding | DeviceLanding, places: list[int]) -> None:
+    """The batch holds the crops of the asked places, in order, as floats."""
+    for place in places:
+        landing.put(place, CROPS[place])
+
+    assert torch.equal(landing.finish(places), PROCESSING.normalise(CROPS[places]))
+
+
+def test_a_batch_is_there_when_it_is_given() -> None:
+    """The stream has done its work before the batch is handed over."""
+    stream = Played()
+    DeviceLanding(PROCESSING, 3, stream).finish([0, 1, 2])
+
+    assert stream.said == ["begin", "done", "hand over 3"]
+
+
+@pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
+def test_crops_made_on_the_device(there: list[int]) -> None:
+    """They are put between those that were copied."""
+    landing = DeviceLanding(PROCESSING, 3, Played())
+    landing.land_on_device(there, lambda: list(CROPS[there]))
+    for place in set(range(3)) - set(there):
+        landing.put(place, CROPS[place])
+
+    assert torch.equal(landing.finish([0, 1, 2]), PROCESSING.normalise(CROPS))
+
+
+def test_a_gap_beside_crops_on_the_device() -> None:
+    """A place that stayed empty is left out."""
+    landing = DeviceLanding(PROCESSING, 3, Played())
+    landing.land_on_device([2], lambda: [CROPS[2]])
+    landing.put(0, CROPS[0])
+
+    assert torch.equal(landing.finish([0, 2]), PROCESSING.normalise(CROPS[[0, 2]]))

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.errors import PayloadTooLarge
+from modelserver.inference import limits
+from modelserver.inference.inference import Route, parse_route
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/predictions/m", Route("m")),
+        ("/predictions/m/", Route("m")),
+        ("/predictions/m/1.0", Route("m", "1.0")),
+        ("/predictions/m/1.0/v1/chat/completions", Route("m", "1.0", "v1/chat/completions")),
+        ("/explanations/m", Route("m", explain=True)),
+        ("/explanations/m/2/x", Route("m", "2", "x", explain=True)),
+        ("/v1/models/m:predict", Route("m", v1=True)),
+        ("/v1/models/m:explain/", Route("m", explain=True, v1=True)),
+        ("/v2/models/m/infer", Route("m", v2=True)),
+        ("/v2/models/a b/versions/1.0/infer/", Route("a b", "1.0", v2=True)),
+        ("/v2/models/m/explain", Route("m", explain=True, v2=True)),
+        ("/invocations", Route("", query=True)),
+        ("/models/m/invoke", Route("m", query=True)),
+        ("/m/predict", Route("m", query=True)),
+        ("/m/1.0/predict", Route("m", "1.0", query=True)),
+        ("/predictions/predict", Route("predict")),
+        ("/predictions/a b", Route("a b")),
+    ],
+)
+def test_routes_of_inference(path: str, route: Route) -> None:
+    """Every form of the reference's table leads to its model and version (reference 6.1)."""
+    assert parse_route(path) == route
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "//",
+        "/predictions",
+        "/predictions/",
+        "/predictions//1.0",
+        "/explanations",
+        "/Predictions/m",
+        "/v1/models/m",
+        "/v1/models/m:load",
+        "/v1/models/:predict",
+        "/v1/models/m:predict:predict",
+        "/v1/models/predict",
+        "/v1/models",
+        "/v2/models/predict",
+        "/v2/predict",
+        "/models/predict",
+        "/models/m",
+        "/models/m/predict",
+        "/models/m/1.0",
+        "/models//invoke",
+        "/models/m/1.0/invoke",
+        "/predict",
+        "//predict",
+        "//m/predict",
+        "/a/b/c/predict",
+        "/v2/models/m",
+        "/v2/models//infer",
+        "/v2/models/m/versions//infer",
+        "/v2/models/m/versions/1/ready",
+        "/v2/models/m/infer/more",
+        "/ping",
+        "/workflows/predict",
+        "/metrics",
+    ],
+)
+def test_other_paths_are_not_inference(path: str) -> None:
+    """Management paths, also of a model called `predict`, and paths without a model are none (F12)."""
+    assert parse_route(path) is None
+
+
+@given(st.text(max_size=40).map(lambda text: "/" + text) | st.lists(st.text(max_size=4)).map("/".join))
+def test_any_path_has_a_route_or_none(path: str) -> None:
+    """No path raises, and only the unnamed form of SageMaker has no model (F12, F70)."""
+    route = parse_route(path)
+
+    if route is not None:
+        assert route.model or path.rstrip("/") == "/invocations"
+
+
+@pytest.mark.parametrize(
+    ("instances", "repeated"), [(limits.MAX_INSTANCES + 1, 0), (10_000, limits.MAX_REPEATED // 9_999)]
+)
+def test_small_bodies_of_much_work_are_refused(instances: int, repeated: int) -> None:
+    """Very many instances, or long parameters for many of them, are a 413 that names the limit."""
+    with pytest.raises(PayloadTooLarge, match=r"are allowed"):
+        limits.check_size(instances, repeated)
+
+
+def test_large_requests_within_the_limits_are_taken() -> None:
+    """The limits themselves are allowed."""
+    limits.check_size(limits.MAX_INSTANCES, limits.MAX_REPEATED // limits.MAX_INSTANCES)

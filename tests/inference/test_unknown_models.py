@@ -1,0 +1,60 @@
+"""Many requests for models that are not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from modelserver.http.exchange import Exchange
+from modelserver.inference import inference
+from modelserver.inference.inference import InferenceApi
+from modelserver.models.registry import Registry
+from modelserver.telemetry.metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOOD = 2_500
+
+
+class Connection:
+    """Counts the answers as the server does."""
+
+    cors = None
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        self._metrics = metrics
+
+    def finish(self, exchange: Exchange, status: int, data: bytes, *, keep: bool) -> None:
+        assert status == 404
+        self._metrics.response(status)
+
+
+def series(metrics: ServerMetrics) -> Sequence[str]:
+    """Names and labels of all samples."""
+    return [line.rpartition(" ")[0] for line in metrics.render().decode().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "route", ["/predictions/{}", "/predictions/{}/1.0", "/v1/models/{}:predict", "/v2/models/{}/infer"]
+)
+def test_unknown_names_make_no_series(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand, a quarter on each route, leave no series behind, and nothing that grows (F69)."""
+    monkeypatch.setattr(inference, "_TARGETS_KEPT", 100)
+    metrics = ServerMetrics(hostname="h")
+    metrics.model("m", "1.0").request(explicit_version=True)
+    metrics.response(404)
+    before = series(metrics)
+    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
+    connection = cast("Any", Connection(metrics))
+    for number in range(FLOOD):
+        target = api.find(route.format(f"flood-{number}").encode())
+        assert target is not None
+        exchange = Exchange(connection, target, b"POST", "1.1", [], True)
+        exchange.body = b"{}"
+        api.serve(exchange)
+
+    assert series(metrics) == before
+    assert f'Requests4XX{{Level="Host",Hostname="h"}} {FLOOD + 1}.0' in metrics.render().decode()
+    assert len(api._targets) <= 100

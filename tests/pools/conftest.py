@@ -1,0 +1,163 @@
+"""Workers whose processes are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.pools import worker as worker_module
+from modelserver.pools.process import WorkerSpec
+from modelserver.pools.worker import WorkerTimes
+from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class PlayedProcess:
+    """Stands in for a worker process: keeps what it is sent and says what the test makes it say."""
+
+    def __init__(
+        self, pid: int, on_message: Callable[[Any, memoryview], None], on_lost: Callable[[Any], None]
+    ) -> None:
+        self.pid = pid
+        self.received: list[tuple[Any, list[bytes]]] = []
+        self.killed = False
+        self.begun: int | None = None
+        self.output = ""
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    # -- what a worker sees of it
+
+    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+        self.received.append((message, list(bodies)))
+        if isinstance(message, Stop) and not self.batches:
+            self.exit("exited with status 0")
+
+    def kill(self) -> None:
+        self.killed = True
+        self.exit("was killed by SIGKILL")
+
+    async def wait(self) -> str:
+        return await asyncio.shield(self._end)
+
+    def last_output(self, lines: int = 20) -> str:
+        return self.output
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid]
+
+    # -- what a test makes it do
+
+    @property
+    def batches(self) -> list[Predict]:
+        """The batches it got and has not answered."""
+        return [message for message, _ in self.received if isinstance(message, Predict)]
+
+    def say(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+        """Sends a message."""
+        self._on_message(message, memoryview(b"".join(bodies)))
+
+    def load(self, **fields: Any) -> None:
+        """Says that its model is loaded."""
+        self.say(Loaded(**fields))
+
+    def fail_to_load(self, message: str, **fields: Any) -> None:
+        """Says that its model cannot be loaded, and leaves."""
+        self.say(LoadFailed(message, **fields))
+        self.exit("exited with status 1")
+
+    def answer(self, *contents: bytes, seconds: float = 0.01, **fields: Any) -> None:
+        """Answers its oldest batch: with these, or with the rows' own bytes."""
+        index, (batch, bodies) = next(
+            (i, item) for i, item in enumerate(self.received) if isinstance(item[0], Predict)
+        )
+        del self.received[index]
+        sent = list(contents) or bodies
+        self.say(Result(batch.sequence, [Answer(len(body)) for body in sent], seconds, **fields), sent)
+        if any(isinstance(message, Stop) for message, _ in self.received) and not self.batches:
+            self.exit("exited with status 0")
+
+    def exit(self, how: str = "exited with status 1") -> None:
+        """Ends."""
+        if not self._end.done():
+            self._end.set_result(how)
+            asyncio.get_running_loop().call_soon(self._on_lost, None)
+
+
+class Stage:
+    """All processes that were started, in order."""
+
+    def __init__(self) -> None:
+        self.processes: list[PlayedProcess] = []
+        self.error: OSError | None = None
+        self.sleeps: list[float] = []
+        self.specs: list[WorkerSpec] = []
+
+    async def launch(self, spec: WorkerSpec, label: str, on_message: Any, on_lost: Any) -> PlayedProcess:
+        if self.error is not None:
+            raise self.error
+        process = PlayedProcess(1000 + len(self.processes), on_message, on_lost)
+        process.send(spec.load)
+        self.specs.append(spec)
+        self.processes.append(process)
+        return process
+
+    async def settle(self) -> None:
+        """Lets everything happen that can happen now."""
+        await settle()
+
+    async def enter(self, count: int = 1) -> PlayedProcess:
+        """The process that is started as number ``count``."""
+        await until(lambda: len(self.processes) >= count)
+        await settle()
+        return self.processes[count - 1]
+
+
+async def settle() -> None:
+    """Lets everything happen that can happen now."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def until(happened: Callable[[], Any]) -> None:
+    """Waits for something that takes a moment."""
+    for _ in range(3000):
+        if happened():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Where processes are started; pauses between tries pass at once and are noted."""
+    made = Stage()
+    monkeypatch.setattr(worker_module, "launch", made.launch)
+
+    def backoff() -> Any:
+        for pause in (1.0, 1.0, 2.0, 3.0):
+            made.sleeps.append(pause)
+            yield 0.0
+        while True:
+            yield 60.0
+
+    monkeypatch.setattr(worker_module, "backoff", backoff)
+    return made
+
+
+@pytest.fixture
+def spec() -> WorkerSpec:
+    """What the workers of the tests are started with."""
+    return WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 4), threads=1, frame_limit=1 << 20)
+
+
+@pytest.fixture
+def times() -> WorkerTimes:
+    """Clocks that do not run out during a test."""
+    return WorkerTimes(startup=60.0, response=60.0, silence=60.0, max_retry=300.0)

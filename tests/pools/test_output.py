@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+
+import pytest
+
+from modelserver.pools.output import LINE_LIMIT, LINES_A_SECOND, LINES_AT_ONCE, LineReader, OutputTail
+
+
+@pytest.fixture
+def tail() -> OutputTail:
+    return OutputTail(kept=3)
+
+
+@pytest.fixture
+async def reader(tail: OutputTail, caplog: pytest.LogCaptureFixture) -> LineReader:
+    caplog.set_level(logging.INFO, logger="modelserver.model")
+    return LineReader("W-9000-m-stdout", logging.WARNING, tail)
+
+
+def test_tail_keeps_the_last(tail: OutputTail) -> None:
+    """Only the last lines are kept, and fewer can be asked for."""
+    for line in "abcde":
+        tail.add(line)
+
+    assert tail.last(10) == "c\nd\ne"
+    assert tail.last(2) == "d\ne"
+
+
+async def test_lines(reader: LineReader, tail: OutputTail, caplog: pytest.LogCaptureFixture) -> None:
+    """Each line is logged with its source at the level of its stream, however it was cut into pieces."""
+    for piece in (b"one\ntw", b"o\r\n", b"\xff\n"):
+        reader.data_received(piece)
+
+    assert caplog.messages == ["one", "two", "�"]
+    assert {(record.levelno, record.source) for record in caplog.records} == {
+        (logging.WARNING, "W-9000-m-stdout")
+    }  # type: ignore[attr-defined]
+    assert tail.last(2) == "two\n�"
+
+
+async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A line without an end counts when the stream ends, and the end is told."""
+    reader.data_received(b"no newline")
+    assert not reader.ended.done()
+    reader._ended()
+
+    assert caplog.messages == ["no newline"]
+    assert reader.ended.done()
+
+
+async def test_endless_line(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A line without end is cut, and never collected (F44)."""
+    for _ in range(50):
+        reader.data_received(b"x" * 100_000)
+    reader.data_received(b"\nnext\n")
+
+    assert [len(message) for message in caplog.messages] == [LINE_LIMIT, 4]
+
+
+async def test_flood(reader: LineReader, tail: OutputTail, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a flood of lines the log gets so many and then their number; the tail has the last of them (F44)."""
+    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader.data_received(b"".join(b"%d\n" % n for n in range(LINES_A_SECOND + 1000)))
+
+    assert len(caplog.messages) == LINES_A_SECOND
+    assert tail.last(1) == str(LINES_A_SECOND + 999)
+    reader._loop = _Clock(6.0)  # type: ignore[assignment]
+    reader.data_received(b"later\n")
+    assert caplog.messages[-2:] == [
+        f"[1000 lines were left out: more than {LINES_A_SECOND} came in a second]", "later",
+    ]  # fmt: skip
+
+
+class _Clock:
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def time(self) -> float:
+        return self._now
+
+
+async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A line that reports a metric goes to who keeps metrics, others to the log (reference 15.4, 18.5)."""
+    told: list[tuple[object, ...]] = []
+    tail = OutputTail()
+    caplog.set_level(logging.INFO, "modelserver.model")
+    reader = LineReader("W", logging.INFO, tail, lambda *metric: told.append(metric))
+    reader.data_received(
+        b"before\n[METRICS]n.Count:2|#a:b|#type:COUNTER|#hostname:h,1,id\n[METRICS]no\nafter\n"
+    )
+
+    assert told == [("n", 2.0, "Count", "counter", (("a", "b"),), "id")]
+    assert [record.getMessage() for record in caplog.records] == ["before", "[METRICS]no", "after"]
+    assert tail.last(9) == "before\n[METRICS]no\nafter"
+
+
+async def test_what_comes_at_once_is_taken_in_pieces(
+    reader: LineReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between pieces of a hundred lines the loop does other things; in the end all lines are there."""
+    inner, outer = os.pipe()
+    os.write(outer, b"".join(b"%d\n" % n for n in range(LINES_AT_ONCE * 5)))
+    reader.attach(inner)
+    taken: list[int] = []
+    while len(caplog.messages) < LINES_AT_ONCE * 5:
+        await asyncio.sleep(0)
+        if len(caplog.messages) != sum(taken):
+            taken.append(len(caplog.messages) - sum(taken))
+    os.close(outer)
+    await reader.ended
+
+    assert taken == [LINES_AT_ONCE] * 5
+    assert caplog.messages == [str(n) for n in range(LINES_AT_ONCE * 5)]
+
+
+async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: OutputTail) -> None:
+    """Lines beyond the bound are counted, not taken: a million of them take no time to speak of (F44)."""
+    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader.data_received(b"x\n" * LINES_A_SECOND)
+    flood = b"y\n" * 32_000 + b"last\n"
+    began = time.thread_time()
+    for _ in range(30):
+        reader.data_received(flood)
+
+    assert time.thread_time() - began < 0.2
+    assert reader._left_out == 30 * 32_001
+    assert tail.last(1) == "last"
+
+
+async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that has ended is not waited for: what was read of it is logged at once."""
+    inner, outer = os.pipe()
+    os.write(outer, b"a\n" * (LINES_AT_ONCE * 3))
+    reader.attach(inner)
+    reader._read()
+    assert len(caplog.messages) == LINES_AT_ONCE
+    reader.close()
+    os.close(outer)
+
+    assert len(caplog.messages) == LINES_AT_ONCE * 3
