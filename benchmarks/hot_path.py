@@ -35,8 +35,8 @@ from modelserver.models.version import ModelVersion
 from modelserver.options.resolve import ModelOptions
 from modelserver.pools.channel import Channel
 from modelserver.pools.devices import DeviceRing
-from modelserver.pools.pool import Pool, PoolLimits
-from modelserver.pools.process import WorkerSpec
+from modelserver.pools.pool import Pool
+from modelserver.pools.spec import PoolLimits, WorkerSpec
 from modelserver.pools.worker import MAX_IN_FLIGHT, Worker, WorkerState, WorkerTimes
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.metrics import ServerMetrics

@@ -18,7 +18,8 @@ from unittest import mock
 import uvloop
 
 from modelserver.pools import process
-from modelserver.pools.process import WorkerSpec, launch
+from modelserver.pools.process import launch
+from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.messages import Load, Predict, Row
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tests.differential.replay import recorded
 from modelserver.api.app import build_app
 from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.cli import build_parser
-from modelserver.inference.inference import parse_route
+from modelserver.inference.routes import parse_route
 from modelserver.settings.keys import KEYS, NOT_YET
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser
 from modelserver.container.__main__ import prepare
 from modelserver.container.healthcheck import ROUTE
-from modelserver.settings.settings import load_settings
+from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
-    from modelserver.settings.settings import LoadedSettings
+    from modelserver.settings.load import LoadedSettings
 
 _ROOT = Path(__file__).parents[1]
 _HOME = "/home/model-server"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from docs import migrating
 
-from modelserver import container
 from modelserver.auth.policy import wants_tokens
 from modelserver.cli import build_parser
+from modelserver.container import __main__ as container
 from modelserver.settings.keys import KEYS, NOT_YET
-from modelserver.settings.settings import load_settings
+from modelserver.settings.load import load_settings
 from modelserver.telemetry.metrics import ServerMetrics
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"

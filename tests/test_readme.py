@@ -18,7 +18,7 @@ import pytest
 from modelserver import archiver
 from modelserver.api.openapi import describe_listener
 from modelserver.cli import build_parser
-from modelserver.inference.inference import parse_route
+from modelserver.inference.routes import parse_route
 
 _ROOT = Path(__file__).parents[1]
 _TEXTS = (

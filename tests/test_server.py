@@ -15,9 +15,11 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.listeners import bind, roles_by_address
-from modelserver.server import Server, raise_descriptor_limit, watch_system, work_directory
+from modelserver.server import Server, raise_descriptor_limit, work_directory
 from modelserver.settings.address import Address
-from modelserver.settings.settings import LoadedSettings, Settings, load_settings
+from modelserver.settings.load import LoadedSettings, load_settings
+from modelserver.settings.settings import Settings
+from modelserver.watching import watch_system
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -199,3 +199,14 @@ def _ratio(quota: str, period: str) -> float | None:
     if not (quota.isdigit() and period.isdigit()) or int(quota) == 0 or int(period) == 0:
         return None
     return int(quota) / int(period)
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory that a process occupies; 0 where that cannot be read."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -31,41 +31,41 @@ from modelserver.grpc.start import open_grpc
 from modelserver.http.aside import Aside
 from modelserver.inference.inference import InferenceApi
 from modelserver.listeners import Listeners, bind, make_fleet, roles_by_address
+from modelserver.models.loading import listed
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
-from modelserver.models.version import FailedVersion
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.interpreter import check_interpreter
 from modelserver.pools.spawner import Spawner, can_fork
 from modelserver.resources import usable_cpus
-from modelserver.settings.dump import given_properties
+from modelserver.settings.load import given_properties
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.collector import Collector, is_torchserves
 from modelserver.telemetry.logs import log_directories
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
-from modelserver.telemetry.prometheus import Counter, Gauge
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.telemetry.text import shortened
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
+from modelserver.watching import call_observer, show_payloads, show_pools, watch_collector, watch_system
 from modelserver.wire.marks import end_orphans
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
-    from modelserver.grpc.calls import OnCall
     from modelserver.grpc.server import GrpcServers
     from modelserver.http.connection import HotRoutes
-    from modelserver.models.version import ModelVersion
     from modelserver.payloads.log import PayloadLog
-    from modelserver.settings.settings import Address, LoadedSettings, Settings
+    from modelserver.settings.load import LoadedSettings
+    from modelserver.settings.settings import Address, Settings
     from modelserver.tls.context import Certificate
+
 
 _log = logging.getLogger("modelserver.server")
 
@@ -380,33 +380,6 @@ def payload_log(settings: Settings) -> PayloadLog | None:
     return PayloadLog.of(settings)
 
 
-def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
-    """Shows what became of the events of the payload log."""
-    events = metrics.add(
-        Counter("modelserver_payload_events_total", "Events of the payload log, by outcome.", ("outcome",))
-    )
-    waiting = metrics.add(
-        Gauge("modelserver_payload_events_waiting", "Events that wait for the sink.")
-    ).labels()
-
-    def show() -> None:
-        for outcome, count in log.counts().items():
-            events.labels(outcome).set(count)
-        waiting.set(log.waiting)
-
-    metrics.on_render(show)
-
-
-def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
-    """Counts gRPC calls like answers over HTTP of the same meaning, and notes them with their own codes."""
-
-    def on_call(client: str, path: str, code: int, like: int, seconds: float) -> None:
-        metrics.response(like)
-        access.log(client, "gRPC", path, "2.0", code, seconds)
-
-    return on_call
-
-
 @contextlib.contextmanager
 def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
     """A socket bound to the address that plays these roles; its file, if it has one, goes with it."""
@@ -451,42 +424,6 @@ def freeze_garbage() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def show_pools(registry: Registry) -> None:
-    """Sets the gauges that are read only when somebody looks."""
-    for model in registry.versions():
-        statistics = model.pool.statistics()
-        for name, seconds in (
-            ("PredictionTime", model.pool.last_handler_time),
-            ("HandlerTime", sum(model.pool.last_phases) or model.pool.last_handler_time),
-        ):
-            model.metrics.model_metric(
-                name, seconds * 1000.0, "ms", "gauge", [("ModelName", model.name), ("Level", "Model")]
-            )
-        model.metrics.worker_overhead(model.pool.last_overhead)
-        model.metrics.set_queue(statistics.pending, statistics.instances)
-        model.metrics.set_in_flight(statistics.batches_in_flight)
-        model.metrics.set_workers(
-            {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
-        )
-
-
-async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:
-    """Reads the host's state now and every ``every`` seconds, in a thread: a driver or a disk may hang."""
-    while True:
-        try:
-            metrics.system(await asyncio.to_thread(monitor.read))
-        except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
-            _log.exception("The state of the system could not be read")
-        await asyncio.sleep(every)
-
-
-async def watch_collector(collector: Collector, metrics: ServerMetrics, every: float) -> None:
-    """Runs the operator's collector now and every ``every`` seconds."""
-    while True:
-        metrics.collected(await collector.read())
-        await asyncio.sleep(every)
-
-
 def places(settings: Settings) -> list[str]:
     """Where the server is, its documentation and its logs."""
     lines = [f"Inference: {settings.inference_address}, Management: {settings.management_address}"]
@@ -495,15 +432,6 @@ def places(settings: Settings) -> list[str]:
     address = settings.inference_address
     docs = "" if address.scheme == "unix" else f"Documentation: {address}/docs, "
     return [*lines, f"{docs}Logs: {log_directories()[0].absolute()}"]
-
-
-def listed(models: Iterable[ModelVersion]) -> str:
-    """Names and versions in words, with the reason for what could not be restored."""
-    return "; ".join(
-        f"{model.name} {model.version}"
-        + (f" FAILED ({shortened(model.failure, 200)})" if isinstance(model, FailedVersion) else "")
-        for model in models
-    )
 
 
 def log_notice(settings: Settings) -> None:

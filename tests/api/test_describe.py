@@ -8,11 +8,10 @@ from typing import Any, cast
 from modelserver.api.describe import describe, describe_autoscaling, describe_worker
 from modelserver.batching.sequences import SequenceStatistics
 from modelserver.http.answers import pretty
-from modelserver.models.replacement import Replacement
+from modelserver.models.version import Replacement
 from modelserver.options.resolve import BatchPolicy, ModelOptions
-from modelserver.pools.autoscaler import PoolScaling, ScaleEvent
-from modelserver.pools.pool import PoolStatistics
-from modelserver.pools.scaling import Decision, Sample, ScalingRule
+from modelserver.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
+from modelserver.pools.spec import PoolStatistics
 from modelserver.pools.worker import WorkerState
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from modelserver.api.payloads import LoggedExchange, LoggedRoutes
 from modelserver.errors import BadRequest
-from modelserver.inference.inference import Route
+from modelserver.inference.routes import Route
 from modelserver.payloads.log import Bounds
 
 _HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from modelserver.archives.download import DownloadLimits, Network, copy_file, download
+from modelserver.archives.download import copy_file, download
+from modelserver.archives.incoming import DownloadLimits, Network
 from modelserver.archives.urls import UrlPolicy
 from modelserver.errors import Conflict, DownloadFailed, InternalError, ModelNotFound
 

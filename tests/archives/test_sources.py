@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from modelserver.archives.download import Network
+from modelserver.archives.incoming import Network
 from modelserver.archives.sources import Located, locate
 from modelserver.archives.urls import UrlPolicy
 from modelserver.errors import (

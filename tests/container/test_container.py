@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from modelserver import __version__, container
+from modelserver import __version__
+from modelserver.container import __main__ as container
 from modelserver.container.__main__ import WRITTEN, prepare
 from modelserver.errors import ConfigError
 from modelserver.settings.properties import parse

@@ -26,12 +26,12 @@ from modelserver.container.__main__ import MOUNTED, prepare
 from modelserver.container.kserve import HTTP_PORT, METRICS_PORT
 from modelserver.options.yaml_file import Batcher, parse_model_config
 from modelserver.settings.keys import KEYS
-from modelserver.settings.settings import load_settings
+from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.settings.settings import LoadedSettings
+    from modelserver.settings.load import LoadedSettings
 
 _ALL = {name: resource for name, resource in in_folder(KSERVE) if resource["kind"] != "Kustomization"}
 _RUNTIMES = {

@@ -15,13 +15,13 @@ from modelserver.auth.given import read_token_file
 from modelserver.auth.scopes import Scope, needed_scope
 from modelserver.cli import build_parser
 from modelserver.errors import ConfigError
-from modelserver.settings.settings import load_settings
+from modelserver.settings.load import load_settings
 from modelserver.telemetry.logs import ROTATE_BYTES, ROTATED_FILES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.settings.settings import LoadedSettings
+    from modelserver.settings.load import LoadedSettings
 
 _ALL = dict(in_folder(KUBERNETES))
 _NAME = {"app.kubernetes.io/name": "modelserver"}

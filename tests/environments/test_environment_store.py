@@ -82,7 +82,7 @@ def test_a_use_ends_with_its_process(tmp_path: Path) -> None:
     """A server that is killed holds nothing (F48)."""
     place = made(tmp_path, "venv-1")
     code = (
-        "import sys, pathlib; from modelserver.models import environment_store as s\n"
+        "import sys, pathlib; from modelserver.environments import environment_store as s\n"
         "use = s.use(pathlib.Path(sys.argv[1])); print('used', flush=True); sys.stdin.read()"
     )
     user = subprocess.Popen(

@@ -16,7 +16,7 @@ from modelserver.frontend.server_end import Desk
 from modelserver.http.connection import HttpProtocol, Listener
 from modelserver.http.edge import Edge
 from modelserver.http.exchange import MAX_UNSENT, Target, read_target
-from modelserver.inference.inference import parse_route
+from modelserver.inference.routes import parse_route
 from modelserver.wire.frontend import ToFrontend, to_frontend_decoder
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from modelserver.errors import PayloadTooLarge
 from modelserver.inference import limits
-from modelserver.inference.inference import Route, parse_route
+from modelserver.inference.routes import Route, parse_route
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from modelserver.models.snapshot import SavedModel
+    from modelserver.models.version import SavedModel
 
 
 def write_model(store: Path, folder: str, name: str, version: str = "1.0") -> None:

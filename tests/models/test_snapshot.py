@@ -10,7 +10,8 @@ import pytest
 from modelserver.archives.archive import ModelArchive
 from modelserver.archives.manifest import Manifest
 from modelserver.errors import ConfigError
-from modelserver.models.snapshot import listed, mar_name, parse_snapshot, registry_document
+from modelserver.models.snapshot import listed, parse_snapshot, registry_document
+from modelserver.models.version import mar_name
 from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
 
 # As TorchServe's documentation shows it.

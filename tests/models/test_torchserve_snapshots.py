@@ -14,7 +14,7 @@ from modelserver.models.snapshot_files import SnapshotFolder, check_archives, ne
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.models.snapshot import SavedModel
+    from modelserver.models.version import SavedModel
 
 
 def saved(**fields: str) -> tuple[SavedModel, ...]:

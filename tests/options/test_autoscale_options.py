@@ -29,7 +29,8 @@ from modelserver.options.yaml_file import parse_model_config
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.scaling import ScalingRule
 from modelserver.settings.keys import KEYS
-from modelserver.settings.settings import Settings, load_settings
+from modelserver.settings.load import load_settings
+from modelserver.settings.settings import Settings
 from modelserver.telemetry.metrics import ServerMetrics
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.pools import worker as worker_module
-from modelserver.pools.process import WorkerSpec
+from modelserver.pools.spec import WorkerSpec
 from modelserver.pools.worker import WorkerTimes
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Stop
 

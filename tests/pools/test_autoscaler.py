@@ -11,26 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.batching.request import Request
-from modelserver.pools.autoscaler import (
-    RESERVE,
-    SHORTAGE,
-    Autoscaler,
-    GpuMemory,
-    resident_bytes,
-    sample_of,
-)
+from modelserver.pools.autoscaler import RESERVE, SHORTAGE, Autoscaler, GpuMemory, sample_of
 from modelserver.pools.devices import DeviceList, DeviceRing
 from modelserver.pools.gate import BASE_NEED, StartGate
-from modelserver.pools.pool import Pool, PoolLimits
-from modelserver.pools.ranks import Ports, Ranks
+from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
+from modelserver.pools.spec import PoolLimits, Ports, Ranks
 from modelserver.pools.worker import WorkerState
+from modelserver.resources import resident_bytes
 from modelserver.wire.messages import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import WorkerSpec
     from modelserver.pools.worker import WorkerTimes
 
 RULE = ScalingRule(target_wait=0.1, up_pause=2.0, down_pause=4.0)

@@ -20,7 +20,8 @@ from modelserver.errors import (
 from modelserver.pools import pool as pool_module
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.gate import StartGate
-from modelserver.pools.pool import BACKLOG, Pool, PoolLimits
+from modelserver.pools.pool import BACKLOG, Pool
+from modelserver.pools.spec import PoolLimits
 from modelserver.pools.worker import WorkerState, WorkerTimes
 from modelserver.wire.frames import ProtocolError
 from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed, Row
@@ -28,7 +29,7 @@ from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Pro
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import WorkerSpec
 
 LIMITS = PoolLimits(batch_size=2, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 

@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from modelserver.pools.process import WorkerSpec, describe_exit, launch
+from modelserver.pools.process import describe_exit, launch
 from modelserver.pools.spawner import Spawner
+from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.worker.elsewhere import NEEDED
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from modelserver.pools import process as process_module
-from modelserver.pools.process import WorkerSpec, launch
+from modelserver.pools.process import launch
+from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.arena import HALF, LARGE
 from modelserver.wire.messages import Answer, Load, Loaded, Predict, Result, Row
 

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from modelserver.pools import ranks as ranks_module
-from modelserver.pools.ranks import Ports, RankGroup, Ranks, launch_ranks, rank_environment, visible
+from modelserver.pools import spec
+from modelserver.pools.ranks import RankGroup, launch_ranks, rank_environment, visible
+from modelserver.pools.spec import Ports, Ranks
 from modelserver.wire.messages import (
     Answer,
     Cancelled,
@@ -28,7 +30,7 @@ from modelserver.wire.messages import (
 if TYPE_CHECKING:
     from tests.pools.conftest import PlayedProcess, Stage
 
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import WorkerSpec
 
 
 class Listener:
@@ -151,7 +153,7 @@ def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_port: int) -> int:
         raise OSError("in use")
 
-    monkeypatch.setattr(ranks_module, "free_port", refuse)
+    monkeypatch.setattr(spec, "free_port", refuse)
     with pytest.raises(OSError, match="no port of 29500 and the next 1000 is free"):
         Ports(29500).next()
 

@@ -11,13 +11,14 @@ from tests.pools.test_pool import Counts, contents, request
 
 from modelserver.pools import recycling
 from modelserver.pools.devices import DeviceRing
-from modelserver.pools.pool import Pool, PoolLimits
+from modelserver.pools.pool import Pool
+from modelserver.pools.spec import PoolLimits
 from modelserver.pools.worker import WorkerState
 
 if TYPE_CHECKING:
     from tests.pools.conftest import Stage
 
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import WorkerSpec
     from modelserver.pools.worker import WorkerTimes
 
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)

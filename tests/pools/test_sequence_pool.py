@@ -18,14 +18,14 @@ from modelserver.errors import (
     WorkerDied,
 )
 from modelserver.pools.devices import DeviceRing
-from modelserver.pools.pool import PoolLimits
 from modelserver.pools.sequence_pool import SequencePool, sequence_limits
+from modelserver.pools.spec import PoolLimits
 from modelserver.wire.messages import Answer, Pong, Result, Row, SequenceHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import WorkerSpec
     from modelserver.pools.worker import WorkerTimes
 
 LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)

@@ -18,8 +18,9 @@ import pytest
 from modelserver.pools import spawner as spawner_module
 from modelserver.pools.preload_reader import PreloadReader
 from modelserver.pools.preloading import Preload
-from modelserver.pools.process import WorkerProcess, WorkerSpec, launch
+from modelserver.pools.process import WorkerProcess, launch
 from modelserver.pools.spawner import Spawner, can_fork, why_not
+from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.marks import MARK, mark_of, server_of
 from modelserver.wire.messages import Load, Loaded, LoadFailed, Predict, Row, Stop
 
@@ -462,7 +463,8 @@ SERVER = """
 import asyncio, dataclasses, sys
 from modelserver.wire.messages import Load
 from modelserver.pools import preloading
-from modelserver.pools.process import WorkerSpec, launch
+from modelserver.pools.process import launch
+from modelserver.pools.spec import WorkerSpec
 from modelserver.pools.spawner import Spawner
 preloading.HEAVY = frozenset({"colorsys"})
 async def main():

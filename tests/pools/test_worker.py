@@ -22,7 +22,7 @@ from modelserver.pools.worker import (
 from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Result, Row, Stop
 
 if TYPE_CHECKING:
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import WorkerSpec
 
 
 class Owner:

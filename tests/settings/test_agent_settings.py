@@ -9,7 +9,7 @@ import pytest
 from modelserver.cli import agent_keys, build_parser, setting_flags
 from modelserver.errors import ConfigError
 from modelserver.settings.keys import KEYS
-from modelserver.settings.settings import LoadedSettings, load_settings
+from modelserver.settings.load import LoadedSettings, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

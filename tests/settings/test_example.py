@@ -7,8 +7,9 @@ from pathlib import Path
 
 from modelserver.settings.example import example
 from modelserver.settings.keys import KEYS
+from modelserver.settings.load import load_settings
 from modelserver.settings.properties import parse
-from modelserver.settings.settings import Settings, load_settings
+from modelserver.settings.settings import Settings
 
 _SHIPPED = Path(__file__).parents[2] / "config.properties"
 

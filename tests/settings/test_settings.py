@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 
 from modelserver.errors import ConfigError
 from modelserver.settings.keys import KEYS
+from modelserver.settings.load import LoadedSettings, explain, load_settings
 from modelserver.settings.model_defaults import ModelDefaults
-from modelserver.settings.settings import (
-    Address,
-    LoadedSettings,
-    ModelToLoad,
-    Settings,
-    explain,
-    load_settings,
-)
+from modelserver.settings.settings import Address, ModelToLoad, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

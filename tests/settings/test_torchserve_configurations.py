@@ -12,7 +12,7 @@ from tests.settings.torchserve_configurations import CONFIGURATIONS, REFUSED
 from modelserver.errors import ConfigError
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.settings.keys import KEYS
-from modelserver.settings.settings import LoadedSettings, load_settings
+from modelserver.settings.load import LoadedSettings, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

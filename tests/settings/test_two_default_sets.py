@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.settings.dump import given_properties
 from modelserver.settings.keys import KEYS, OWN, TORCHSERVE
-from modelserver.settings.settings import LoadedSettings, Settings, explain, load_settings
+from modelserver.settings.load import LoadedSettings, explain, given_properties, load_settings
+from modelserver.settings.settings import Settings
 from modelserver.settings.sources import STARTED_AS
 from modelserver.settings.values import convert
 

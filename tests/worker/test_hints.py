@@ -10,7 +10,7 @@ import pytest
 
 from modelserver.wire.messages import BODY, INSTANCE, TENSORS
 from modelserver.worker.hints import hint_for
-from modelserver.worker.service import check_contract
+from modelserver.worker.work import check_contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable

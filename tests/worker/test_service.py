@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from modelserver.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.wire.messages import BODY, DESCRIBE, INSTANCE, Answer, Load, Result, Row
 from modelserver.worker.metrics import HandlerMetrics
-from modelserver.worker.service import Service, is_out_of_memory
+from modelserver.worker.service import Service
+from modelserver.worker.work import is_out_of_memory
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
 

@@ -20,7 +20,7 @@ from modelserver_handlers.streaming import send_intermediate_predict_response
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelserver.worker.service import Work
+    from modelserver.worker.work import Work
 
 
 class Bench:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest
-from modelserver.inference.content import read_parameters_body
+from modelserver.http.content import read_parameters_body
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

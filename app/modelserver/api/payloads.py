@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelserver.http.answers import JSON
 from modelserver.http.exchange import Exchange
@@ -43,20 +43,23 @@ class LoggedRoutes:
             self._hot.serve(logged)
         finally:
             # What is inflated aside is logged when it is answered.
-            logged.is_read_later = bool(logged.encoding) and not logged.answered
+            logged.is_read_later = bool(logged.encoding) and not exchange.answered
             if not logged.is_read_later:
                 logged.asked()
 
 
 class LoggedExchange(Exchange):
-    """An exchange whose answer is logged when it is given; all that is not set here is the exchange's own."""
+    """An exchange whose answer is logged when it is given."""
 
     __slots__ = ("_call", "_exchange", "_status", "_type", "is_read_later")
 
     def __init__(self, exchange: Exchange, log: PayloadLog) -> None:
         self._exchange = exchange
-        # What the routes may replace, by what they inflated.
-        self.body = exchange.body
+        super().__init__(exchange.target, exchange.method, exchange.http_version, exchange.body)
+        self.content_type = exchange.content_type
+        self.encoding = exchange.encoding
+        self.deadline_ms = exchange.deadline_ms
+        self.request_id = exchange.request_id
         route = exchange.target.route
         about = (
             ("modelname", route.model),
@@ -69,8 +72,9 @@ class LoggedExchange(Exchange):
         self._status = 0
         self._type = ""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._exchange, name)
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return self._exchange.headers
 
     @property
     def on_disconnect(self) -> Callable[[], None] | None:
@@ -88,7 +92,7 @@ class LoggedExchange(Exchange):
 
     def asked(self) -> None:
         """Logs the request: its body as the handler gets it, inflated."""
-        content_type: str = self.content_type
+        content_type = self.content_type
         if not content_type:
             binary = any(name.lower() == _LENGTH_OF_JSON for name, _ in self.headers)
             content_type = JSON if self.target.route.kserve and not binary else _BINARY
@@ -97,27 +101,27 @@ class LoggedExchange(Exchange):
     def reply(
         self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
     ) -> None:
-        if self.is_read_later and not self.answered:
+        if self.is_read_later and not self._exchange.answered:
             self.asked()
-        if not self.answered and 200 <= status < 300:
+        if not self._exchange.answered and 200 <= status < 300:
             found = _BATCH_ID.search(extra)
             self._call.answered(content_type, body, found[1].decode() if found else "")
         self._exchange.reply(status, body, content_type, extra, phrase)
 
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
-        if self.is_read_later and not self.answered:
+        if self.is_read_later and not self._exchange.answered:
             self.asked()
-        if not self.answered:
+        if not self._exchange.answered:
             self._status, self._type = status, content_type
         self._exchange.begin(status, content_type, extra, phrase)
 
     def send(self, part: bytes) -> None:
-        if self.begun:
+        if self._exchange.begun:
             self._call.part(part)
         self._exchange.send(part)
 
     def end(self, complete: bool = True) -> None:
-        if self.begun and complete and 200 <= self._status < 300:
+        if self._exchange.begun and complete and 200 <= self._status < 300:
             body = self._call.whole()
             if body is not None:
                 self._call.answered(self._type, body)

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 
 from modelserver.archives.store import by_name, file_of
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
-from modelserver.inference.content import read_parameters_body
+from modelserver.http.content import read_parameters_body
 from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:

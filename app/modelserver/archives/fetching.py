@@ -8,11 +8,11 @@ from urllib.parse import unquote
 
 import httpx
 
-from modelserver.archives.download import failed
+from modelserver.archives.incoming import failed
 from modelserver.archives.urls import scheme
 
 if TYPE_CHECKING:
-    from modelserver.archives.download import DownloadLimits, Incoming, Network, Progress
+    from modelserver.archives.incoming import DownloadLimits, Incoming, Network, Progress
     from modelserver.archives.urls import Resolver, UrlPolicy
 
 FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)

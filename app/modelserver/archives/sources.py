@@ -6,13 +6,16 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from modelserver.archives.download import DownloadLimits, Network, Progress, copy_file, download, load_client
+from modelserver.archives.download import copy_file, download, load_client
 from modelserver.archives.torchvision_url import TorchvisionSource
 from modelserver.archives.urls import UrlPolicy, leaves_its_place, scheme
 from modelserver.errors import InternalError, ModelNotFound
+
+if TYPE_CHECKING:
+    from modelserver.archives.incoming import DownloadLimits, Network, Progress
 
 _NO_STORE: Final = "Model store has not been configured."
 _OUTSIDE: Final = "it lies outside of the model store, where only --models and load_models may lead"

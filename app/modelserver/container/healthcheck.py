@@ -20,7 +20,7 @@ import psutil
 from modelserver.cli import build_parser, setting_flags
 from modelserver.errors import ConfigError
 from modelserver.pidfile import MARKER, is_server, pid_file, read_pid
-from modelserver.settings.settings import load_settings
+from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.http.exchange import Target, read_target
-from modelserver.inference.inference import parse_route
+from modelserver.inference.routes import parse_route
 from modelserver.wire.frontend import (
     Ask,
     Begin,

@@ -11,7 +11,7 @@ import msgspec
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.frontend.link import Link
 from modelserver.http.answers import is_kserve
-from modelserver.http.exchange import Exchange
+from modelserver.http.exchange import Exchange, Target
 from modelserver.wire.frontend import (
     Ask,
     Begin,
@@ -146,33 +146,30 @@ class Desk:
             call.put(_GONE)
 
 
-class RemoteExchange(Exchange):
-    """A request that a front end took in. What is said here is said there by the exchange that it has.
+_UNREAD = Target("", b"", "")
 
-    Its head was read there, so of the attributes of :class:`Exchange` only those of the request are here, and
-    none of the connection.
-    """
+
+class RemoteExchange(Exchange):
+    """A request that a front end took in. What is said here is said there by the exchange that it has."""
 
     __slots__ = ("_desk", "_headers", "_number", "_packed", "_sent", "taken")
 
     def __init__(self, desk: Desk, ask: Ask, body: bytes) -> None:
+        super().__init__(_UNREAD, ask.method, ask.version, body)
         self._desk = desk
         self._number = ask.number
         self._packed = ask.headers
         self._headers: list[tuple[bytes, bytes]] | None = None
-        self.method = ask.method
-        self.http_version = ask.version
-        self.body = body
         self.content_type = ask.content_type
         self.encoding = ask.encoding
         self.deadline_ms = ask.deadline_ms
         self.request_id = ask.request_id
-        self.answered = self.disconnected = False
-        self.begun = 0
-        self.on_disconnect = None
+        # Bytes of parts, and those of them that the client has taken.
+        self._sent = self.taken = 0
 
     @property
-    def headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override]  # read when somebody looks
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        # Decoded when somebody looks.
         if self._headers is None:
             self._headers = _decode_headers(self._packed)
         return self._headers
@@ -205,8 +202,6 @@ class RemoteExchange(Exchange):
             return
         self.answered = True
         self.begun = status
-        # Bytes of parts, and those of them that the client has taken.
-        self._sent = self.taken = 0
         self._desk.link.send(Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:

@@ -16,7 +16,7 @@ from grpc import StatusCode
 from modelserver.auth.errors import InvalidKey
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.encoded import Encoded, is_heavy, texts_of
-from modelserver.grpc.messages import DecodeError, message_class, service
+from modelserver.grpc.messages import Context, DecodeError, message_class, service
 from modelserver.grpc.statuses import FAILED, Tell, http_class, number
 from modelserver.telemetry.stalls import served
 
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from modelserver.grpc.gate import Gate
     from modelserver.grpc.messages import AnyMessage
 
-_log = logging.getLogger("modelserver.grpc")
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_log = logging.getLogger("modelserver.grpc")
 # Takes a message, or an iterator of them, and the context; gives a message, or an iterator of them.
 Method: TypeAlias = "Callable[[Any, Context], Any]"
 # Told about each call: client, `service/method`, code's number, status of HTTP, seconds.

@@ -8,7 +8,7 @@ from modelserver.auth.scopes import Scope
 
 if TYPE_CHECKING:
     from modelserver.auth.verifier import Verifier
-    from modelserver.grpc.calls import Context
+    from modelserver.grpc.messages import Context
 
 _HEADER = "authorization"
 

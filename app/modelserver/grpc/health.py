@@ -11,8 +11,8 @@ from modelserver.grpc.messages import message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
-    from modelserver.grpc.calls import Context, Method
-    from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.calls import Method
+    from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.registry import Registry
 
 NAME = "grpc.health.v1.Health"

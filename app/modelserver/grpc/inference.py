@@ -26,8 +26,8 @@ from modelserver.wire.messages import FIELDS, Row
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from modelserver.grpc.calls import Context, Method
-    from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.calls import Method
+    from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 

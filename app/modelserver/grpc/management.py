@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from modelserver.grpc.calls import Context, Method
-    from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.calls import Method
+    from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.registry import Registry
 
     _Act = Callable[[AnyMessage], Coroutine[Any, Any, Response]]

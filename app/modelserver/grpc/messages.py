@@ -9,7 +9,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 if TYPE_CHECKING:
+    import grpc
     from google.protobuf.descriptor import Descriptor, ServiceDescriptor
+
 
 __all__ = ["DecodeError", "Message", "message", "service"]
 
@@ -44,3 +46,6 @@ def message_class(descriptor: Descriptor) -> type[AnyMessage]:
 def service(name: str) -> ServiceDescriptor:
     """A service by its full name. Raises KeyError."""
     return POOL.FindServiceByName(name)
+
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from modelserver.api.app import Services
-    from modelserver.grpc.calls import Context, Method
-    from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.calls import Method
+    from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.version import ModelVersion
 
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from modelserver.api.app import Services
-    from modelserver.grpc.calls import Context
-    from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from modelserver.batching.request import Request
-    from modelserver.grpc.calls import Context
+    from modelserver.grpc.messages import Context
     from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer, Row
 

@@ -19,7 +19,7 @@ from modelserver.grpc.gate import Gate
 from modelserver.grpc.messages import POOL
 from modelserver.grpc.ports import GrpcAddress, addresses, taken
 from modelserver.grpc.statuses import tell_management, tell_open_inference, tell_prediction
-from modelserver.inference.content import MAX_PARAMETERS_BODY
+from modelserver.http.content import MAX_PARAMETERS_BODY
 
 if TYPE_CHECKING:
     import socket

@@ -1,6 +1,6 @@
 """uvicorn's HTTP protocol, with a short way for hot routes and firm limits for all.
 
-* Requests on hot routes become an :class:`Exchange` and never an ASGI task.
+* Requests on hot routes become an :class:`ConnectionExchange` and never an ASGI task.
 * A body over the limit is answered 413 before it is read whole; a head over its limit 431; what is no HTTP
   at all 400.
 * An offer to upgrade is passed over, and trailers are dropped: neither is anybody's request or header.
@@ -30,6 +30,7 @@ from uvicorn.server import ServerState
 
 from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
 from modelserver.http.answers import JSON, error_body, is_kserve, status_line
+from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import Exchange, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
@@ -114,8 +115,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._unparsed: memoryview | None = None
         self._refused = False
         # The exchange whose request is coming in, and the one whose turn it is.
-        self._incoming: Exchange | None = None
-        self._exchange: Exchange | None = None
+        self._incoming: ConnectionExchange | None = None
+        self._exchange: ConnectionExchange | None = None
         # Since when the client owes us the rest of a request (or, between requests, a new one).
         self._waiting_since = time.monotonic()
         self._receiving = False
@@ -255,9 +256,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._look_for_client(_FIRST_LOOK)
         return True
 
-    def _ask_whether_there(self, cycle: Exchange | RequestResponseCycle) -> None:
+    def _ask_whether_there(self, cycle: ConnectionExchange | RequestResponseCycle) -> None:
         """A client that is gone for good looks like one that still reads, until it is sent something."""
-        if isinstance(cycle, Exchange):
+        if isinstance(cycle, ConnectionExchange):
             asks = not cycle.begun and cycle.http_version == "1.1"
         else:
             asks = not cycle.response_started and cycle.scope["http_version"] == "1.1"
@@ -327,7 +328,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse(fault)
             return
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive)
+        exchange = ConnectionExchange(self, target, method, version, self._raw_headers, keep_alive)
         if exchange.doubt and (fault := fault_of(self._raw_headers, version)) is not None:
             self._refuse(fault)
             return
@@ -353,7 +354,7 @@ class HttpProtocol(HttpToolsProtocol):
             return True
         target = read_target(self.url) or Target("/", b"", "-")
         version = self.parser.get_http_version()
-        exchange = Exchange(self, target, method, version, self._raw_headers, keep_alive=False)
+        exchange = ConnectionExchange(self, target, method, version, self._raw_headers, keep_alive=False)
         self.cycle = self._exchange = exchange  # type: ignore[assignment]  # see on_headers_complete
         self._refuse(error, exchange)
         return True
@@ -404,7 +405,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Called when it is a request's turn: its headers are there, its body may not be."""
-        if isinstance(cycle, Exchange):
+        if isinstance(cycle, ConnectionExchange):
             self._begin(cycle)
         elif announced_length(cycle.scope["headers"]) > self._listener.max_body:
             self._refuse(too_large(self._listener.max_body), self._as_exchange(cycle))
@@ -414,15 +415,15 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             super()._start_asgi_task(cycle, app)
 
-    def _as_exchange(self, cycle: RequestResponseCycle) -> Exchange:
+    def _as_exchange(self, cycle: RequestResponseCycle) -> ConnectionExchange:
         scope = cycle.scope
         query = scope["query_string"]
         text = scope["raw_path"] + (b"?" + query if query else b"")
         target = Target(scope["path"], query, text.decode("latin-1"))
         method, version = scope["method"].encode(), scope["http_version"]
-        return Exchange(self, target, method, version, list(scope["headers"]), keep_alive=False)
+        return ConnectionExchange(self, target, method, version, list(scope["headers"]), keep_alive=False)
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: ConnectionExchange) -> None:
         """It is this exchange's turn."""
         if exchange.announced > self._listener.max_body:
             self._refuse(too_large(self._listener.max_body), exchange)
@@ -438,7 +439,7 @@ class HttpProtocol(HttpToolsProtocol):
             # A pipelined request whose body came while the one before it was being answered.
             self._serve(exchange)
 
-    def _serve(self, exchange: Exchange) -> None:
+    def _serve(self, exchange: ConnectionExchange) -> None:
         if len(exchange.body) > self._listener.max_body:
             # A pipelined body: nobody looked at its size while it came.
             self._refuse(too_large(self._listener.max_body), exchange)
@@ -448,7 +449,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     # -- answers
 
-    def finish(self, exchange: Exchange, status: int, answer: bytes, *, keep: bool) -> None:
+    def finish(self, exchange: ConnectionExchange, status: int, answer: bytes, *, keep: bool) -> None:
         """Writes an exchange's answer and makes way for the next request."""
         now = time.monotonic()
         self._listener.on_response(
@@ -508,7 +509,7 @@ class HttpProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
 
-    def _refuse(self, error: ModelServerError, exchange: Exchange | None = None) -> None:
+    def _refuse(self, error: ModelServerError, exchange: ConnectionExchange | None = None) -> None:
         """Answers a request that is not going to be read to its end, and closes."""
         self._refused = True
         self._count(0)
@@ -565,7 +566,7 @@ class HttpProtocol(HttpToolsProtocol):
         if unsent and not self._receiving:
             self._waiting_since = now
         elif cycle is not None and not cycle.response_complete and not self.flow.write_paused:
-            received = cycle.received if isinstance(cycle, Exchange) else len(cycle.body)
+            received = cycle.received if isinstance(cycle, ConnectionExchange) else len(cycle.body)
             if self.pipeline or not cycle.more_body or received - self._seen >= MIN_PROGRESS:
                 self._waiting_since = now
             self._seen = received

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelserver.archives.archive import ModelArchive
-from modelserver.archives.download import is_beside
+from modelserver.archives.incoming import is_beside
 from modelserver.archives.manifest import Manifest
 from modelserver.archives.sources import locate
 from modelserver.archives.store import loadable
@@ -21,18 +21,16 @@ from modelserver.environments.environments import Environments, Wanted, WorkerEn
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.reading import Reader
 from modelserver.models.replacement import check_memory
-from modelserver.models.snapshot import mar_name
-from modelserver.models.version import FailedVersion, ModelVersion
+from modelserver.models.version import FailedVersion, ModelVersion, mar_name
 from modelserver.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.pools.autoscaler import Autoscaler, GpuMemory
 from modelserver.pools.devices import DeviceList, DeviceRing, groups_of
 from modelserver.pools.failed import FailedPool
 from modelserver.pools.gate import StartGate, available_memory, need_of
-from modelserver.pools.pool import Pool, PoolLimits
-from modelserver.pools.process import WorkerSpec
-from modelserver.pools.ranks import Ports, Ranks
+from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.sequence_pool import SequencePool, sequence_limits
+from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec
 from modelserver.pools.worker import WorkerTimes
 from modelserver.resources import usable_cpus
 from modelserver.telemetry.system import gpu_memory, worker_memory
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.models.changes import Change
-    from modelserver.models.snapshot import SavedModel
+    from modelserver.models.version import SavedModel
     from modelserver.options.yaml_file import ModelConfig
     from modelserver.pools.spawner import Spawner
     from modelserver.settings.settings import Settings

@@ -18,9 +18,8 @@ from modelserver.errors import (
     ModelVersionNotFound,
     StartFailed,
 )
-from modelserver.models.replacement import Replacement, check_replaceable, taken_over, worker_count
-from modelserver.models.snapshot import mar_name
-from modelserver.models.version import FailedVersion, ModelVersion
+from modelserver.models.replacement import check_replaceable, taken_over, worker_count
+from modelserver.models.version import FailedVersion, ModelVersion, Replacement, mar_name
 from modelserver.options.resolve import REGISTER, SNAPSHOT
 from modelserver.telemetry.text import without_credentials
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from modelserver.models.changes import Change
     from modelserver.models.preparation import Preparation
-    from modelserver.models.snapshot import SavedModel
+    from modelserver.models.version import SavedModel
     from modelserver.options.resolve import Registration
     from modelserver.pools.worker import Worker
 

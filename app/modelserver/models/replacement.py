@@ -7,16 +7,16 @@ comes from the new one's.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest, OutOfMemory
 from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
+
 
 _ASKED_FOR = (REGISTER, SNAPSHOT)
 # TorchServe's marks for "not given".
@@ -33,24 +33,6 @@ _OF_ONE_REQUEST = (
     *("initial_workers", "min_workers", "max_workers"),
 )
 _MIB = 1 << 20
-
-
-@dataclass(slots=True)
-class Replacement:
-    """What is to take a version's place, and how far that is; the time is that of the last change."""
-
-    url: str
-    state: Literal["LOADING", "FAILED"] = "LOADING"
-    version: str = ""
-    failure: str = ""
-    since: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.since = time.time()
-
-    def failed(self, reason: str) -> None:
-        """The version itself goes on serving."""
-        self.state, self.failure, self.since = "FAILED", reason, time.time()
 
 
 def check_replaceable(model: ModelVersion) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
+from modelserver.models.version import SavedModel, mar_name
 from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
+
 
 DEFAULT_TIMEOUT = 120  # seconds, where TorchServe's older snapshots have none
 _FETCHED = ("http", "https")
@@ -33,16 +35,6 @@ AUTOSCALING = {
     "autoscaleDownPause": "autoscale_down_pause",
 }
 RECYCLING = {"maxWorkerMemory": "max_worker_memory", "maxWorkerRequests": "max_worker_requests"}
-
-
-@dataclass(frozen=True, slots=True)
-class SavedModel:
-    """One version as it is to be registered again; ``default``: requests that name none go to it."""
-
-    name: str
-    version: str
-    default: bool
-    registration: Registration
 
 
 def registry_document(registry: Registry, file_name: str) -> dict[str, Any]:
@@ -92,13 +84,6 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
         document["batcher"] = True
         document["timeout"] = registration.timeout
     return document
-
-
-def mar_name(model: ModelVersion) -> str:
-    """The archive's file name in the store: of what was fetched, the file; its URL may hold secrets."""
-    if model.archive.downloaded is not None:
-        return model.archive.downloaded.name
-    return model.url.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
 def parse_snapshot(text: str) -> tuple[SavedModel, ...]:

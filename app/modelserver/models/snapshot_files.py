@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
-from modelserver.models.snapshot import SavedModel, parse_snapshot
+from modelserver.models.snapshot import parse_snapshot
+from modelserver.models.version import SavedModel
 from modelserver.settings.properties import dump, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from modelserver.models.snapshot import SavedModel
+    from modelserver.models.version import SavedModel
 
 
 Kind = Literal["startup", "snapshot", "shutdown"]

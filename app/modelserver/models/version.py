@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -9,7 +10,6 @@ from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
     from modelserver.archives.archive import ModelArchive
-    from modelserver.models.replacement import Replacement
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.pool import Pool
     from modelserver.telemetry.metrics import ModelMetrics
@@ -62,3 +62,38 @@ class FailedVersion(ModelVersion):
     """A version that a snapshot names and that could not be restored; ``failure`` says why."""
 
     failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """One version as it is to be registered again; ``default``: requests that name none go to it."""
+
+    name: str
+    version: str
+    default: bool
+    registration: Registration
+
+
+def mar_name(model: ModelVersion) -> str:
+    """The archive's file name in the store: of what was fetched, the file; its URL may hold secrets."""
+    if model.archive.downloaded is not None:
+        return model.archive.downloaded.name
+    return model.url.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+
+@dataclass(slots=True)
+class Replacement:
+    """What is to take a version's place, and how far that is; the time is that of the last change."""
+
+    url: str
+    state: Literal["LOADING", "FAILED"] = "LOADING"
+    version: str = ""
+    failure: str = ""
+    since: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.since = time.time()
+
+    def failed(self, reason: str) -> None:
+        """The version itself goes on serving."""
+        self.state, self.failure, self.since = "FAILED", reason, time.time()

@@ -18,15 +18,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
-from modelserver.pools.scaling import MEMORY, START_FAILED, Decision, Sample, Scaler, ScalingRule
+from modelserver.pools.scaling import (
+    MEMORY,
+    START_FAILED,
+    Decision,
+    PoolScaling,
+    Sample,
+    ScaleEvent,
+    ScalingRule,
+)
 from modelserver.pools.worker import WorkerState
+from modelserver.resources import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
     from modelserver.pools.gate import StartGate
     from modelserver.pools.pool import Pool
     from modelserver.pools.worker import Worker
+
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -45,7 +53,6 @@ GPU_RESERVE = 512 << 20
 STALE = 2.0
 # Seconds after which it is said again that workers are wished for and cannot be had.
 REMIND = 60.0
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +62,6 @@ class GpuMemory:
     free: int
     used: int
     by_process: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleEvent:
-    """A change of the number of workers; ``at`` is in seconds since the epoch."""
-
-    at: float
-    before: int
-    after: int
-    reason: str
-
-
-class PoolScaling:
-    """What is known of one pool. ``sample`` and ``decision`` are of the last look, None before the first."""
-
-    def __init__(self, rule: ScalingRule) -> None:
-        self.scaler = Scaler(rule)
-        self.sample: Sample | None = None
-        self.decision: Decision | None = None
-        self.event: ScaleEvent | None = None
-        self.starting: list[Worker] = []
-        self.reminded = -math.inf
-        self.due = -math.inf
-
-    @property
-    def rule(self) -> ScalingRule:
-        """What it is scaled by."""
-        return self.scaler.rule
 
 
 class Autoscaler:
@@ -269,14 +248,6 @@ def _wait(pool: Pool, now: float, oldest: float, *, free: bool) -> float:
         return math.inf
     on_purpose = pool.limits.max_delay if pool.queue.policy.name == "window" else 0.0
     return max(0.0, now - oldest - on_purpose)
-
-
-def resident_bytes(pid: int) -> int:
-    """The memory that a process occupies; 0 where that cannot be read."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _failed(worker: Worker) -> bool:

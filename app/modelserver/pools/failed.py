@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelserver.errors import InvalidModel, ServiceUnavailable
-from modelserver.pools.pool import Pool, PoolStatistics
+from modelserver.pools.pool import Pool
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Request
+    from modelserver.pools.spec import PoolStatistics
     from modelserver.pools.worker import Worker
 
 

@@ -12,8 +12,8 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +28,7 @@ from modelserver.errors import (
     ServiceUnavailable,
 )
 from modelserver.pools.recycling import Recycler
+from modelserver.pools.spec import PoolLimits, PoolMetrics, PoolStatistics, policy_name
 from modelserver.pools.worker import Worker, WorkerState, WorkerTimes
 from modelserver.wire.frames import ProtocolError
 
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from modelserver.batching.policies import Policy
     from modelserver.batching.request import Batch, Request
     from modelserver.batching.sequences import SequenceStatistics
-    from modelserver.pools.autoscaler import PoolScaling
     from modelserver.pools.devices import DeviceList, DeviceRing
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.scaling import PoolScaling
+    from modelserver.pools.spec import WorkerSpec
     from modelserver.wire.messages import Answer, Parts, Result
 
 
@@ -48,71 +49,6 @@ _log = logging.getLogger("modelserver.workers")
 # Bytes of its parts that a client may have before it, and how many seconds a worker waits for less.
 BACKLOG = 1 << 20
 PATIENCE = 5.0
-
-
-class PoolMetrics(Protocol):
-    """What a pool counts; see :mod:`modelserver.telemetry.metrics`."""
-
-    def batch(  # noqa: PLR0917 - called for each batch
-        self,
-        size: int,
-        requests: int,
-        capacity: int,
-        reason: str,
-        handler_s: float,
-        phases: tuple[float, float, float],
-    ) -> None: ...
-    def queue_wait(self, seconds: float) -> None: ...
-    def rejected(self, reason: str) -> None: ...
-    def cancelled(self) -> None: ...
-    def expired(self) -> None: ...
-    def split(self) -> None: ...
-    def isolated(self, count: int) -> None: ...
-    def worker_loaded(self, worker_name: str, seconds: float) -> None: ...
-    def model_metric(  # noqa: PLR0917 - called for each measurement
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        kind: str,
-        dimensions: list[tuple[str, str]],
-        request_id: str,
-    ) -> None: ...
-    def worker_gone(self, worker_name: str) -> None: ...
-    def scaled(self, direction: str, reason: str) -> None: ...
-    def recycled(self, reason: str) -> None: ...
-    def wished(self, workers: int | None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    """How a pool batches and bounds; times in seconds. ``tickets``: only an idle worker takes requests.
-
-    A worker is recycled when it occupies more than ``max_worker_memory`` bytes or has answered
-    ``max_worker_requests``; 0 is without limit.
-    """
-
-    batch_size: int
-    policy: str
-    max_delay: float
-    max_requests: int
-    max_bytes: int
-    tickets: bool = False
-    max_worker_memory: int = 0
-    max_worker_requests: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """A pool at one moment. ``pending`` and ``capacity`` count requests."""
-
-    pending: int
-    capacity: int
-    instances: int
-    batches_in_flight: int
-    ready: int
-    loading: int
-    failed: int
 
 
 class Pool:
@@ -711,11 +647,6 @@ def _tell_worker(request: Request) -> None:
     worker: Worker | None = request.worker
     if worker is not None:
         worker.cancel(request)
-
-
-def policy_name(limits: PoolLimits) -> str:
-    """A batch of one is always full: there is nothing to hold, and nothing to learn for it."""
-    return limits.policy if limits.batch_size > 1 else "greedy"
 
 
 def no_worker_text(model: str, version: str | None = None) -> str:

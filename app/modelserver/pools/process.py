@@ -11,87 +11,29 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from modelserver.pools.channel import Channel
-from modelserver.pools.gate import BASE_NEED, StartGate
 from modelserver.pools.interpreter import worker_command
 from modelserver.pools.output import Capture
-from modelserver.pools.spawner import THREAD_VARIABLES, Spawner, SpawnRefused
+from modelserver.pools.spawner import SpawnRefused
 from modelserver.wire.arena import create, read_begun, send_with
 from modelserver.wire.frames import encode
 from modelserver.wire.marks import MARK, end_marked, new_mark
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Mapping, Sequence
 
-    from modelserver.pools.printed_metrics import Measured
-    from modelserver.pools.ranks import Ranks
+    from modelserver.pools.spec import Child, WorkerSpec
     from modelserver.wire.arena import Arena
-    from modelserver.wire.messages import Load, ToServer, ToWorker
+    from modelserver.wire.messages import ToServer, ToWorker
 
 
 # Seconds in which all that a worker said before its end has been read.
 _LAST_WORDS = 1.0
 # Threads of their own: others may be busy for long, and whoever waits for these waits for a new worker.
 _enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """What every worker of one model version is started with.
-
-    ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes. ``spawner`` forks the
-    processes where it can; without one each is a new Python. ``gate`` bounds how many load at once, and
-    ``need`` are the bytes that loading may take. ``concurrency``: a worker runs so many batches at the same
-    time and answers them in any order; 0: one after the other. ``measured`` takes the metrics that
-    they print. ``ipex``: whether handlers are to use Intel's extension, and on GPUs.
-    """
-
-    load: Load
-    threads: int
-    frame_limit: int
-    hidden_variables: re.Pattern[str] | None = None
-    extra_environment: Mapping[str, str] = field(default_factory=dict)
-    python: str = sys.executable
-    spawner: Spawner | None = None
-    gate: StartGate = field(default_factory=StartGate)
-    need: int = BASE_NEED
-    concurrency: int = 0
-    ranks: Ranks | None = None
-    measured: Measured | None = None
-    ipex: tuple[bool, bool] = (False, False)
-
-    def environment(self, server: Mapping[str, str]) -> dict[str, str]:
-        """The server's environment without what is hidden (``blacklist_env_vars``), with thread counts set.
-
-        Numeric libraries read their thread counts once, when they load: they must stand here before that.
-        """
-        hidden = self.hidden_variables
-        environment = {k: v for k, v in server.items() if hidden is None or not hidden.fullmatch(k)}
-        for name in THREAD_VARIABLES:
-            environment.setdefault(name, str(self.threads))
-        environment["PYTHONUNBUFFERED"] = "1"
-        environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
-        environment["TS_IPEX_ENABLE"], environment["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
-        return {**environment, **self.extra_environment}
-
-
-class Child(Protocol):
-    """A process, however it was started."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def kill(self) -> None:
-        """Ends it; ProcessLookupError if it has ended."""
-
-    async def wait(self) -> int | None:
-        """Its exit code, negative for a signal; None if that cannot be known."""
 
 
 class WorkerProcess:

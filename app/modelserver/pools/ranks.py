@@ -14,22 +14,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from modelserver.pools.process import launch
-from modelserver.pools.spawner import THREAD_VARIABLES
+from modelserver.pools.spec import THREAD_VARIABLES, Ranks
 from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from modelserver.pools.process import WorkerProcess, WorkerSpec
+    from modelserver.pools.process import WorkerProcess
+    from modelserver.pools.spec import WorkerSpec
     from modelserver.wire.messages import ToServer, ToWorker
+
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -37,53 +38,7 @@ _log = logging.getLogger("modelserver.workers")
 FAILED_GRACE = 10.0
 # Seconds that the other ranks get to leave once rank 0 has left as it was told.
 FOLLOWERS_GRACE = 2.0
-_PORTS_TRIED = 1000
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
-class Ports:
-    """Ports for ranks to meet at: counted up from ``first``, those in use left out; 0: any that are free."""
-
-    def __init__(self, first: int) -> None:
-        self._first = first
-        self._given = 0
-
-    def next(self) -> int:
-        """A port that nobody listens on now. Raises OSError when there is none."""
-        if not self._first:
-            return free_port(0)
-        for _ in range(_PORTS_TRIED):
-            port = self._first + self._given % _PORTS_TRIED
-            self._given += 1
-            try:
-                return free_port(port if port < 1 << 16 else 0)
-            except OSError:
-                continue
-        raise OSError(f"no port of {self._first} and the next {_PORTS_TRIED} is free")
-
-
-def free_port(port: int) -> int:
-    """The port itself, for 0 any one, if it can be bound now. Raises OSError."""
-    with socket.socket() as probe:
-        probe.bind(("", port))
-        bound: int = probe.getsockname()[1]
-        return bound
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """How a worker spans processes and devices.
-
-    ``processes`` is 0 for one process of the usual kind that sees a group of devices. ``groups`` has the
-    devices of each group by its first one, which is what the pool assigns; it is empty without devices.
-    ``broadcast``: every rank gets every batch. ``threads`` of each rank, 0: its share of the worker's.
-    """
-
-    processes: int
-    broadcast: bool = True
-    groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    threads: int = 0
-    ports: Ports = field(default_factory=lambda: Ports(0))
 
 
 def member_spec(spec: WorkerSpec, ranks: Ranks, rank: int, port: int) -> WorkerSpec:

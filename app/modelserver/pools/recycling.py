@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from modelserver.pools.autoscaler import resident_bytes
 from modelserver.pools.worker import WorkerState
+from modelserver.resources import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.pools.pool import Pool
+    from modelserver.pools.spec import PoolLimits, PoolMetrics
     from modelserver.pools.worker import Worker
 
 _log = logging.getLogger("modelserver.workers")
@@ -32,6 +32,22 @@ MEMORY = "memory"
 REQUESTS = "requests"
 
 
+class Recycled(Protocol):
+    """A pool, as far as it is looked after here."""
+
+    limits: PoolLimits
+    workers: list[Worker]
+
+    @property
+    def metrics(self) -> PoolMetrics: ...
+
+    @property
+    def closing(self) -> bool: ...
+    def make_worker(self, device: int | None) -> Worker: ...
+    def exchange(self, worker: Worker, fresh: Worker) -> None: ...
+    def end_worker(self, worker: Worker) -> None: ...
+
+
 class Recycler:
     """Looks after the workers of one pool, whose limits say when.
 
@@ -40,10 +56,10 @@ class Recycler:
         resident: the bytes that a process occupies.
     """
 
-    def __init__(self, pool: Pool, resident: Callable[[int], int] | None = None) -> None:
+    def __init__(self, pool: Recycled, resident: Callable[[int], int] | None = None) -> None:
         self.coming: Worker | None = None
         # Together they would outlive their end until a collector comes by.
-        self._pool: Pool = weakref.proxy(pool)
+        self._pool: Recycled = weakref.proxy(pool)
         self._resident = resident or resident_bytes
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

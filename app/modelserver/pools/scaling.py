@@ -23,6 +23,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modelserver.pools.worker import Worker
+
 
 # Of the time of the workers that would be left, this share may be busy when others go.
 SPARE = 0.6
@@ -222,3 +227,31 @@ def _balance(value: float, grows: bool, passed: float, weight: float, limit: flo
     ``weight`` says how much more what speaks for it counts.
     """
     return min(limit, value + passed) if grows else max(0.0, value - passed / weight)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleEvent:
+    """A change of the number of workers; ``at`` is in seconds since the epoch."""
+
+    at: float
+    before: int
+    after: int
+    reason: str
+
+
+class PoolScaling:
+    """What is known of one pool. ``sample`` and ``decision`` are of the last look, None before the first."""
+
+    def __init__(self, rule: ScalingRule) -> None:
+        self.scaler = Scaler(rule)
+        self.sample: Sample | None = None
+        self.decision: Decision | None = None
+        self.event: ScaleEvent | None = None
+        self.starting: list[Worker] = []
+        self.reminded = -math.inf
+        self.due = -math.inf
+
+    @property
+    def rule(self) -> ScalingRule:
+        """What it is scaled by."""
+        return self.scaler.rule

@@ -28,7 +28,7 @@ from modelserver.batching.sequences import (
     SequenceStatistics,
 )
 from modelserver.errors import ModelServerError, ResponseTimeout, ServiceUnavailable, WorkerDied
-from modelserver.pools.pool import Pool, PoolLimits, PoolMetrics, no_worker_text
+from modelserver.pools.pool import Pool, no_worker_text
 from modelserver.pools.worker import Worker, WorkerState, WorkerTimes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from modelserver.batching.queue import BatchQueue
     from modelserver.batching.request import Batch, Request
     from modelserver.pools.devices import DeviceList, DeviceRing
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import PoolLimits, PoolMetrics, WorkerSpec
     from modelserver.wire.messages import Answer, Result, SequenceHeaders
 
 

@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING
 from modelserver.pools.output import Capture
 from modelserver.pools.preload_reader import PreloadReader
 from modelserver.pools.preloading import EARLY_VARIABLE
+from modelserver.pools.spec import THREAD_VARIABLES
 from modelserver.wire.marks import MARK, new_mark
 from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_report, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.pools.process import WorkerSpec
+    from modelserver.pools.spec import WorkerSpec
     from modelserver.wire.spawning import FromSpawner, ToSpawner
+
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -45,7 +47,6 @@ LOOKS = 0.25
 REPORT_PATIENCE = 1.0
 # Spawners that end by themselves before they are used no more.
 MAX_DEATHS = 3
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class SpawnRefused(Exception):

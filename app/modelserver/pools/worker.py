@@ -21,7 +21,7 @@ import msgspec
 
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools.memory_kills import kills
-from modelserver.pools.process import WorkerProcess, WorkerSpec, launch
+from modelserver.pools.process import WorkerProcess, launch
 from modelserver.pools.ranks import RankGroup, launch_ranks
 from modelserver.wire.messages import (
     Cancelled,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from modelserver.batching.request import Batch, Request
+    from modelserver.pools.spec import WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
-from modelserver.settings.checks import check
-from modelserver.settings.dump import property_text
-from modelserver.settings.keys import KEYS, TLS, TORCHSERVE, Key, Kind
-from modelserver.settings.remarks import remarks
-from modelserver.settings.sources import DEFAULT, Given, find_config_file, gather
-from modelserver.settings.values import ModelToLoad, convert
+from modelserver.settings.keys import TORCHSERVE
+from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from modelserver.settings.model_defaults import ModelTable
 
-__all__ = ["Address", "LoadedSettings", "ModelToLoad", "Settings", "explain", "load_settings"]
+
+__all__ = ["Address", "ModelToLoad", "Settings"]
 
 _INFERENCE = Address("http", "127.0.0.1", 8080)
 _MANAGEMENT = Address("http", "127.0.0.1", 8081)
 _METRICS = Address("http", "127.0.0.1", 8082)
-_ANY_URL = (re.compile("file://.*|http(s)?://.*", re.IGNORECASE),)
-_LONGEST_SHOWN = 200
+ANY_URL = (re.compile("file://.*|http(s)?://.*", re.IGNORECASE),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ class Settings:
     load_models: tuple[ModelToLoad, ...] = ()
     models: ModelTable = field(default_factory=dict)
     model_snapshot: str | None = None
-    allowed_urls: tuple[re.Pattern[str], ...] = _ANY_URL
+    allowed_urls: tuple[re.Pattern[str], ...] = ANY_URL
     use_env_allowed_urls: bool = False
     install_py_dep_per_model: bool = False
 
@@ -198,117 +192,3 @@ class Settings:
     def load_all(self) -> bool:
         """``load_models`` is the one word ``all``: everything in the model store (reference 2.3)."""
         return [(item.name, item.url.lower()) for item in self.load_models] == [(None, "all")]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedSettings:
-    """Settings and where they came from.
-
-    ``sources`` says for every key ``default``, the path of the file, ``flag --x`` or ``environment TS_X``;
-    ``warnings`` are single lines for the log.
-    """
-
-    settings: Settings
-    sources: Mapping[str, str]
-    warnings: tuple[str, ...]
-    config_file: Path | None
-
-
-def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
-    """Settings from flags (by key name; None and False are "not given"), environment and config.properties.
-
-    Flags that are no settings, ``ts_config`` apart, are passed over. Relative paths are taken from ``cwd``.
-
-    Raises ConfigError with one line that names the key, its value and what is allowed.
-    """
-    config_file = find_config_file(flags, environ, cwd)
-    given = gather(flags, environ, config_file)
-    values, unusable = _values(given, cwd)
-    settings = _compose({**_other_defaults(values.get("compat_defaults"), cwd), **values})
-    for name, problem in unusable.items():
-        if _has_effect(KEYS[name], settings):
-            raise problem
-    try:
-        check(settings)
-    except ConfigError as error:
-        raise ConfigError(" ".join(str(error).splitlines())) from error
-    ignored = {name: str(problem) for name, problem in unusable.items()}
-    return LoadedSettings(
-        settings,
-        {name: given[name].source if name in given else DEFAULT for name in KEYS},
-        tuple(remarks(given, values, _DEFAULTS, ignored)),
-        config_file,
-    )
-
-
-def _values(given: Mapping[str, Given], cwd: Path) -> tuple[dict[str, object], dict[str, ConfigError]]:
-    """The values of the known keys, and what is wrong with those that have none."""
-    values: dict[str, object] = {}
-    unusable: dict[str, ConfigError] = {}
-    for name, item in given.items():
-        if name in KEYS:
-            try:
-                values[name] = _value(KEYS[name], item, cwd)
-            except ConfigError as error:
-                unusable[name] = error
-    return values, unusable
-
-
-def _has_effect(key: Key, settings: Settings) -> bool:
-    """What changes nothing must not stop the start: keys of the Java server, of TLS where there is none."""
-    return key.category != "N" and (key.group != TLS or settings.uses_tls)
-
-
-def explain(loaded: LoadedSettings) -> str:
-    """A line ``key = value (source)`` per setting, secrets masked."""
-    lines = [f"config file: {loaded.config_file or 'none'}"]
-    lines += [
-        f"{name} = {_shown(key, getattr(loaded.settings, name))} ({_source(loaded, key)})"
-        for name, key in KEYS.items()
-    ]
-    return "\n".join(lines)
-
-
-def _source(loaded: LoadedSettings, key: Key) -> str:
-    source = loaded.sources[key.name]
-    theirs = source == DEFAULT and loaded.settings.as_torchserve and key.torchserve is not None
-    return "default of TorchServe" if theirs else source
-
-
-def _value(key: Key, given: Given, cwd: Path) -> object:
-    try:
-        return convert(key, given.text, cwd)
-    except ValueError as error:
-        if given.is_flag and key.kind is Kind.DIRECTORY:
-            raise ConfigError(f"{key.flag} directory not found: {_one_line(given.text)}") from None
-        reason = _one_line(str(error)) + (f" ({given.source}, line {given.line})" if given.line else "")
-        raise ConfigError(f"Invalid configuration: {key.name}={_shown(key, given.text)}: {reason}") from None
-
-
-def _other_defaults(defaults: object, cwd: Path) -> dict[str, object]:
-    """The values of keys whose default is not that of ``Settings``."""
-    if defaults != TORCHSERVE:
-        return {}
-    theirs = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
-    return {name: convert(KEYS[name], text, cwd) for name, text in theirs.items()}
-
-
-def _compose(values: Mapping[str, object]) -> Settings:
-    chosen = {**values, "allowed_urls_given": values.get("allowed_urls", _ANY_URL) != _ANY_URL}
-    if chosen.get("workflow_store") is None:
-        chosen["workflow_store"] = chosen.get("model_store")
-    return Settings(**cast("dict[str, Any]", chosen))
-
-
-def _shown(key: Key, value: object) -> str:
-    if key.secret:
-        return "********"
-    return _one_line(property_text(value))
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_SHOWN else line[: _LONGEST_SHOWN - 1] + "…"
-
-
-_DEFAULTS = {spec.name: getattr(Settings(), spec.name) for spec in fields(Settings)}

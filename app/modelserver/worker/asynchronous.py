@@ -15,14 +15,16 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop
-from modelserver.worker.service import check_contract, rejection, tell_failure
+from modelserver.worker.service import tell_failure
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
+from modelserver.worker.work import check_contract, rejection
 from modelserver_handlers.streaming import ClientsGone
 
 if TYPE_CHECKING:
     from modelserver.wire.messages import ToWorker
     from modelserver.worker.channel import ServerChannel
-    from modelserver.worker.service import Service, Work
+    from modelserver.worker.service import Service
+    from modelserver.worker.work import Work
     from modelserver_handlers.context import BatchState
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
 from modelserver.worker.rows import request_parameters
-from modelserver.worker.service import check_contract, rejection, tell_failure, timed
+from modelserver.worker.service import tell_failure, timed
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
+from modelserver.worker.work import check_contract, rejection
 from modelserver_handlers.context import BatchState, RequestProcessor
 from modelserver_handlers.streaming import ClientsGone
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelserver.worker.channel import ServerChannel
-    from modelserver.worker.service import Encoded, Service, Work
+    from modelserver.worker.service import Service
+    from modelserver.worker.work import Encoded, Work
 
 
 @dataclass(slots=True, eq=False)

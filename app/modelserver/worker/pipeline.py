@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop, ToWorker
-from modelserver.worker.service import Service, Work, timed
+from modelserver.worker.service import Service, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from modelserver.worker.channel import ServerChannel
     from modelserver.worker.loader import LoadedHandler
+    from modelserver.worker.work import Work
     from modelserver_handlers.context import BatchState
 
 

@@ -40,7 +40,8 @@ from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.parent import die_with
 from modelserver.worker.pipeline import Pipeline, can_prefetch
 from modelserver.worker.ranks import excused, keep_answers_back
-from modelserver.worker.service import Service, is_out_of_memory, timed
+from modelserver.worker.service import Service, timed
+from modelserver.worker.work import is_out_of_memory
 from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES

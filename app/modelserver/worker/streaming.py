@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from modelserver.wire.messages import ToServer
-    from modelserver.worker.service import Encoded, Work
+    from modelserver.worker.work import Encoded, Work
     from modelserver_handlers.context import BatchState
     from modelserver_handlers.streaming import Stream
 

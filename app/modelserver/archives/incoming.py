@@ -1,0 +1,126 @@
+"""A file on its way in: within limits, beside its place until it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from modelserver.archives.urls import Resolver, resolve_host
+from modelserver.errors import DownloadFailed, InternalError, ModelFileExists
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    import httpx
+
+
+Progress = Callable[[int, "int | None"], None]
+_BESIDE: Final = ".beside"
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadLimits:
+    """Bounds of one download: bytes, redirects, seconds to connect, of silence, and in all."""
+
+    max_bytes: int = 128 << 30
+    max_redirects: int = 5
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    total_timeout: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How hosts are reached; tests put their own here. Without ``transport`` a fresh HTTP client is used."""
+
+    resolve: Resolver = resolve_host
+    transport: httpx.AsyncBaseTransport | None = None
+
+
+class Incoming:
+    """A file on its way into the store; outside of its context only a published one is left."""
+
+    def __init__(self, store: Path, name: str, url: str, max_bytes: int, beside: Path | None = None) -> None:
+        self._target = store / name
+        self._partial = store / f".{uuid4().hex}.part"
+        if beside is not None and beside.name == name:
+            self._target = store / f".{uuid4().hex}{_BESIDE}"
+        self._url = url
+        self._left = max_bytes
+        self._max_bytes = max_bytes
+        self.size = 0
+
+    def __enter__(self) -> Incoming:
+        if os.path.lexists(self._target):
+            raise self._taken()
+        try:
+            self._file = self._partial.open("xb")
+        except OSError as error:
+            raise self._unsaved(error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+    def expect(self, size: int | None) -> None:
+        """Fail early when more is announced than may come."""
+        if size is not None and size > self._max_bytes:
+            raise failed(self._url, f"it is larger than {self._max_bytes} bytes")
+
+    def write(self, chunk: bytes) -> None:
+        """Add to the file. Raises ``InternalError`` and, for too much, ``DownloadFailed``."""
+        self.size += len(chunk)
+        self.expect(self.size)
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise self._unsaved(error) from error
+
+    def publish(self) -> Path:
+        """Give the complete file its name."""
+        try:
+            self._file.close()
+            _rename_to_new(self._partial, self._target)
+        except FileExistsError as error:
+            raise self._taken() from error
+        except OSError as error:
+            raise self._unsaved(error) from error
+        return self._target
+
+    def _taken(self) -> ModelFileExists:
+        return ModelFileExists(f"Model file already exists {self._target.name}")
+
+    def _unsaved(self, error: OSError) -> InternalError:
+        return InternalError(f"Failed to save model: {self._url}: {error.strerror or error}")
+
+
+def is_beside(fetched: Path) -> bool:
+    """Whether a file was fetched beside one whose name it would have."""
+    return fetched.name.startswith(".") and fetched.name.endswith(_BESIDE)
+
+
+def _rename_to_new(partial: Path, target: Path) -> None:
+    """Rename without ever replacing; where hard links do not exist the last check is not atomic."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        if os.path.lexists(target):
+            raise FileExistsError(target) from None
+        partial.rename(target)
+
+
+def failed(url: str, reason: str = "") -> DownloadFailed:
+    """TorchServe's answer to a download that failed, and why where more is known."""
+    text = f"Failed to download archive from: {url}"
+    return DownloadFailed(f"{text}: {reason}" if reason else text)

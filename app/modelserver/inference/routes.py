@@ -1,0 +1,98 @@
+"""Paths of inference and what they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from modelserver.http.exchange import Target, read_target
+
+# URLs whose meaning is remembered, and the bytes that one may have for that.
+_TARGETS_KEPT = 1024
+_LONGEST_KEPT = 512
+
+# First segments that never name a model in the legacy form `/{model}/predict`.
+_NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a path asks for. ``v1``, ``v2``: the body is KServe's. ``query``: it reaches the handler."""
+
+    model: str
+    version: str | None = None
+    url_path: str = ""
+    explain: bool = False
+    v1: bool = False
+    query: bool = False
+    v2: bool = False
+
+    @property
+    def kserve(self) -> bool:
+        """Whether errors are told as KServe's clients read them."""
+        return self.v1 or self.v2
+
+    @property
+    def template(self) -> str:
+        """The path without the names in it."""
+        verb = "explain" if self.explain else "infer" if self.v2 else "predict"
+        version = "/versions/{version}" if self.version else ""
+        if self.v1:
+            return f"/v1/models/{{name}}:{verb}"
+        if self.v2:
+            return f"/v2/models/{{name}}{version}/{verb}"
+        if self.query:
+            return "/models/{name}/invoke" if self.model else "/invocations"
+        return f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
+
+
+def parse_route(path: str) -> Route | None:
+    """The route of a decoded path, or None if it is none of inference (reference 6.1)."""
+    segments = path.split("/")[1:]
+    while segments and not segments[-1]:
+        segments.pop()
+    match segments:
+        case ["predictions" | "explanations" as verb, model, *rest] if model:
+            version = rest[0] if rest else None
+            return Route(model, version, "/".join(rest[1:]), explain=verb == "explanations")
+        case ["v1", "models", name] if ":" in name:
+            model, _, action = name.partition(":")
+            if action in ("predict", "explain") and model:
+                return Route(model, explain=action == "explain", v1=True)
+        case ["v2", "models", model, "infer" | "explain" as verb] if model:
+            return Route(model, explain=verb == "explain", v2=True)
+        case ["v2", "models", model, "versions", version, "infer" | "explain" as verb] if model and version:
+            return Route(model, version, explain=verb == "explain", v2=True)
+        case ["invocations"]:
+            return Route("", query=True)
+        case ["models", model, "invoke"] if model:
+            return Route(model, query=True)
+        case [first, *_] if not first or first in _NO_MODELS:
+            return None
+        case [model, "predict"]:
+            return Route(model, query=True)
+        case [model, version, "predict"]:
+            return Route(model, version, query=True)
+    return None
+
+
+class Targets:
+    """What URLs ask for; it is remembered of those that came last."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Target] = {}
+
+    def find(self, url: bytes) -> Target | None:
+        """What the URL asks for if its path is one of inference."""
+        return self._known.get(url) or self._read(url)
+
+    def _read(self, url: bytes) -> Target | None:
+        target = read_target(url)
+        route = None if target is None else parse_route(target.path)
+        if target is None or route is None:
+            return None
+        target = replace(target, route=route)
+        if len(url) <= _LONGEST_KEPT:
+            if len(self._known) >= _TARGETS_KEPT:
+                self._known.clear()
+            self._known[url] = target
+        return target

@@ -1,0 +1,200 @@
+"""What a worker is started with."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from modelserver.pools.gate import BASE_NEED, StartGate
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping
+
+    from modelserver.pools.printed_metrics import Measured
+    from modelserver.wire.messages import Load
+
+
+class Spawner(Protocol):
+    """Forks workers instead of starting a new Python for each."""
+
+    async def spawn(
+        self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
+    ) -> Child:
+        """A child with these descriptors. Raises SpawnRefused with the reason if it cannot be had so."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What every worker of one model version is started with.
+
+    ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes. ``spawner`` forks the
+    processes where it can; without one each is a new Python. ``gate`` bounds how many load at once, and
+    ``need`` are the bytes that loading may take. ``concurrency``: a worker runs so many batches at the same
+    time and answers them in any order; 0: one after the other. ``measured`` takes the metrics that
+    they print. ``ipex``: whether handlers are to use Intel's extension, and on GPUs.
+    """
+
+    load: Load
+    threads: int
+    frame_limit: int
+    hidden_variables: re.Pattern[str] | None = None
+    extra_environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    spawner: Spawner | None = None
+    gate: StartGate = field(default_factory=StartGate)
+    need: int = BASE_NEED
+    concurrency: int = 0
+    ranks: Ranks | None = None
+    measured: Measured | None = None
+    ipex: tuple[bool, bool] = (False, False)
+
+    def environment(self, server: Mapping[str, str]) -> dict[str, str]:
+        """The server's environment without what is hidden (``blacklist_env_vars``), with thread counts set.
+
+        Numeric libraries read their thread counts once, when they load: they must stand here before that.
+        """
+        hidden = self.hidden_variables
+        environment = {k: v for k, v in server.items() if hidden is None or not hidden.fullmatch(k)}
+        for name in THREAD_VARIABLES:
+            environment.setdefault(name, str(self.threads))
+        environment["PYTHONUNBUFFERED"] = "1"
+        environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
+        environment["TS_IPEX_ENABLE"], environment["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
+        return {**environment, **self.extra_environment}
+
+
+class Child(Protocol):
+    """A process, however it was started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None:
+        """Ends it; ProcessLookupError if it has ended."""
+
+    async def wait(self) -> int | None:
+        """Its exit code, negative for a signal; None if that cannot be known."""
+
+
+_PORTS_TRIED = 1000
+
+
+class Ports:
+    """Ports for ranks to meet at: counted up from ``first``, those in use left out; 0: any that are free."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._given = 0
+
+    def next(self) -> int:
+        """A port that nobody listens on now. Raises OSError when there is none."""
+        if not self._first:
+            return free_port(0)
+        for _ in range(_PORTS_TRIED):
+            port = self._first + self._given % _PORTS_TRIED
+            self._given += 1
+            try:
+                return free_port(port if port < 1 << 16 else 0)
+            except OSError:
+                continue
+        raise OSError(f"no port of {self._first} and the next {_PORTS_TRIED} is free")
+
+
+def free_port(port: int) -> int:
+    """The port itself, for 0 any one, if it can be bound now. Raises OSError."""
+    with socket.socket() as probe:
+        probe.bind(("", port))
+        bound: int = probe.getsockname()[1]
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How a worker spans processes and devices.
+
+    ``processes`` is 0 for one process of the usual kind that sees a group of devices. ``groups`` has the
+    devices of each group by its first one, which is what the pool assigns; it is empty without devices.
+    ``broadcast``: every rank gets every batch. ``threads`` of each rank, 0: its share of the worker's.
+    """
+
+    processes: int
+    broadcast: bool = True
+    groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    threads: int = 0
+    ports: Ports = field(default_factory=lambda: Ports(0))
+
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class PoolMetrics(Protocol):
+    """What a pool counts; see :mod:`modelserver.telemetry.metrics`."""
+
+    def batch(  # noqa: PLR0917 - called for each batch
+        self,
+        size: int,
+        requests: int,
+        capacity: int,
+        reason: str,
+        handler_s: float,
+        phases: tuple[float, float, float],
+    ) -> None: ...
+    def queue_wait(self, seconds: float) -> None: ...
+    def rejected(self, reason: str) -> None: ...
+    def cancelled(self) -> None: ...
+    def expired(self) -> None: ...
+    def split(self) -> None: ...
+    def isolated(self, count: int) -> None: ...
+    def worker_loaded(self, worker_name: str, seconds: float) -> None: ...
+    def model_metric(  # noqa: PLR0917 - called for each measurement
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        kind: str,
+        dimensions: list[tuple[str, str]],
+        request_id: str,
+    ) -> None: ...
+    def worker_gone(self, worker_name: str) -> None: ...
+    def scaled(self, direction: str, reason: str) -> None: ...
+    def recycled(self, reason: str) -> None: ...
+    def wished(self, workers: int | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How a pool batches and bounds; times in seconds. ``tickets``: only an idle worker takes requests.
+
+    A worker is recycled when it occupies more than ``max_worker_memory`` bytes or has answered
+    ``max_worker_requests``; 0 is without limit.
+    """
+
+    batch_size: int
+    policy: str
+    max_delay: float
+    max_requests: int
+    max_bytes: int
+    tickets: bool = False
+    max_worker_memory: int = 0
+    max_worker_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A pool at one moment. ``pending`` and ``capacity`` count requests."""
+
+    pending: int
+    capacity: int
+    instances: int
+    batches_in_flight: int
+    ready: int
+    loading: int
+    failed: int
+
+
+def policy_name(limits: PoolLimits) -> str:
+    """A batch of one is always full: there is nothing to hold, and nothing to learn for it."""
+    return limits.policy if limits.batch_size > 1 else "greedy"

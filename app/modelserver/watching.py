@@ -1,0 +1,83 @@
+"""What the server reads of itself for its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from modelserver.telemetry.prometheus import Counter, Gauge
+
+if TYPE_CHECKING:
+    from modelserver.grpc.calls import OnCall
+    from modelserver.models.registry import Registry
+    from modelserver.payloads.log import PayloadLog
+    from modelserver.telemetry.access import AccessLog
+    from modelserver.telemetry.collector import Collector
+    from modelserver.telemetry.metrics import ServerMetrics
+    from modelserver.telemetry.system import SystemMonitor
+
+_log = logging.getLogger("modelserver.server")
+
+
+def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
+    """Shows what became of the events of the payload log."""
+    events = metrics.add(
+        Counter("modelserver_payload_events_total", "Events of the payload log, by outcome.", ("outcome",))
+    )
+    waiting = metrics.add(
+        Gauge("modelserver_payload_events_waiting", "Events that wait for the sink.")
+    ).labels()
+
+    def show() -> None:
+        for outcome, count in log.counts().items():
+            events.labels(outcome).set(count)
+        waiting.set(log.waiting)
+
+    metrics.on_render(show)
+
+
+def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
+    """Counts gRPC calls like answers over HTTP of the same meaning, and notes them with their own codes."""
+
+    def on_call(client: str, path: str, code: int, like: int, seconds: float) -> None:
+        metrics.response(like)
+        access.log(client, "gRPC", path, "2.0", code, seconds)
+
+    return on_call
+
+
+def show_pools(registry: Registry) -> None:
+    """Sets the gauges that are read only when somebody looks."""
+    for model in registry.versions():
+        statistics = model.pool.statistics()
+        for name, seconds in (
+            ("PredictionTime", model.pool.last_handler_time),
+            ("HandlerTime", sum(model.pool.last_phases) or model.pool.last_handler_time),
+        ):
+            model.metrics.model_metric(
+                name, seconds * 1000.0, "ms", "gauge", [("ModelName", model.name), ("Level", "Model")]
+            )
+        model.metrics.worker_overhead(model.pool.last_overhead)
+        model.metrics.set_queue(statistics.pending, statistics.instances)
+        model.metrics.set_in_flight(statistics.batches_in_flight)
+        model.metrics.set_workers(
+            {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
+        )
+
+
+async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:
+    """Reads the host's state now and every ``every`` seconds, in a thread: a driver or a disk may hang."""
+    while True:
+        try:
+            metrics.system(await asyncio.to_thread(monitor.read))
+        except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
+            _log.exception("The state of the system could not be read")
+        await asyncio.sleep(every)
+
+
+async def watch_collector(collector: Collector, metrics: ServerMetrics, every: float) -> None:
+    """Runs the operator's collector now and every ``every`` seconds."""
+    while True:
+        metrics.collected(await collector.read())
+        await asyncio.sleep(every)

@@ -1,0 +1,186 @@
+"""What a worker has to do at once, and how it failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modelserver.wire.messages import (
+    INSTANCE,
+    TENSORS,
+    Answer,
+    Measurement,
+    Result,
+    Row,
+    sendable,
+)
+from modelserver.worker.failures import explain_failure, in_short, located
+from modelserver.worker.hints import hint_for
+from modelserver.worker.rows import Decoded
+from modelserver_handlers.context import BatchState
+from modelserver_handlers.tensor_rows import TensorRows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence, Set
+    from pathlib import Path
+
+    from modelserver.worker.rows import Decoded
+    from modelserver_handlers.context import BatchState
+    from modelserver_handlers.tensor_rows import TensorRows
+
+
+Encoded = tuple[Answer, bytes]
+
+_NO_PHASES = (0.0, 0.0, 0.0)
+_KSERVE_KINDS = frozenset({INSTANCE, TENSORS})
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A batch on its way: what was received, what the handler gets, and the answers so far.
+
+    ``decoded[i]`` is None where row ``i`` could not be decoded; ``answers[i]`` holds its error then.
+    ``begun`` are the rows of whose answers a part was sent, ``cancelled`` those that nobody waits for.
+    ``tensors``: all rows, where they are tensors that also lie in one piece.
+    """
+
+    sequence: int
+    rows: Sequence[Row]
+    decoded: list[Decoded | None]
+    answers: list[Encoded | None]
+    phases: tuple[float, float, float] = _NO_PHASES
+    calls: int = 0
+    metrics: list[Measurement] = field(default_factory=list)
+    begun: Set[int] = frozenset()
+    cancelled: Set[int] = frozenset()
+    tensors: TensorRows | None = None
+
+    @property
+    def open(self) -> list[int]:
+        """The rows that still need an answer."""
+        return [index for index, answer in enumerate(self.answers) if answer is None]
+
+    def select(self, indices: Sequence[int]) -> list[Any]:
+        """What the handler gets for these rows.
+
+        Of several rows it gets copies: it may take them apart, and if it fails they are needed again.
+        """
+        if self.tensors is not None:
+            return self.tensors.pick(indices)
+        rows = [row.data for index in indices if (row := self.decoded[index]) is not None]
+        return [row.copy() for row in rows] if len(rows) > 1 else rows
+
+    def result(self, seconds: float) -> tuple[Result, list[bytes]]:
+        """The message that answers the batch, and the bytes behind it."""
+        done = [answer for answer in self.answers if answer is not None]
+        answers = [answer for answer, _ in done]
+        message = Result(self.sequence, answers, seconds, self.phases, self.calls, self.metrics or None)
+        return message, [content for _, content in done]
+
+
+class ContractBroken(Exception):
+    """The handler returned something else than one answer per instance; ``short`` are TorchServe's words."""
+
+    def __init__(self, short: str, message: str) -> None:
+        super().__init__(message)
+        self.short = short
+
+
+def check_contract(outputs: Any, expected: int) -> None:
+    """Raises :class:`ContractBroken` unless ``outputs`` is a list of ``expected`` answers."""
+    if not isinstance(outputs, list):
+        raise ContractBroken(
+            "Invalid model predict output",
+            f"The handler returned {type(outputs).__name__}, a list is needed.",
+        )
+    if len(outputs) != expected:
+        raise ContractBroken(
+            "number of batch response mismatched",
+            "size of prediction is not equal to the size of instances: "
+            f"expected {expected}, the handler returned {len(outputs)}",
+        )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Host memory, or a device's: those messages all name CUDA (reference 6.5)."""
+    return isinstance(error, MemoryError) or "CUDA" in _message(error)
+
+
+def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:
+    """The answer that an exception of the handler deserves (reference 6.5; V1: kserve reference 4).
+
+    With ``model_dir`` it says what TorchServe leaves to the log: class, message, place and a hint.
+    """
+    status, text = _verdict(error, row)
+    if model_dir is None or _is_meant_for_clients(error):
+        return failure(text, status)
+    hint = hint_for(error, row.kind)
+    if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
+        return failure(located(str(text), error, model_dir, hint), status)
+    if isinstance(error, ContractBroken):
+        return failure(located(f"{text}: {error}", error, model_dir, hint), status)
+    return failure(f"{text}: {explain_failure(error, model_dir, hint)}", status)
+
+
+def failure(message: object, status: object, error_type: str = "") -> Encoded:
+    """An answer that is an error."""
+    content = sendable(message).encode()
+    error_type = error_type or "InternalServerException"
+    return Answer(len(content), http_status(status), failed=True, error_type=error_type), content
+
+
+def http_status(value: Any) -> int:
+    """A handler's status if a final answer can have it, otherwise 500."""
+    try:
+        status = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 500
+    return status if 200 <= status <= 999 else 500
+
+
+def _attribute(error: Exception, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return None
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return ""
+
+
+def rejection(state: BatchState, position: int) -> Encoded | None:
+    """The answer to an instance that the handler itself turned away (``context.reject``)."""
+    rejection = state.rejections.get(position)
+    if rejection is None:
+        return None
+    status, message = rejection
+    return failure(message, status, "BadRequestException" if status == 400 else "")
+
+
+def _kserve(row: Row, status: int) -> int:
+    """A handler's fault is 500 on V1 and V2 routes (design, section 9)."""
+    return 500 if row.kind in _KSERVE_KINDS else status
+
+
+def _is_meant_for_clients(error: Exception) -> bool:
+    code = _attribute(error, "error_code")
+    return isinstance(code, int) and any(c.__name__ == "PredictionException" for c in type(error).__mro__)
+
+
+def _verdict(error: Exception, row: Row) -> tuple[int, object]:
+    """Status and text for an exception, as TorchServe and KServe have them."""
+    if _is_meant_for_clients(error):
+        code, message = _attribute(error, "error_code"), _attribute(error, "message")
+        return 507 if code == 413 else code, _message(error) if message is None else message
+    if is_out_of_memory(error):
+        return 507, "Out of resources"
+    if isinstance(error, ContractBroken):
+        return _kserve(row, 503), str(error) if row.kind in _KSERVE_KINDS else error.short
+    if row.kind in _KSERVE_KINDS:
+        return 500, in_short(f"{type(error).__name__} : {_message(error)}")
+    return 503, "Prediction failed"
