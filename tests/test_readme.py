@@ -25,7 +25,7 @@ _TEXTS = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    *(f"docs/{p.name}" for p in _ROOT.glob("docs/*.md")),
+    *(str(path.relative_to(_ROOT)) for path in sorted(_ROOT.glob("docs/**/*.md"))),
 )
 _EXAMPLES = tuple(str(path.relative_to(_ROOT)) for path in _ROOT.glob("examples/*/README.md"))
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")

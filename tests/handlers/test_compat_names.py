@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
-# Section 13 of the reference, and what section 14 adds.
+# Reference 13, and what reference 14 adds.
 SECTION_13 = [
     "ts.torch_handler.base_handler.BaseHandler",
     "ts.torch_handler.image_classifier.ImageClassifier",
@@ -197,7 +197,7 @@ def test_the_old_name_of_streaming_warns() -> None:
 
 
 def test_the_table_has_every_name_of_the_reference() -> None:
-    """No name of section 13 is left without a state."""
+    """No name of reference 13 is left without a state."""
     assert set(SECTION_13) - {entry.name for entry in names()} == set()
 
 

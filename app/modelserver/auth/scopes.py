@@ -33,7 +33,7 @@ def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token:
     ``ping_token``. Where inference and management share an address, the path decides, and what is unknown
     needs the management token. To load and unload models by ``/v2/repository`` needs it everywhere.
 
-    Different from TorchServe: ``/token`` is the path and not any text of the request (marked *fix*).
+    Different from TorchServe: ``/token`` is the path and not any text of the request.
 
     Args:
         roles: of the listener: ``inference``, ``management``, ``metrics``.

@@ -1,6 +1,6 @@
 """What pages of other origins may do (reference 4.4). Off unless a key is set.
 
-Different from TorchServe: a browser's preflight is answered at once and needs no token (marked *fix*).
+Different from TorchServe: a browser's preflight is answered at once and needs no token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hot route of the Open Inference Protocol: V2 bodies to rows, rows' answers to bodies (kserve 5, 9)."""
+"""The hot route of the Open Inference Protocol: V2 bodies to rows and back (kserve reference 5, 9)."""
 
 from __future__ import annotations
 

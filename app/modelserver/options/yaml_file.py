@@ -1,4 +1,4 @@
-"""model-config.yaml: what the author of an archive wants of the server (reference 9; kserve 1.7 and 2.1)."""
+"""model-config.yaml: what an archive wants of the server (reference 9; kserve reference 1.7, 2.1)."""
 
 from __future__ import annotations
 
