@@ -217,6 +217,19 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 # Descriptions
 
 
+def test_the_architecture_shows_the_house_as_it_is() -> None:
+    """Its table has every room, each above all that it may import, and the files that it names are there."""
+    page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = re.findall(r"(?m)^\| (`.*?`) \|", page)
+    rows = [{Path(name).stem for name in re.findall(r"`([^`]+)`", cell)} for cell in table]
+    place = {room: index for index, row in enumerate(rows) for room in row}
+    files = {name for name in re.findall(r"`([a-z_/0-9]+\.py)`", page) if "test" not in name}
+
+    assert set(_ALLOWED) <= place.keys()
+    assert [(a, b) for a, below in _ALLOWED.items() for b in below if place[a] >= place[b]] == []
+    assert [name for name in files if not (_ROOT / "app" / "modelserver" / name).is_file()] == []
+
+
 def test_modules_are_described() -> None:
     """Each opens with a docstring."""
     assert [module.name for module in _MODULES if not ast.get_docstring(module.tree)] == []
