@@ -21,6 +21,7 @@ from modelserver import __version__
 from modelserver.api.app import Role, Services
 from modelserver.api.aside import Aside
 from modelserver.api.inference import InferenceApi
+from modelserver.api.intake import Intake
 from modelserver.api.payloads import LoggedRoutes
 from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
@@ -187,7 +188,10 @@ class Server:
             access.log(client, method, target, version, status, seconds, request_id)
 
         keeper_of_tokens = None if tokens is None else tokens.keeper
-        services = Services(registry, metrics, settings, keeper_of_tokens, self._payloads, self._aside)
+        services = Services(
+            *(registry, metrics, settings, keeper_of_tokens, self._payloads, self._aside),
+            intake=Intake.of(settings),
+        )
         hot = self._hot_routes(registry, metrics)
         fleet = None
         if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:

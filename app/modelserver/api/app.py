@@ -31,6 +31,7 @@ from modelserver.errors import (
 
 if TYPE_CHECKING:
     from modelserver.api.aside import Aside
+    from modelserver.api.intake import Intake
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
@@ -52,6 +53,7 @@ class Services:
     tokens: TokenKeeper | None = None
     payloads: PayloadLog | None = None
     aside: Aside | None = None
+    intake: Intake | None = None
 
 
 def build_app(roles: set[Role], services: Services) -> FastAPI:

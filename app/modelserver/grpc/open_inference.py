@@ -16,6 +16,7 @@ from starlette.datastructures import Address
 from modelserver import __version__
 from modelserver.api.answers import JSON
 from modelserver.api.aside import Aside
+from modelserver.api.intake import Intake
 from modelserver.api.limits import check_size
 from modelserver.api.open_inference import SECONDS, Answering, Takes, said_beside
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
@@ -87,6 +88,7 @@ class OpenInferenceService:
         self._settings = services.settings
         self._finishing = Finishing()
         self._helpers = (services.aside or Aside(services.settings.max_request_size)).helpers
+        self._intake = services.intake or Intake.of(services.settings)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -171,7 +173,9 @@ class OpenInferenceService:
         if not isinstance(asked, Encoded):
             with contextlib.suppress(TooHeavy):
                 return read_message(asked, takes, splits, light=True)
-        return await self._helpers.call(SECONDS, read_bytes, asked.SerializeToString(), takes, splits)
+        body = asked.SerializeToString()
+        with self._intake.holding(len(body)):
+            return await self._helpers.call(SECONDS, read_bytes, body, takes, splits)
 
     async def _respond(self, answered: Answered) -> AnyMessage:
         if answered.answering.is_light and (

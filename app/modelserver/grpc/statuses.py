@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from grpc import StatusCode
 
+from modelserver.api.intake import IntakeFull
 from modelserver.errors import (
     BadRequest,
     InternalError,
@@ -128,4 +129,6 @@ def tell_open_inference(error: ModelServerError) -> Ending:
     """By the HTTP status that V2 has over REST, with its text; UNAVAILABLE where clients may try again."""
     if isinstance(error, MethodNotAllowed):
         return StatusCode.PERMISSION_DENIED, error.message
+    if isinstance(error, IntakeFull):
+        return StatusCode.RESOURCE_EXHAUSTED, error.message
     return by_http(error.kserve_status or error.status), error.kserve_message or error.message
