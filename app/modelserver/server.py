@@ -50,6 +50,7 @@ from modelserver.telemetry.registry import Counter, Gauge
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.telemetry.text import shortened
+from modelserver.tensors.limits import RequestLimits
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
 from modelserver.wire.marks import end_orphans
@@ -255,7 +256,9 @@ class Server:
 
     def _hot_routes(self, registry: Registry, metrics: ServerMetrics) -> HotRoutes:
         """Inference; where there is a payload log, it sees what comes and goes."""
-        hot = InferenceApi(registry, self._settings.max_request_size, self._aside)
+        settings = self._settings
+        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        hot = InferenceApi(registry, settings.max_request_size, self._aside, limits)
         payloads = self._payloads
         if payloads is None:
             return hot

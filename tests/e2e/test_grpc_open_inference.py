@@ -339,7 +339,10 @@ def test_too_much(service):
     large = {"name": "x", "datatype": "INT8", "shape": [7_000_000]}
 
     code, found = ending(lambda: infer(service, inputs=[rows], raw_input_contents=[b""]))
-    assert (code, found) == ("RESOURCE_EXHAUSTED", "The request has 10001 instances, 10000 are allowed.")
+    assert (code, found) == (
+        "RESOURCE_EXHAUSTED",
+        "The request has 10001 instances, max_request_instances=10000 are allowed.",
+    )
     code, _ = ending(lambda: infer(service, inputs=[large], raw_input_contents=[bytes(7_000_000)]))
     assert code == "RESOURCE_EXHAUSTED"
 

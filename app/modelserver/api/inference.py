@@ -21,7 +21,6 @@ from modelserver.api.answers import JSON, header_block
 from modelserver.api.aside import Aside
 from modelserver.api.content import form_field, inflate, read_query
 from modelserver.api.exchange import Target, read_target
-from modelserver.api.limits import check_size
 from modelserver.api.open_inference import (
     SECONDS,
     encode_answer,
@@ -36,6 +35,7 @@ from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, HandlerError, MethodNotAllowed, ModelServerError
 from modelserver.telemetry.stalls import served
 from modelserver.tensors import weight
+from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 if TYPE_CHECKING:
@@ -97,11 +97,19 @@ class InferenceApi:
         registry: of the models.
         max_body: bytes that a body may have, also once inflated.
         aside: takes what would hold up the event loop.
+        limits: of what one request may bring.
     """
 
-    def __init__(self, registry: Registry, max_body: int, aside: Aside | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        max_body: int,
+        aside: Aside | None = None,
+        limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
+    ) -> None:
         self._registry = registry
         self._max_body = max_body
+        self._limits = limits
         self._aside = aside or Aside(max_body)
         self._targets: dict[bytes, Target] = {}
 
@@ -136,7 +144,7 @@ class InferenceApi:
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
             model = self._find(route.model or _named(exchange) or self._only_one(), route)
             split = _split(exchange.body, model) if route.v1 else None
-            asked = read_inference(exchange, model) if route.v2 else None
+            asked = read_inference(exchange, model, self._limits) if route.v2 else None
             self._submit(exchange, route, model, split, asked, time.monotonic())
         except weight.TooHeavy:
             self._serve_aside(exchange, route, model)
@@ -159,9 +167,9 @@ class InferenceApi:
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
                 name: str | None = route.model or await asyncio.to_thread(_named, exchange)
                 model = self._find(name or self._only_one(), route)
-            helpers = self._aside.helpers
-            split = await _split_aside(exchange.body, model, helpers) if route.v1 else None
-            asked = await read_inference_aside(exchange, model, helpers) if route.v2 else None
+            aside = self._aside.helpers, self._limits
+            split = await _split_aside(exchange.body, model, *aside) if route.v1 else None
+            asked = await read_inference_aside(exchange, model, *aside) if route.v2 else None
             exchange.on_disconnect = None
             self._submit(exchange, route, model, split, asked, now)
 
@@ -193,7 +201,7 @@ class InferenceApi:
         bodies: Sequence[bytes]
         if asked is not None:
             bodies, key = asked.bodies, (route.explain, asked.key)
-            check_size(len(bodies), len(asked.extra) + len(bytes(headers)))
+            self._limits.check_instances(len(bodies), len(asked.extra) + len(bytes(headers)))
             rows = asked.rows(exchange.request_id, headers, explain=route.explain)
         elif split is None:
             query = None
@@ -206,7 +214,7 @@ class InferenceApi:
             rows, bodies, key = [row], [exchange.body], (route.explain, b"")
         else:
             bodies = split.instances
-            check_size(len(bodies), len(split.extra) + len(bytes(headers)))
+            self._limits.check_instances(len(bodies), len(split.extra) + len(bytes(headers)))
             rows = [
                 Row(
                     exchange.request_id, len(b), INSTANCE, JSON, headers, None, "", route.explain, split.extra
@@ -453,10 +461,12 @@ def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:
     return v1.split(body)
 
 
-async def _split_aside(body: bytes, model: ModelVersion, helpers: Helpers) -> v1.V1Body | None:
+async def _split_aside(
+    body: bytes, model: ModelVersion, helpers: Helpers, limits: RequestLimits
+) -> v1.V1Body | None:
     if model.splits == "never":
         return None
-    return await helpers.call(SECONDS, v1.split_aside, body)
+    return await helpers.call(SECONDS, v1.split_aside, body, limits)
 
 
 def _refuse(exchange: Exchange, route: Route, model: ModelVersion | None, error: ModelServerError) -> None:

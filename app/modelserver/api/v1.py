@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.api.limits import check_size
 from modelserver.errors import BadRequest
+from modelserver.tensors.limits import RequestLimits  # noqa: TC001 - helpers read annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,10 +54,10 @@ def split(body: bytes) -> V1Body:
     return V1Body(_check(usual.instances), b"")
 
 
-def split_aside(body: bytes) -> V1Body:
+def split_aside(body: bytes, limits: RequestLimits) -> V1Body:
     """What a helper does of it. Raises BadRequest; PayloadTooLarge for more instances than there may be."""
     apart = split(body)
-    check_size(len(apart.instances), len(apart.extra))
+    limits.check_instances(len(apart.instances), len(apart.extra))
     return apart
 
 

@@ -17,7 +17,6 @@ from modelserver import __version__
 from modelserver.api.answers import JSON
 from modelserver.api.aside import Aside
 from modelserver.api.intake import Intake
-from modelserver.api.limits import check_size
 from modelserver.api.open_inference import SECONDS, Answering, Takes, said_beside
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
 from modelserver.api.sequences import read_sequence
@@ -40,6 +39,7 @@ from modelserver.grpc.reading import (
     read_message,
 )
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
+from modelserver.tensors.limits import RequestLimits
 from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.wire.messages import BODY, Row
 
@@ -86,6 +86,9 @@ class OpenInferenceService:
         self._registry = services.registry
         self._stopping = stopping
         self._settings = services.settings
+        self._limits = RequestLimits(
+            services.settings.max_request_instances, services.settings.max_request_tensors
+        )
         self._finishing = Finishing()
         self._helpers = (services.aside or Aside(services.settings.max_request_size)).helpers
         self._intake = services.intake or Intake.of(services.settings)
@@ -156,7 +159,7 @@ class OpenInferenceService:
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
         read = await self._read(asked, model)
-        submitted = _request(read, model, context)
+        submitted = self._request(read, model, context)
         async with Pending(model, submitted, version) as pending:
             contents = await pending.answers()
         batch_id = submitted.batch_id if model.batches else None
@@ -169,13 +172,34 @@ class OpenInferenceService:
         return await self._respond(answered), batch_id
 
     async def _read(self, asked: AnyMessage, model: ModelVersion) -> Asked:
-        takes, splits = Takes.of(model), model.splits_tensors != "never"
+        takes, splits = Takes.of(model, self._limits), model.splits_tensors != "never"
         if not isinstance(asked, Encoded):
             with contextlib.suppress(TooHeavy):
                 return read_message(asked, takes, splits, light=True)
         body = asked.SerializeToString()
         with self._intake.holding(len(body)):
             return await self._helpers.call(SECONDS, read_bytes, body, takes, splits)
+
+    def _request(self, asked: Asked, model: ModelVersion, context: Context) -> Request:
+        now = time.monotonic()
+        identity, names, headers = request_id(context), model.sequence_headers, _NO_HEADERS
+        if names is not None:
+            given = [(name.encode(), value.encode()) for name, value in asked.sequence.items()]
+            mark, headers = read_sequence(_pack(given), names)
+        packed = msgspec.Raw(headers)
+        bodies: Sequence[bytes]
+        apart = asked.apart
+        if apart is None:
+            bodies = [asked.body]
+            rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
+            key = (False, b"")
+        else:
+            bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.key)
+            self._limits.check_instances(len(bodies), len(apart.extra) + len(headers))
+        until = deadline(now, model, context, None if apart is None else apart.timeout)
+        if names is None:
+            return Request(identity, rows, bodies, now, key=key, deadline=until)
+        return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
 
     async def _respond(self, answered: Answered) -> AnyMessage:
         if answered.answering.is_light and (
@@ -232,25 +256,3 @@ class OpenInferenceService:
         # KServe's clients put the name where Triton's have the repository's.
         named: str = asked.model_name or asked.repository_name
         return named
-
-
-def _request(asked: Asked, model: ModelVersion, context: Context) -> Request:
-    now = time.monotonic()
-    identity, names, headers = request_id(context), model.sequence_headers, _NO_HEADERS
-    if names is not None:
-        given = [(name.encode(), value.encode()) for name, value in asked.sequence.items()]
-        mark, headers = read_sequence(_pack(given), names)
-    packed = msgspec.Raw(headers)
-    bodies: Sequence[bytes]
-    apart = asked.apart
-    if apart is None:
-        bodies = [asked.body]
-        rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
-        key = (False, b"")
-    else:
-        bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.key)
-        check_size(len(bodies), len(apart.extra) + len(headers))
-    until = deadline(now, model, context, None if apart is None else apart.timeout)
-    if names is None:
-        return Request(identity, rows, bodies, now, key=key, deadline=until)
-    return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
