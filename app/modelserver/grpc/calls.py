@@ -15,10 +15,11 @@ from grpc import StatusCode
 
 from modelserver.auth.errors import InvalidKey
 from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
-from modelserver.grpc.encoded import Encoded, is_heavy, texts_of
+from modelserver.grpc.encoded import Encoded, Received, is_heavy, texts_of
 from modelserver.grpc.messages import DecodeError, message_class, service
 from modelserver.grpc.statuses import FAILED, Tell, http_class, number
 from modelserver.telemetry.stalls import served
+from modelserver.tensors.weight import LIGHT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -158,7 +159,8 @@ def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
         if is_heavy(name, body):
             return _unread(descriptor.input_type, body)
         try:
-            return kind.FromString(body)
+            message = kind.FromString(body)
+            return message if len(body) <= LIGHT_BYTES else Received(message, body)
         except DecodeError as error:
             raise BadRequest(f"The message is no {name}: {error}") from error
 
