@@ -42,7 +42,7 @@ def turn(alone: bool) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What tests print may be no text that pytest-xdist can pass on: lone surrogates become question marks."""
+    """What tests print may be no text that pytest-xdist can pass on: lone surrogates become marks."""
     report = yield
     report.sections = [(title, text.encode("utf-8", "replace").decode()) for title, text in report.sections]
     return report
