@@ -39,8 +39,9 @@ they are. This page says how to switch, what was compared to make sure, and the 
 
 ## Three steps
 
-1. Install modelserver into the environment that your handlers run in; torchserve may stay beside it, and Java
-   is not needed any more.
+1. Install modelserver into the environment that your handlers run in, in a clone by `pip install .`: torch
+   (2.2 or newer) and torchvision (0.17) stay as they are, torchserve may stay beside it, and Java is not
+   needed any more. Where there is no torch yet, `pip install '.[torch]'` brings both.
 2. Change the first word of the command. Model store and `config.properties` stay as they are:
 
    ```sh
