@@ -446,9 +446,9 @@ def _endpoints() -> str:
     for service, port in (("inference", 7070), ("management", 7071), ("Open Inference", 7070)):
         text += f"| gRPC {port} | {service} service | {grpc} |  |\n"
     return text + (
-        "\nPredictions take any method, as in TorchServe. Besides: `GET /v1/models` and `GET "
-        "/v1/models/{model}` on the\n"
-        "inference port, `GET /docs` and `GET /openapi.json` on every port.\n"
+        "\nPredictions take any usual method, as in TorchServe; odd ones (`TRACE`, `QUERY`, `PROPFIND`) are "
+        "405. Besides: `GET\n/v1/models` and `GET /v1/models/{model}` on the inference port, `GET /docs` and `GET "
+        "/openapi.json` on every port.\n"
     )
 
 
