@@ -447,8 +447,8 @@ def _endpoints() -> str:
         text += f"| gRPC {port} | {service} service | {grpc} |  |\n"
     return text + (
         "\nPredictions take any usual method, as in TorchServe; odd ones (`TRACE`, `QUERY`, `PROPFIND`) are "
-        "405. Besides: `GET\n/v1/models` and `GET /v1/models/{model}` on the inference port, `GET /docs` and `GET "
-        "/openapi.json` on every port.\n"
+        "405. Besides: `GET\n/v1/models` and `GET /v1/models/{model}` on the inference port, `GET /docs` and "
+        "`GET /openapi.json` on every port.\n"
     )
 
 

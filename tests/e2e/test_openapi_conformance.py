@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from conftest import StartServer
 
-# Never a 5xx, and of what the document says: methods, status, content type, headers and schema. Left out is what
-# clients of TorchServe need otherwise: lenient numbers ("limit=abc" is served), and a request that fits the
-# schema and is refused with its reason.
+# Never a 5xx, and of what the document says: methods, status, content type, headers and schema. Left out is
+# what clients of TorchServe need otherwise: lenient numbers ("limit=abc" is served), and a request that fits
+# the schema and is refused with its reason.
 CHECKS = (
     "not_a_server_error",
     "unsupported_method",

@@ -810,14 +810,14 @@ def _autoscaling() -> Document:
     text, number, workers = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
     time = {"type": "string", "format": "date-time"}
     change = _object({"time": time, "from": workers, "to": workers, "reason": text})
-    wait = {"type": "integer", "description": "Milliseconds that a request waits; absent without a worker."}
+    wait = {"type": "integer", "description": "What a request waits; absent where it would be refused."}
     return _object(
         {
             **{name: {"type": "integer"} for name in ("targetWait", "upPause", "downPause")},
             "source": {"type": "string", "description": "Where the setting comes from."},
             "wish": {**workers, "description": "How many workers the load asks for."},
             "reason": text,
-            "queueWait": {**wait, "nullable": True},
+            "queueWait": wait,
             "busy": {**number, "description": "How many workers are busy, on average."},
             "lastChange": change,
         },
