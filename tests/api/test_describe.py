@@ -201,6 +201,7 @@ def test_all_that_is_told_is_documented() -> None:
         device_ids=(0,),
         max_worker_memory=1 << 30,
         max_worker_requests=5,
+        worker_threads=2,
         sequence_batching=True,
         batch_size=8,
         request_timeout=1.5,

@@ -528,6 +528,7 @@ def _register_parameters() -> dict[str, Document]:
         "autoscale_down_pause": of("integer", "Milliseconds of spare workers before there are fewer."),
         "max_worker_memory": of("integer", "Bytes a worker may occupy until a fresh one takes its place."),
         "max_worker_requests": of("integer", "Requests a worker answers until a fresh one takes its place."),
+        "worker_threads": of("integer", "Threads of each worker; 0 is an equal share of the cores."),
         "synchronous": of("boolean", "Answer when the workers are ready.", default=True),
         "response_timeout": of("integer", "Seconds a worker may take for a batch."),
         "startup_timeout": of("integer", "Seconds a worker may take to load the model."),
@@ -585,6 +586,7 @@ def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) 
         _query("handler", "string", "With url: another handler than that of the registration."),
         _query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
         _query("split_instances", "string", "With url: as in a registration."),
+        _query("worker_threads", "integer", "With url: threads of each worker."),
     ]
     if not has_version:
         own.append(_query("model_version", "string", "The version; by default the default one."))
@@ -769,7 +771,7 @@ def _model_description() -> Document:
         *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"),
         *("maxRetryTimeoutInSec", "clientTimeoutInMills", "parallelLevel", "sequenceMaxIdleMSec"),
         *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
-        *("maxWorkerMemory", "maxWorkerRequests"),
+        *("maxWorkerMemory", "maxWorkerRequests", "workerThreads"),
     )
     flags = ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup")
     queue = _object({"remainingCapacity": {"type": "integer"}, "pendingRequests": {"type": "integer"}})
