@@ -163,11 +163,15 @@ container, cluster or Grafana was at hand.
   opens all three ports to other machines, so tokens are asked for, as in TorchServe since 0.11;
   `MODELSERVER_INFERENCE_TOKEN` and its relatives ([Security](security.md)) set them, and
   `TS_DISABLE_TOKEN_AUTHORIZATION=true` turns them off. `tail -f /dev/null` behind the command in an entry
-  point of your own is not needed: `--foreground` stays, prints the log, and ends with the server.
+  point of your own is not needed: `--foreground` stays, prints the log, and ends with the server. Without a
+  configuration of yours, only inference leaves this image; TorchServe's opened management and metrics too.
 - **Kubernetes.** A Deployment that runs `torchserve --start --model-store … --ts-config …` needs another
   image only. Probes on `/ping` go on; `/v2/health/live` and `/v2/health/ready` tell a process that must be
   restarted from one that should get no requests yet. [deploy/kubernetes](docker.md#in-kubernetes) has a
-  manifest with all of it.
+  manifest with all of it. The metric of `kubernetes/adapter.yaml` and `hpa.yaml`,
+  `ts_queue_latency_microseconds`, is there under its name; but it is a sum that only grows, on both servers,
+  so pods are never taken away again, and `autoscaling/v2beta1` is gone since Kubernetes 1.26: scale by what
+  waits, as [ours](docker.md#in-kubernetes) do.
 - **Helm.** In the chart of `kubernetes/Helm`, `torchserve_image` is the one value to change. Its volume is
   mounted as it is: the model store and `config/config.properties` lie where they lay. Its `args` are
   understood, the ports are the same.
