@@ -425,6 +425,9 @@ The tests ask modelserver all of it again (`tests/differential`). Where TorchSer
 are installed, `MODELSERVER_TEST_TORCHSERVE=<environment> python -m pytest -m slow tests/differential` asks
 both side by side.
 
+By hand, since installing it takes longer than a test may: a handler made as that of TorchServe's Hugging Face
+example, with transformers 5.23 of PyPI and a small random BERT, answers, its requests in one batch.
+
 | requests about | compared | same | but for phrase, content type | different |
 |---|---|---|---|---|
 """
