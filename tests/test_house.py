@@ -67,7 +67,7 @@ _ALLOWED = {
     "auth": {"settings", "errors"},
     "tls": {"settings", "errors"},
     "telemetry": {"errors", "settings", "cgroups"},
-    "tuning": {"models", "settings", "errors"},
+    "tuning": {"archiver", "models", "settings", "errors"},
     "settings": {"errors", "cgroups"},
     "cgroups": set(),
     "model_archiver": {"archiver"},

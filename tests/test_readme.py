@@ -99,7 +99,7 @@ def test_the_first_command_installs_and_serves_the_embedded_model() -> None:
 
     assert "\n" not in command
     assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
-    assert (installed.name, installed.arguments) == ("pip", ["install", "."])
+    assert (installed.name, installed.arguments) == ("pip", ["install", ".[torch]"])
     options = build_parser().parse_args(started.arguments)
     assert options.start
     assert not options.foreground

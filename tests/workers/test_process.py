@@ -16,7 +16,7 @@ import pytest
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.worker.elsewhere import NEEDED
 from modelserver.workers.process import WorkerSpec, describe_exit, launch
-from modelserver.workers.spawner import Spawner
+from modelserver.workers.spawner import THREAD_VARIABLES, Spawner
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,13 @@ def test_environment() -> None:
         "TS_IPEX_GPU_ENABLE": "false",
         "RANK": "0",
     }
+
+
+def test_threads_of_the_models_own() -> None:
+    """They count whatever the server's environment says of all models."""
+    environment = spec(own_threads=2).environment({"OMP_NUM_THREADS": "7"})
+
+    assert {environment[name] for name in THREAD_VARIABLES} == {"2"}
 
 
 class Conversation:

@@ -21,6 +21,7 @@ from modelserver.api.repository import add_repository
 from modelserver.api.tokens import add_token_renewal
 from modelserver.api.v2 import add_v2
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
+from modelserver.auth.scopes import TOKEN_PATH
 from modelserver.errors import (
     InternalError,
     MethodNotAllowed,
@@ -73,10 +74,14 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
         add_workflow_management(app)
         if services.tokens is not None:
             add_token_renewal(app, services.tokens, [*ANY_METHOD, "OPTIONS"])
+        else:
+            app.add_api_route(TOKEN_PATH, _not_here, methods=[*ANY_METHOD, "OPTIONS"])
     if roles & {"inference", "management"}:
         add_repository(app, services.registry, services.settings, everybody="management" in roles)
     if "metrics" in roles:
         _add_metrics(app, services.metrics)
+    else:
+        app.add_api_route("/metrics", _not_here, methods=ANY_METHOD)
     app.state.as_torchserve = services.settings.as_torchserve
     for kind in (HTTPException, ModelServerError, Exception):
         app.add_exception_handler(kind, _answer_error)
@@ -119,7 +124,9 @@ def _add_inference(app: FastAPI, registry: Registry) -> None:
         "/{name}/predict",
         "/{name}/{version}/predict",
         "/v2/models/{name}/infer",
+        "/v2/models/{name}/explain",
         "/v2/models/{name}/versions/{version}/infer",
+        "/v2/models/{name}/versions/{version}/explain",
     ):
         app.add_api_route(path, model_description, methods=["OPTIONS"])
 
@@ -139,6 +146,11 @@ def _add_metrics(app: FastAPI, metrics: ServerMetrics) -> None:
 
     for path in ("/metrics", "/metrics/{rest:path}"):
         app.add_api_route(path, render, methods=ANY_METHOD)
+
+
+async def _not_here() -> Response:
+    """What another listener has, or another setting would bring."""
+    raise ResourceNotFound
 
 
 def _add_descriptions(app: FastAPI, roles: set[Role], registry: Registry) -> None:

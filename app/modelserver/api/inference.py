@@ -55,6 +55,9 @@ _LONGEST_KEPT = 512
 # Bytes of a compressed body that are inflated on the event loop; they make a thousand times as many at most.
 _LIGHT_COMPRESSED = 1 << 12
 
+# Methods that predict; the OpenAPI document names them.
+_USUAL = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"})
+
 # First segments that never name a model in the legacy form `/{model}/predict`.
 _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
 
@@ -136,8 +139,8 @@ class InferenceApi:
         route: Route = exchange.target.route
         model: ModelVersion | None = None
         try:
-            if route.kserve and exchange.method != b"POST":
-                raise MethodNotAllowed("POST")
+            if exchange.method != b"POST":
+                _check_method(exchange.method, route)
             if exchange.encoding or not route.model:
                 _check_light(exchange)
             if exchange.encoding:
@@ -436,6 +439,14 @@ class _SequenceReply(_Reply):
 def _queued(request: Request) -> float:
     arrived = request.arrived
     return (request.dispatched or arrived) - arrived
+
+
+def _check_method(method: bytes, route: Route) -> None:
+    """Raises MethodNotAllowed; what is no protocol of KServe's takes any usual method, as TorchServe does."""
+    if route.kserve:
+        raise MethodNotAllowed("POST")
+    if method not in _USUAL:
+        raise MethodNotAllowed(", ".join(sorted(name.decode() for name in (*_USUAL, b"OPTIONS"))))
 
 
 def _check_light(exchange: Exchange) -> None:
