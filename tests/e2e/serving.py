@@ -73,6 +73,7 @@ class Home:
 
     def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
         self.path = path
+        self.python: str | Path = sys.executable
         self.temp = path / "tmp"
         self.temp.mkdir(parents=True, exist_ok=True)
         self.pid_file = self.temp / ".model_server.pid"
@@ -94,7 +95,7 @@ class Home:
     def run(self, *arguments: object, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Runs the command to its end. Of a detached server it is the start only."""
         return subprocess.run(
-            [sys.executable, "-m", "modelserver", *map(str, arguments)],
+            [self.python, "-m", "modelserver", *map(str, arguments)],
             cwd=self.path,
             env=self.environment,
             capture_output=True,
@@ -107,7 +108,7 @@ class Home:
         """Starts the command; what it prints goes to ``out.txt``."""
         with (self.path / "out.txt").open("wb") as out:
             return subprocess.Popen(
-                [sys.executable, "-m", "modelserver", *map(str, arguments)],
+                [self.python, "-m", "modelserver", *map(str, arguments)],
                 cwd=self.path,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

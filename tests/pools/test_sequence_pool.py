@@ -307,6 +307,37 @@ async def test_deadline(make: Any, stage: Any) -> None:
     assert bodies(stage.processes[0]) == [[b"3"]]
 
 
+async def test_a_late_step_is_not_sent(make: Any, stage: Any) -> None:
+    """A step whose deadline has passed is not sent, although the loop has not come to answer it yet."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    late = step("a", b"2")
+    late.deadline = time.monotonic() + 0.01
+    submit(pool, late, step("a", b"3"))
+    time.sleep(0.02)  # noqa: ASYNC251 - the loop is held, as by other work
+    stage.processes[0].answer()
+
+    assert bodies(stage.processes[0]) == [[b"3"]]
+    assert await until(lambda: late.done)
+    assert isinstance(late.error, DeadlineExceeded)
+
+
+async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
+    """A worker on its way out does not stay for a sequence of which nothing is left but what is late."""
+    pool = await make(concurrency=1)
+    submit(pool, step("a", b"1", ends=True))
+    await stage.settle()
+    late = step("b", b"2")
+    late.deadline = time.monotonic() + 0.02
+    submit(pool, late)
+    await stage.settle()
+    pool.scale(0, 0)
+    stage.processes[0].answer()
+
+    assert await until(lambda: not pool._leaving)
+
+
 # Deaths
 
 
@@ -445,6 +476,28 @@ async def test_scaled_to_nothing(make: Any, stage: Any) -> None:
     await stage.settle()
     stage.processes[0].answer()
     assert content(last) == b"2"
+
+
+async def test_refused_with_the_reason(make: Any, stage: Any, counts: Counts) -> None:
+    """Where no worker can be loaded, what waits and what comes is refused with the reason (F40, F41)."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    stage.processes[0].exit("was killed by SIGKILL")
+    waiting = step("b")
+    await stage.settle()
+    submit(pool, waiting)
+    for number in range(2, 5):
+        (await stage.enter(number)).fail_to_load("RuntimeError: the licence server is down\n  at line 1")
+        await stage.settle()
+
+    told = f"{REFUSED}. Its workers fail: RuntimeError: the licence server is down"
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert waiting.error.message == told
+    with pytest.raises(ServiceUnavailable) as refused:
+        pool.submit(step("c"))
+    assert refused.value.message == told
+    assert counts.calls["rejected"] == [("no_worker",)]
 
 
 async def test_dies_while_it_leaves(make: Any, stage: Any) -> None:

@@ -449,8 +449,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     # -- answers
 
-    def finish(self, exchange: ConnectionExchange, status: int, answer: bytes, *, keep: bool) -> None:
-        """Writes an exchange's answer and makes way for the next request."""
+    def finish(
+        self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
+    ) -> None:
+        """Writes an exchange's answer, and its body where that is apart; makes way for the next request."""
         now = time.monotonic()
         self._listener.on_response(
             self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
@@ -464,7 +466,9 @@ class HttpProtocol(HttpToolsProtocol):
             return
         exchange.response_complete = True
         transport.write(answer)
-        self.written += len(answer)
+        if body:
+            transport.write(body)
+        self.written += len(answer) + len(body)
         if not keep:
             exchange.keep_alive = False
             self._close_gently()
