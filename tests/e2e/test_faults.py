@@ -51,20 +51,6 @@ def server(shared_server):
         shared_server.unregister(model["modelName"])
 
 
-@contextlib.contextmanager
-def limited(server, kind, soft):
-    """A limit of the server's process and of its helpers, taken back afterwards."""
-    helpers = [c.pid for c in psutil.Process(server.pid).children() if "modelserver.offload" in c.cmdline()]
-    before = {pid: resource.prlimit(pid, kind) for pid in (server.pid, *helpers)}
-    for pid, (_, hard) in before.items():
-        resource.prlimit(pid, kind, (soft, hard))
-    try:
-        yield
-    finally:
-        for pid, limit in before.items():
-            resource.prlimit(pid, kind, limit)
-
-
 def connect(server):
     """A connection to the inference port."""
     return socket.create_connection(("127.0.0.1", server.port), timeout=10)
@@ -144,7 +130,7 @@ def test_descriptors_run_out(server):
     process = psutil.Process(server.pid)
     ping = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
     with (
-        limited(server, resource.RLIMIT_NOFILE, process.num_fds() + 20),
+        server.limited(resource.RLIMIT_NOFILE, process.num_fds() + 20),
         contextlib.ExitStack() as stack,
     ):
         answered = 0
@@ -241,7 +227,7 @@ def test_disk_that_is_full(start_server, tmp_path):
     [workdir] = server.home.workdirs()
     before = sorted(workdir.iterdir())
 
-    with limited(server, resource.RLIMIT_FSIZE, 1 << 19):
+    with server.limited(resource.RLIMIT_FSIZE, 1 << 19):
         refused = server.register("no_weights.mar")
         assert refused.status_code in {500, 507}
         assert "File too large" in refused.json()["message"]
