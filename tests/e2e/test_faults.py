@@ -126,7 +126,7 @@ def test_thousands_of_idle_connections(server, descriptors):
 
 def test_descriptors_run_out(server):
     """Without descriptors new connections are closed, old ones served, and nothing is lost for good (F38)."""
-    server.registered("echo.mar")
+    server.registered("echo.mar").predict("echo", b"on a connection that is kept")
     process = psutil.Process(server.pid)
     ping = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
     with (
@@ -297,13 +297,13 @@ def test_one_of_many_hangs_at_the_start(start_server, count):
     )
     most, ready = 0, set()
     while len(ready) < count:
-        loading = server.metric("modelserver_workers", state="loading")
+        alive = len(server.workers())
         waiting = [name for name in names if name not in ready]
         ready |= {name for name in waiting if server.describe(name)["workers"][0]["status"] == "READY"}
-        most = max(most, len(server.workers()) - len(ready) if loading else 0)
+        # Those that were ready before are among them.
+        most = max(most, alive - len(ready))
 
-    # The readings are not of one moment: some became ready in between.
-    assert most <= 16
+    assert most <= 8
     assert [server.predict(name, b"x").content for name in names] == [b"x"] * count
     assert server.describe("hanging")["workers"][0]["status"] == "LOADING"
     assert server.inference.get("/ping").status_code == 200
