@@ -29,8 +29,6 @@ MODEL_CODE = Path(__file__).resolve().parents[1] / "e2e" / "model_code"
 MIB = 1 << 20
 # What two readings of the same process may differ by: log files, a connection that is about to close.
 SLACK = 6
-# Resident memory that two readings may differ by where nothing is kept: the allocator's own pages.
-NOISE = 8 * MIB
 
 
 @contextlib.contextmanager
