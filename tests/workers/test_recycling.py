@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_pool import Counts, contents, request
+from test_pool import contents, request
 
 from modelserver.workers import recycling
 from modelserver.workers.devices import DeviceRing
@@ -15,7 +15,7 @@ from modelserver.workers.pool import Pool, PoolLimits
 from modelserver.workers.worker import WorkerState
 
 if TYPE_CHECKING:
-    from conftest import Stage
+    from conftest import Counts, Stage
 
     from modelserver.workers.process import WorkerSpec
     from modelserver.workers.worker import WorkerTimes
@@ -42,28 +42,17 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
 
 
 @pytest.fixture
-def counts() -> Counts:
-    return Counts()
-
-
-@pytest.fixture
-async def make(stage: Stage, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
-    """Makes pools of loaded workers, which are closed after the test."""
-    made: list[Pool] = []
+def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+    """Makes pools of loaded workers."""
 
     async def pool(workers: int = 1, **limits: int) -> Pool:
         ids = iter(range(9000, 9100))
         bounds, ring = replace(LIMITS, **limits), DeviceRing(0)
         one = Pool("m", "m_1", spec, times, bounds, next_id=ids.__next__, devices=ring, metrics=counts)
-        made.append(one)
-        one.scale(workers, workers)
-        for number in range(workers):
-            (await stage.enter(number + 1)).load()
+        await begin(one, workers)
         return one
 
-    yield pool
-    for each in made:
-        await each.close(0.01)
+    return pool
 
 
 async def ask(pool: Pool, stage: Stage, process: int) -> None:
