@@ -7,7 +7,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
 

@@ -25,8 +25,11 @@ from modelserver.wire.messages import Answer, Pong, Result, Row, SequenceHeaders
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.pools.conftest import Counts
+
     from modelserver.pools.spec import WorkerSpec
     from modelserver.pools.worker import WorkerTimes
+
 
 LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 REFUSED = (
@@ -36,25 +39,9 @@ REFUSED = (
 )
 
 
-class Counts:
-    """Counts what a pool counts: name to the arguments of each call."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, list[tuple[Any, ...]]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
-
-
 @pytest.fixture
-def counts() -> Counts:
-    return Counts()
-
-
-@pytest.fixture
-async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+def make(begin: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
     """Makes pools with loaded workers: ``make(workers, idle=ms, age=ms, most=, waiting=, **limits)``."""
-    made: list[SequencePool] = []
 
     async def pool(
         workers: int = 1,
@@ -78,15 +65,10 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts)
             devices=DeviceRing(0),
             metrics=counts,
         )
-        made.append(sut)
-        sut.scale(workers, workers)
-        for number in range(workers):
-            (await stage.enter(number + 1)).load()
+        await begin(sut, workers)
         return sut
 
-    yield pool
-    for each in made:
-        await each.close(0.01)
+    return pool
 
 
 def step(name: str, body: bytes = b"x", **mark: bool) -> SequencedRequest:
@@ -190,7 +172,7 @@ async def test_too_many_sequences(make: Any, counts: Counts) -> None:
     with pytest.raises(ServiceUnavailable) as refused:
         pool.submit(step("b"))
     assert refused.value.message == REFUSED
-    assert counts.calls["rejected"] == [("sequences",)]
+    assert counts("rejected") == [("sequences",)]
 
 
 async def test_too_many_requests_of_one(make: Any, stage: Any) -> None:
@@ -360,7 +342,7 @@ async def test_worker_dies(make: Any, stage: Any, counts: Counts) -> None:
     )
     with pytest.raises(WorkerDied):
         pool.submit(step("a"))
-    assert counts.calls["rejected"] == [("sequence_lost",)]
+    assert counts("rejected") == [("sequence_lost",)]
     second.answer()
     assert content(other) == b"b1"
 
