@@ -25,7 +25,7 @@ ARG TORCH_INDEX
 COPY --from=wheel /wheels /wheels
 # A build of that index, 2.8.0+cpu, ranks above the package index's 2.8.0.
 RUN python -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" /wheels/*.whl
+    && /opt/venv/bin/pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" "$(echo /wheels/*.whl)[torch]"
 
 FROM python:${PYTHON}
 RUN useradd --uid 1000 --user-group --create-home --home-dir /home/model-server model-server

@@ -39,8 +39,9 @@ they are. This page says how to switch, what was compared to make sure, and the 
 
 ## Three steps
 
-1. Install modelserver into the environment that your handlers run in; torchserve may stay beside it, and Java
-   is not needed any more.
+1. Install modelserver into the environment that your handlers run in, in a clone by `pip install .`: torch
+   (2.2 or newer) and torchvision (0.17) stay as they are, torchserve may stay beside it, and Java is not
+   needed any more. Where there is no torch yet, `pip install '.[torch]'` brings both.
 2. Change the first word of the command. Model store and `config.properties` stay as they are:
 
    ```sh
@@ -162,11 +163,15 @@ container, cluster or Grafana was at hand.
   opens all three ports to other machines, so tokens are asked for, as in TorchServe since 0.11;
   `MODELSERVER_INFERENCE_TOKEN` and its relatives ([Security](security.md)) set them, and
   `TS_DISABLE_TOKEN_AUTHORIZATION=true` turns them off. `tail -f /dev/null` behind the command in an entry
-  point of your own is not needed: `--foreground` stays, prints the log, and ends with the server.
+  point of your own is not needed: `--foreground` stays, prints the log, and ends with the server. Without a
+  configuration of yours, only inference leaves this image; TorchServe's opened management and metrics too.
 - **Kubernetes.** A Deployment that runs `torchserve --start --model-store … --ts-config …` needs another
   image only. Probes on `/ping` go on; `/v2/health/live` and `/v2/health/ready` tell a process that must be
   restarted from one that should get no requests yet. [deploy/kubernetes](docker.md#in-kubernetes) has a
-  manifest with all of it.
+  manifest with all of it. The metric of `kubernetes/adapter.yaml` and `hpa.yaml`,
+  `ts_queue_latency_microseconds`, is there under its name; but it is a sum that only grows, on both servers,
+  so pods are never taken away again, and `autoscaling/v2beta1` is gone since Kubernetes 1.26: scale by what
+  waits, as [ours](docker.md#in-kubernetes) do.
 - **Helm.** In the chart of `kubernetes/Helm`, `torchserve_image` is the one value to change. Its volume is
   mounted as it is: the model store and `config/config.properties` lie where they lay. Its `args` are
   understood, the ports are the same.
@@ -420,6 +425,9 @@ The tests ask modelserver all of it again (`tests/differential`). Where TorchSer
 are installed, `MODELSERVER_TEST_TORCHSERVE=<environment> python -m pytest -m slow tests/differential` asks
 both side by side.
 
+By hand, since installing it takes longer than a test may: a handler made as that of TorchServe's Hugging Face
+example, with transformers 5.23 of PyPI and a small random BERT, answers, its requests in one batch.
+
 | requests about | compared | same | but for phrase, content type | different |
 |---|---|---|---|---|
 """
@@ -445,9 +453,9 @@ def _endpoints() -> str:
     for service, port in (("inference", 7070), ("management", 7071), ("Open Inference", 7070)):
         text += f"| gRPC {port} | {service} service | {grpc} |  |\n"
     return text + (
-        "\nPredictions take any method, as in TorchServe. Besides: `GET /v1/models` and `GET "
-        "/v1/models/{model}` on the\n"
-        "inference port, `GET /docs` and `GET /openapi.json` on every port.\n"
+        "\nPredictions take any usual method, as in TorchServe; odd ones (`TRACE`, `QUERY`, `PROPFIND`) are "
+        "405. Besides: `GET\n/v1/models` and `GET /v1/models/{model}` on the inference port, `GET /docs` and "
+        "`GET /openapi.json` on every port.\n"
     )
 
 

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
+
+# Files whose locks processes of pytest-xdist share: of tests that run now, and of the one that is next.
+_NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tests marked ``alone`` measure: while one runs, the other processes of this run rest.
+
+    It stands around the timeout of a test, so that waiting for others does not count.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    with turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def turn(alone: bool) -> Iterator[None]:
+    """Waits until a test may run, beside others or alone; who comes later does not go before."""
+    with _NOW.open() as running, _NEXT.open() as following:
+        fcntl.flock(following, fcntl.LOCK_EX)
+        fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(following, fcntl.LOCK_UN)
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What tests print may be no text that pytest-xdist can pass on: lone surrogates become marks."""
+    report = yield
+    report.sections = [(title, text.encode("utf-8", "replace").decode()) for title, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -142,6 +142,7 @@ def test_torch_is_the_build_without_cuda_unless_told_otherwise() -> None:
     assert _ARGUMENTS["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
     assert [item.text for item in of("ARG", 1)] == ["TORCH_INDEX"]
     assert '--extra-index-url "${TORCH_INDEX}"' in installs
+    assert installs.endswith('/wheels/*.whl)[torch]"')
 
 
 def test_the_entrypoint_is_the_server_in_the_foreground() -> None:

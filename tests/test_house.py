@@ -100,7 +100,7 @@ _ALLOWED = {
     "telemetry": {"errors", "resources", "settings"},
     "tensors": {"errors"},
     "tls": {"errors", "settings"},
-    "tuning": {"archives", "errors", "options", "resources", "settings"},
+    "tuning": {"archiver", "archives", "errors", "options", "resources", "settings"},
     "wire": set(),
     "worker": {"modelserver_handlers", "tensors", "wire"},
 }

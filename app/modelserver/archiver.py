@@ -20,7 +20,7 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -111,14 +111,18 @@ def build_archive(
     return target
 
 
-def pack_folder(config: ArchiveConfig, folder: StrPath, manifest: str) -> Path:
+def pack_folder(
+    config: ArchiveConfig, folder: StrPath, manifest: str, instead: Mapping[str, Path] | None = None
+) -> Path:
     """Write an archive of what lies in a folder, under that manifest, over what may be at its path.
 
-    Of ``config`` only the name, the format and the path of the archive count. Raises as ``build_archive``.
+    Of ``config`` only the name, the format and the path of the archive count. ``instead`` are files by their
+    names in the archive, added or in place of the folder's. Raises as ``build_archive``.
     """
     target = _target(replace(config, force=True))
     contents: dict[str, Path] = {}
     _add_folder(contents, Path(folder), "", (Path(folder).resolve(),))
+    contents.update(instead or {})
     _pack(config, target, contents, manifest, None)
     return target
 

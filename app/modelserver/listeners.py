@@ -125,7 +125,7 @@ class Listeners:
         loop = asyncio.get_running_loop()
         if self._fleet is not None:
             await self._fleet.open(BACKLOG)
-        limit, intake = self._settings.max_request_size, Intake.of(self._settings)
+        limit, intake = self._settings.max_request_size, self._services.intake or Intake.of(self._settings)
         for address, roles in roles_by_address(self._settings).items():
             if self._fleet is not None and "inference" in roles:
                 continue

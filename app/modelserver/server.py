@@ -29,6 +29,7 @@ from modelserver.frontend.processes import front_ends
 from modelserver.grpc.ports import reserved
 from modelserver.grpc.start import open_grpc
 from modelserver.http.aside import Aside
+from modelserver.http.intake import Intake
 from modelserver.inference.inference import InferenceApi
 from modelserver.listeners import Listeners, bind, make_fleet, roles_by_address
 from modelserver.models.loading import listed
@@ -50,6 +51,7 @@ from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.telemetry.text import shortened
+from modelserver.tensors.limits import RequestLimits
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
 from modelserver.watching import call_observer, show_payloads, show_pools, watch_collector, watch_system
@@ -186,7 +188,10 @@ class Server:
             access.log(client, method, target, version, status, seconds, request_id)
 
         keeper_of_tokens = None if tokens is None else tokens.keeper
-        services = Services(registry, metrics, settings, keeper_of_tokens, self._payloads, self._aside)
+        services = Services(
+            *(registry, metrics, settings, keeper_of_tokens, self._payloads, self._aside),
+            intake=Intake.of(settings),
+        )
         hot = self._hot_routes(registry, metrics)
         fleet = None
         if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
@@ -250,7 +255,9 @@ class Server:
 
     def _hot_routes(self, registry: Registry, metrics: ServerMetrics) -> HotRoutes:
         """Inference; where there is a payload log, it sees what comes and goes."""
-        hot = InferenceApi(registry, self._settings.max_request_size, self._aside)
+        settings = self._settings
+        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        hot = InferenceApi(registry, settings.max_request_size, self._aside, limits)
         payloads = self._payloads
         if payloads is None:
             return hot

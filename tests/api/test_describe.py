@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
 import math
 import os
 from types import SimpleNamespace
 from typing import Any, cast
 
+import jsonschema
+
 from modelserver.api.describe import describe, describe_autoscaling, describe_worker
+from modelserver.api.openapi import describe_listener
 from modelserver.batching.sequences import SequenceStatistics
 from modelserver.http.answers import pretty
 from modelserver.models.version import Replacement
@@ -179,3 +183,37 @@ def test_refusing_instead_of_waiting() -> None:
     described = describe_autoscaling(shown)
     assert described is not None
     assert described["queueWait"] is None
+
+
+def close(schema: Any) -> Any:
+    """The schema, with objects that have no fields but those that it names."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: close(value) for key, value in schema.items()}
+    return {"additionalProperties": False, **kept} if isinstance(schema.get("properties"), dict) else kept
+
+
+def test_all_that_is_told_is_documented() -> None:
+    """The OpenAPI document names every field that a description can have."""
+    full = ModelOptions(
+        autoscale=True,
+        device_ids=(0,),
+        max_worker_memory=1 << 30,
+        max_worker_requests=5,
+        worker_threads=2,
+        sequence_batching=True,
+        batch_size=8,
+        request_timeout=1.5,
+    )
+    shown = model(full, worker(failure="why"), sequences=SequenceStatistics(living=1, waiting=1))
+    shown.pool.warnings = ["no weights"]
+    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")
+    scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
+    shown.replacement = Replacement("new.mar", version="2.0")
+    shown.replacement.failed("why")
+    told = json.loads(pretty({**describe(shown), "status": "FAILED", "failure": "why"}))
+    schema = describe_listener("management", "1")["components"]["schemas"]["ModelDescription"]
+
+    jsonschema.validate(told, close(schema))
+    assert set(schema["properties"]) == set(told) | {"customizedMetadata"}

@@ -58,7 +58,7 @@ def test_documents() -> None:
     inference, management = (describe_listener(kind, "1")["paths"] for kind in ("inference", "management"))
 
     for path in ("/livez", "/readyz"):
-        assert inference[path].keys() == management[path].keys() == {"get"}
+        assert inference[path].keys() == management[path].keys() == {"get", "head"}
     renewal = management["/token"]["get"]
     assert renewal["parameters"][0]["schema"]["enum"] == ["inference", "management"]
     assert {"200", "400", "404", "409"} <= renewal["responses"].keys()

@@ -1,13 +1,23 @@
 from __future__ import annotations
 
-from typing import Any
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from openapi_spec_validator import validate
+from starlette.routing import Route
 
+from modelserver.api.app import build_app
 from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
+from modelserver.inference.routes import parse_route
 from modelserver.options.signature import Signature
 from modelserver.tensors.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+METHODS = {"get", "head", "post", "put", "patch", "delete"}
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -24,6 +34,82 @@ def test_listener_documents_are_valid(kind):
     assert document["openapi"] == "3.0.1"
     assert document["info"]["title"] == "modelserver APIs"
     assert document["info"]["version"] == "1.2.3"
+
+
+def served(app: FastAPI) -> dict[tuple[str, ...], set[str]]:
+    """The methods by path, whatever its parameters are called; what takes the rest of a path is left out."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for route in app.routes:
+        if isinstance(route, Route) and ":path}" not in route.path:
+            methods = {method.lower() for method in route.methods or ()}
+            found.setdefault(shape(route.path), set()).update(methods)
+    return found
+
+
+def shape(path: str) -> tuple[str, ...]:
+    """A path with one name for all parameters; ``{name}:predict`` is one, as far as routes are concerned."""
+    path = path.replace("{verb:wfpredict}", "wfpredict")
+    return tuple("{}" if "{" in part else part for part in path.split("/"))
+
+
+@pytest.mark.parametrize("role", ["inference", "management", "metrics"])
+def test_what_is_served_is_described(role: Any) -> None:
+    """Each path and method that the application routes stands in the document, and those of the hot routes;
+    nothing else does but what takes the rest of a path.
+    """
+    settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True, as_torchserve=False)
+    services: Any = SimpleNamespace(registry=None, metrics=None, settings=settings, tokens=None)
+    routed = served(build_app({role}, services))
+    described: dict[tuple[str, ...], set[str]] = {}
+    for path, item in describe_listener(role, "1")["paths"].items():
+        example = path.replace("{", "").replace("}", "")
+        hot = set(item) - {"options"} if role == "inference" and parse_route(example) else set()
+        if hot:
+            assert hot == ({"post"} if ":" in path or "/v2/" in path else METHODS), path
+        if "{url_path}" not in path:
+            described.setdefault(shape(path), set()).update(set(item) - hot)
+
+    assert described == routed
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/predictions/m", "/predictions/m/1", "/explanations/m", "/explanations/m/1"),
+        *("/v1/models/m:predict", "/v1/models/m:explain", "/v2/models/m/infer", "/v2/models/m/explain"),
+        *("/v2/models/m/versions/1/infer", "/v2/models/m/versions/1/explain", "/invocations"),
+        *("/models/m/invoke", "/m/predict", "/m/1/predict", "/predictions/m/1/any"),
+    ],
+)
+def test_hot_routes_are_described(path: str) -> None:
+    """Each form of a path that is read as a prediction has a path of the document."""
+    patterns = [re.sub(r"\{\w+\}", "[^/:]+", each) for each in describe_listener("inference", "1")["paths"]]
+
+    assert parse_route(path) is not None
+    assert any(re.fullmatch(pattern, path) for pattern in patterns)
+
+
+def test_operations_have_names_of_their_own() -> None:
+    """What tools make of a document is named by the operations' ids, which differ within each."""
+    for kind in ("inference", "management", "metrics", "all"):
+        ids = [operation["operationId"] for operation in operations(describe_listener(kind, "1")).values()]
+
+        assert len(ids) == len(set(ids))
+
+
+def test_methods_without_a_body_have_none() -> None:
+    """GET, HEAD and DELETE predict too, without a body."""
+    for key, operation in operations(describe_listener("all", "1")).items():
+        assert "requestBody" not in operation or key.split()[0] in {"post", "put", "patch"}, key
+
+
+def test_answers_that_are_the_handlers_have_no_kind() -> None:
+    """A handler may name no content type, so none is promised; nor for a token's empty line."""
+    found = operations(describe_listener("all", "1"))
+
+    for key in ("post /predictions/{model_name}", "put /invocations", "get /token"):
+        assert "content" not in found[key]["responses"]["200"], key
+    assert "content" in found["post /v1/models/{model_name}:predict"]["responses"]["200"]
 
 
 def test_inference_operations():
@@ -121,15 +207,18 @@ def test_workflow_operations() -> None:
         "post /workflows": ["400"],
         "get /workflows/{workflow_name}": ["404"],
         "delete /workflows/{workflow_name}": ["404"],
-        "post /wfpredict/{workflow_name}": ["404"],
+        **{f"{method} /wfpredict/{{workflow_name}}": ["404"] for method in (*METHODS, "options")},
     }
     assert "post /workflows" not in inference
     assert "post /wfpredict/{workflow_name}" not in management
 
 
-def test_metrics_listener_has_one_path():
-    """The metrics listener serves the metrics and nothing else."""
-    assert list(describe_listener("metrics", "1")["paths"]) == ["/metrics"]
+def test_metrics_listener_has_no_models():
+    """The metrics listener has the metrics, and what every listener has: probes and descriptions."""
+    paths = describe_listener("metrics", "1")["paths"]
+    everywhere = {"/", "/api-description", "/openapi.json", "/docs", "/livez", "/readyz"}
+
+    assert set(paths) == {"/metrics"} | everywhere
 
 
 def test_all_is_the_union():
@@ -160,7 +249,7 @@ def test_errors_share_one_schema():
     """Every 4xx and 5xx answer, except an unhealthy ping, has the error body (reference 4.3)."""
     for key, operation in operations(describe_listener("all", "1")).items():
         for status, response in operation["responses"].items():
-            if status >= "400" and key != "get /ping":
+            if status >= "400" and not key.endswith(" /ping"):
                 schema = response["content"]["application/json"]["schema"]
                 assert schema == {"$ref": "#/components/schemas/Error"}, key
 

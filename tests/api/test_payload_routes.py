@@ -44,8 +44,11 @@ class Inner:
         self.target = SimpleNamespace(path=path.partition("?")[0], text=path, route=route)
         self.headers = _HEADERS
         self.body = b"question"
+        self.method = b"POST"
+        self.http_version = "1.1"
         self.content_type = "text/plain"
         self.encoding = b""
+        self.deadline_ms = 0
         self.request_id = "r"
         self.answered = False
         self.begun = 0

@@ -434,6 +434,20 @@ def test_removed() -> None:
     assert batch.parcels[0].request is also
 
 
+def test_what_is_past_its_deadline_is_in_no_batch() -> None:
+    """Its end may be told a moment later; the next of its sequence has its turn, no counter keeps it."""
+    sut = queue()
+    begun(sut, "a")
+    put(sut, late := step("a", rows=2, deadline=1.0), step("a"), lone := step("b", deadline=0.5), step("c"))
+    sut.place(["w"], 1)
+
+    assert ids(sut.take_for("w", 1.0)) == ["a", "c"]
+    assert (sut.requests, sut.instances, sut.nbytes) == (0, 0, 0)
+    assert (late.waiting, late.dispatched, lone.waiting, lone.dispatched) == (0, None, 0, None)
+    assert not sut.lives(lone)
+    assert sut.take_for("w", 1.0) is None
+
+
 def test_removed_from_a_sequence_that_rests() -> None:
     """A request that was taken back was a sign of life, and the sequences end in the order of theirs."""
     sut = queue()

@@ -124,6 +124,7 @@ class Sequences(RuleBasedStateMachine):
             name = request.mark.id
             ids.append(name)
             assert not request.done, "nothing that ended is computed"
+            assert request.deadline is None or request.deadline > self.now, "nothing that is late is computed"
             assert name not in self.running(), "one step of a sequence at a time"
             client = self.clients[request.id]
             assert (parcel.start, parcel.count) == (client.steps, 1), "the rows of a request are in order"

@@ -18,6 +18,7 @@ def test_every_request_is_answered() -> None:
     assert asyncio.run(answers()) == [12, 12, 12]
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_guard_against_regressions() -> None:
     """The server's own code for a request costs little more than uvicorn's with an empty application.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 from tests.campaign.callers import HOST, post, receive_answer
-from tests.campaign.targets import port_of, processes, target, tracebacks
+from tests.campaign.targets import port_of, target, tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +105,7 @@ class Watcher(threading.Thread):
         self.over = threading.Event()
         self.longest = 0.0
         self._loops = [
-            Path(f"/proc/{process.pid}/task/{process.pid}/schedstat") for process in processes(server)
+            Path(f"/proc/{process.pid}/task/{process.pid}/schedstat") for process in server.processes()
         ]
         self._port = port_of(server, listener)
 

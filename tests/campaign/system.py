@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from tests.campaign.callers import HOST, Answer, Malformed, post, receive_answer
-from tests.campaign.targets import build_store, command_of, port_of, target, tracebacks
+from tests.campaign.targets import build_store, port_of, target, tracebacks
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.e2e.serving import Server
 
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import wait_until
+from tests.e2e.serving import command_of, wait_until
 
 MOST_ROUNDS = 1000
 ORPHAN_SECONDS = 5.0
@@ -94,20 +94,6 @@ def unsurprised(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def limited(server: Server, kind: int, soft: int) -> Iterator[None]:
-    """A limit of the server's process and of its helpers, taken back afterwards."""
-    helpers = [c.pid for c in psutil.Process(server.pid).children() if "modelserver.offload" in c.cmdline()]
-    before = {pid: resource.prlimit(pid, kind) for pid in (server.pid, *helpers)}
-    for pid, (_, hard) in before.items():
-        resource.prlimit(pid, kind, (soft, hard))
-    try:
-        yield
-    finally:
-        for pid, limit in before.items():
-            resource.prlimit(pid, kind, limit)
-
-
-@contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """Nothing can be written there meanwhile, not by root either. Raises NotHere."""
     if os.geteuid():
@@ -150,7 +136,7 @@ def no_descriptors_left(report: Report) -> None:
             assert asked(management, DESCRIBE).status == 200
             assert asked(other, DESCRIBE).status == 200
             opened = psutil.Process(server.pid).num_fds()
-            stack.enter_context(limited(server, resource.RLIMIT_NOFILE, opened + 4))
+            stack.enter_context(server.limited(resource.RLIMIT_NOFILE, opened + 4))
             for _ in range(20):
                 connect("inference")
             assert asked(inference, post("/predictions/echo", b"x")).body == b"x"
@@ -166,7 +152,7 @@ def a_full_disk(report: Report) -> None:
     with target() as server:
         server.registered("echo.mar")
         served(server)
-        with limited(server, resource.RLIMIT_FSIZE, 1):
+        with server.limited(resource.RLIMIT_FSIZE, 1):
             for _ in range(50):
                 served(server)
             assert server.register("obey.mar").status_code in REFUSED

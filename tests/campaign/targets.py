@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 # As pytest does it for the tests beside them.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
@@ -31,8 +29,6 @@ MODEL_CODE = Path(__file__).resolve().parents[1] / "e2e" / "model_code"
 MIB = 1 << 20
 # What two readings of the same process may differ by: log files, a connection that is about to close.
 SLACK = 6
-# Resident memory that two readings may differ by where nothing is kept: the allocator's own pages.
-NOISE = 8 * MIB
 
 
 @contextlib.contextmanager
@@ -68,20 +64,6 @@ def port_of(server: Server, listener: str) -> int:
     return int(str(server.settings[f"{listener}_address"]).rpartition(":")[2])
 
 
-def processes(server: Server) -> list[psutil.Process]:
-    """The server and its front ends; workers are none of them."""
-    main = psutil.Process(server.pid)
-    return [main, *(child for child in main.children() if "modelserver.frontend" in command_of(child))]
-
-
-def command_of(process: psutil.Process) -> str:
-    """Its command line; nothing if it has just ended."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Holdings:
     """What the server and its front ends hold together."""
@@ -93,7 +75,7 @@ class Holdings:
     @classmethod
     def of(cls, server: Server) -> Holdings:
         """At this moment."""
-        found = processes(server)
+        found = server.processes()
         return cls(
             sum(process.memory_info().rss for process in found),
             sum(process.num_fds() for process in found),

@@ -10,6 +10,7 @@ from tests.campaign.report import Report
 SECONDS = {"soak": 24.0, "leaks": 20.0, "wire": 1.0, "stalls": 1.0, "system": 1.0}
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import httpx
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 STARTED = "Model server started."
 PATIENCE = 30.0
@@ -53,6 +54,14 @@ def connections_of(process: psutil.Process, kind: str) -> list[Any]:
     return list(read(kind))
 
 
+def command_of(process: psutil.Process) -> str:
+    """Its command line; nothing if it has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def worker_processes(server: int) -> list[psutil.Process]:
     """The living worker processes of the server with this process id."""
     found = []
@@ -73,6 +82,7 @@ class Home:
 
     def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
         self.path = path
+        self.python: str | Path = sys.executable
         self.temp = path / "tmp"
         self.temp.mkdir(parents=True, exist_ok=True)
         self.pid_file = self.temp / ".model_server.pid"
@@ -94,7 +104,7 @@ class Home:
     def run(self, *arguments: object, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Runs the command to its end. Of a detached server it is the start only."""
         return subprocess.run(
-            [sys.executable, "-m", "modelserver", *map(str, arguments)],
+            [self.python, "-m", "modelserver", *map(str, arguments)],
             cwd=self.path,
             env=self.environment,
             capture_output=True,
@@ -107,7 +117,7 @@ class Home:
         """Starts the command; what it prints goes to ``out.txt``."""
         with (self.path / "out.txt").open("wb") as out:
             return subprocess.Popen(
-                [sys.executable, "-m", "modelserver", *map(str, arguments)],
+                [self.python, "-m", "modelserver", *map(str, arguments)],
                 cwd=self.path,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -188,6 +198,47 @@ class Server:
     def workers(self) -> list[psutil.Process]:
         """Its worker processes."""
         return worker_processes(self.pid)
+
+    def processes(self) -> list[psutil.Process]:
+        """The server and its front ends; workers are none of them."""
+        main = psutil.Process(self.pid)
+        return [main, *(child for child in main.children() if "modelserver.frontend" in command_of(child))]
+
+    def sockets_to(self, clients: Iterable[socket.socket]) -> set[str]:
+        """The sockets at its end of these connections to the inference port, named as in :meth:`sockets`."""
+        ports = {client.getsockname()[1] for client in clients}
+        return {
+            os.readlink(f"/proc/{process.pid}/fd/{each.fd}")
+            for process in self.processes()
+            for each in connections_of(process, "tcp4")
+            if each.raddr and each.raddr.port in ports and each.laddr.port == self.port
+        }
+
+    def sockets(self) -> set[str]:
+        """All that the server and its front ends have open, those of clients that are gone too."""
+        names = set()
+        for process in self.processes():
+            for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    names.add(os.readlink(descriptor))
+        return {name for name in names if name.startswith("socket:")}
+
+    @contextlib.contextmanager
+    def limited(self, kind: int, soft: int) -> Iterator[None]:
+        """A limit (``resource.RLIMIT_*``) of its process and of its helpers, taken back afterwards."""
+        helpers = [
+            child.pid
+            for child in psutil.Process(self.pid).children()
+            if "modelserver.offload" in command_of(child)
+        ]
+        before = {pid: resource.prlimit(pid, kind) for pid in (self.pid, *helpers)}
+        for pid, (_, hard) in before.items():
+            resource.prlimit(pid, kind, (soft, hard))
+        try:
+            yield
+        finally:
+            for pid, limit in before.items():
+                resource.prlimit(pid, kind, limit)
 
     def stop(self) -> int:
         """Ends it as an operator would; returns the exit status and checks that nothing is left over."""

@@ -12,7 +12,7 @@ Of the faults that are not shown to the letter, this is why:
   driven into it again. A kill by a cgroup is told by the system's counter, which the test moves.
 * F49, readiness 503 before the queue is drained: the listening sockets are closed at once, so that a probe is
   refused; there is no connection left to answer 503 on.
-* F57, 200 models: as many processes need more memory than a small machine has; ``test_scores_of_models`` has
+* F57, 200 models: as many processes need more memory than a small machine has; ``test_faults.py`` has
   as many as show that eight load at a time.
 * F61, ``--require-safetensors``: not offered. Pickles are loaded with ``weights_only`` and refused otherwise.
 * F62, remote URLs off by default, sums of archives: public hosts are allowed on purpose, as in TorchServe,
@@ -320,32 +320,6 @@ def test_the_last_change_counts(server: Server, pool: ThreadPoolExecutor) -> Non
     server.wait_ready("contested", 2)
     wait_until(lambda: len(server.workers()) == 2, "no other worker is left")
     assert server.predict("contested", b"x").content == b"x"
-
-
-@pytest.mark.slow
-def test_scores_of_models(start_server: StartServer) -> None:
-    """Forty models load at the start, never more than eight at a time; one that hangs keeps none of the
-    others (F57).
-    """
-    names = [f"m{number}" for number in range(40)]
-    others = ",".join(f"{name}=echo.mar" for name in names)
-    server = start_server(
-        environment={"E2E_LOAD_SECONDS": "600"},
-        load_models=f"hanging=slow_start.mar,{others}",
-        default_workers_per_model=1,
-    )
-    most = 0
-    ready: set[str] = set()
-    while len(ready) < len(names):
-        loading = server.metric("modelserver_workers", state="loading")
-        waiting = [name for name in names if name not in ready]
-        ready |= {name for name in waiting if server.describe(name)["workers"][0]["status"] == "READY"}
-        most = max(most, len(server.workers()) - len(ready) if loading else 0)
-
-    assert [server.predict(name, b"x").content for name in names] == [b"x"] * 40
-    assert server.describe("hanging")["workers"][0]["status"] == "LOADING"
-    # The readings are not of one moment: some became ready in between.
-    assert most <= 16
 
 
 @pytest.mark.slow

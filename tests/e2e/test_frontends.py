@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from tests.e2e.serving import Home, Server, connections_of, serving, wait_until
+from tests.e2e.serving import Home, Server, command_of, connections_of, serving, wait_until
 
 REQUESTS = 2000
 
@@ -37,7 +37,7 @@ def pool():
 def front_ends(server):
     """The processes that take in requests."""
     found = psutil.Process(server.pid).children() if psutil.pid_exists(server.pid) else []
-    return [process for process in found if "modelserver.frontend" in process.cmdline()]
+    return [process for process in found if "modelserver.frontend" in command_of(process)]
 
 
 def connected(process, server):

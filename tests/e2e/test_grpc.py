@@ -458,13 +458,17 @@ def test_health(server, side):
 
 
 def test_watching(server):
-    """Who watches a model is told of each change: unknown, there, gone again."""
+    """Who watches a model is told of each change: unknown, there without a worker, served, gone again."""
     with channel(server, "inference") as to:
         watched = stub(to, "grpc.health.v1.Health").Watch(
             message("grpc.health.v1.HealthCheckRequest")(service="watched"), timeout=PATIENCE
         )
         assert next(watched).status == 3
-        server.registered("echo.mar", model_name="watched")
+        # While a worker loads, which may be seen or not, the model is there and is not served.
+        server.registered("echo.mar", model_name="watched", initial_workers=0)
+        assert next(watched).status == 2
+        scaled = server.management.put("/models/watched", params={"min_worker": 1, "synchronous": "true"})
+        assert scaled.status_code == 200
         assert next(watched).status == 1
         server.unregister("watched")
         assert next(watched).status == 3

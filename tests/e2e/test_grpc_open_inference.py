@@ -7,6 +7,7 @@ import json
 import queue
 import shutil
 import struct
+from collections import Counter
 
 import numpy
 import pytest
@@ -45,7 +46,8 @@ def server(tmp_path_factory, model_store):
     config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n")
     code = str(MODEL_CODE / "sums.py")
     build_archive(ArchiveConfig("summing", code, "1.0", export_path=store, config_file=config))
-    with serving(grpc_server(folder, store, job_queue_size=2)) as started:
+    # The least that may come in at one time is one message as large as it may be.
+    with serving(grpc_server(folder, store, job_queue_size=2, max_incoming_bytes=1)) as started:
         for name in ("mirror", "typed", "obey", "summing"):
             started.registered(f"{name}.mar")
         started.registered("mirror.mar", model_name="quartet", batch_size=4, max_batch_delay=2000)
@@ -337,7 +339,10 @@ def test_too_much(service):
     large = {"name": "x", "datatype": "INT8", "shape": [7_000_000]}
 
     code, found = ending(lambda: infer(service, inputs=[rows], raw_input_contents=[b""]))
-    assert (code, found) == ("RESOURCE_EXHAUSTED", "The request has 10001 instances, 10000 are allowed.")
+    assert (code, found) == (
+        "RESOURCE_EXHAUSTED",
+        "The request has 10001 instances, max_request_instances=10000 are allowed.",
+    )
     code, _ = ending(lambda: infer(service, inputs=[large], raw_input_contents=[bytes(7_000_000)]))
     assert code == "RESOURCE_EXHAUSTED"
 
@@ -451,3 +456,17 @@ def test_envelope(tmp_path, model_store):
     assert answer.id == "abc"
     assert answer.outputs[0].name == "a"
     assert b"FP32" in answer.outputs[0].contents.bytes_contents[0]
+
+
+def test_large_messages_are_bounded_together(service):
+    """What waits to be read counts toward max_incoming_bytes: one large message always has room, each
+    further one is refused, and what was read or refused is counted no more.
+    """
+    large = oip("ModelInferRequest", model_name="mirror", inputs=[{}] * 2_000_000).SerializeToString()
+    assert len(large) == 4_000_008
+    calls = [service.ModelInfer.future(large, timeout=PATIENCE) for _ in range(4)]
+    endings = Counter(ending(call.result) for call in calls)
+
+    assert {code for code, _ in endings} == {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
+    assert "max_incoming_bytes=" in next(text for code, text in endings if code == "RESOURCE_EXHAUSTED")
+    assert ending(lambda: service.ModelInfer(large, timeout=PATIENCE))[0] == "INVALID_ARGUMENT"

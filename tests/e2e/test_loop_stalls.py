@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.e2e.serving import Server
 
+pytestmark = pytest.mark.alone
+
 MODEL_CODE = Path(__file__).parent / "model_code"
 MOST = 6_400_000  # bytes of a body, just below max_request_size
 # Seconds of processor time: of the longest stall, and of the server while it is asked for its health once.
@@ -334,6 +336,12 @@ def given(datatype: bytes, contents: bytes, count: int = 1) -> bytes:
     return field(5, field(1, b"x") + field(2, datatype) + field(3, shape) + field(5, contents))
 
 
+def raw(datatype: bytes, count: int = 1_600_000) -> tuple[bytes, bytes]:
+    """An input of so many elements of four bytes, and its contents beside it."""
+    shape = b"\1" + varint(count)
+    return field(5, field(1, b"x") + field(2, datatype) + field(3, shape)), field(7, bytes(4 * count))
+
+
 CALLS: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "inputs": ("ModelInfer", lambda: asking(field(5, b"") * (MOST // 2 - 20)), "INVALID_ARGUMENT"),
     "parameters": (
@@ -353,24 +361,8 @@ CALLS: dict[str, tuple[str, Callable[[], bytes], str]] = {
         "OK",
     ),
     "typed FP32": ("ModelInfer", lambda: asking(given(b"FP32", field(6, bytes(6_400_000)), 1_600_000)), "OK"),
-    "raw BYTES": (
-        "ModelInfer",
-        lambda: asking(
-            field(5, field(1, b"x") + field(2, b"BYTES") + field(3, b"\1" + varint(1_600_000))),
-            field(7, bytes(6_400_000)),
-            model=b"obey",
-        ),
-        "OK",
-    ),
-    "raw FP32": (
-        "ModelInfer",
-        lambda: asking(
-            field(5, field(1, b"x") + field(2, b"FP32") + field(3, b"\1" + varint(1_600_000))),
-            field(7, bytes(6_400_000)),
-            model=b"obey",
-        ),
-        "OK",
-    ),
+    "raw BYTES": ("ModelInfer", lambda: asking(*raw(b"BYTES"), model=b"obey"), "OK"),
+    "raw FP32": ("ModelInfer", lambda: asking(*raw(b"FP32"), model=b"obey"), "OK"),
     "inputs of a prediction": (
         "Predictions",
         lambda: asking(*(field(3, field(1, b"%d" % n)) for n in range(500_000)), model=b"echo"),

@@ -61,6 +61,18 @@ def test_every_method_predicts(shared_server, method):
     assert (answer.status_code, answer.content) == (200, b"same")
 
 
+@pytest.mark.parametrize("method", ["TRACE", "PROPFIND", "QUERY"])
+@pytest.mark.parametrize("path", ["/predictions/echo", "/explanations/echo", "/invocations", "/echo/predict"])
+def test_odd_methods_do_not(shared_server, method, path):
+    """What the OpenAPI document does not name is refused with what it names."""
+    answer = shared_server.inference.request(method, path)
+    document = shared_server.inference.get("/openapi.json").json()["paths"]
+    described = document[path.replace("echo", "{model_name}")]
+
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == ", ".join(sorted(name.upper() for name in described))
+
+
 def test_head(shared_server):
     """HEAD runs the prediction and gets its headers without its body (F16)."""
     answer = shared_server.inference.head("/predictions/echo")

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.serving import wait_until
 
+from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.resources import usable_cpus
+
 DESCRIBED = [
     "modelName",
     "modelVersion",
@@ -563,3 +566,27 @@ def test_web_pages_register_nothing(start_server):
     assert server.management.get("/models", headers={"Origin": "http://evil.example"}).status_code == 200
     answer = server.management.post("/models", params={"url": "echo.mar"}, headers={"Origin": own})
     assert answer.status_code == 200
+
+
+def test_threads_of_a_models_own(shared_server, model_store, tmp_path):
+    """A parameter or a key of the archive says how many threads a worker has; else the cores are shared."""
+    handler = tmp_path / "threads.py"
+    handler.write_text(
+        "import os, torch\n"
+        "def handle(data, context):\n"
+        "    told = [int(os.environ['OMP_NUM_THREADS']), torch.get_num_threads()]\n"
+        "    return data and [told for _ in data]\n"
+    )
+    config = tmp_path / "model-config.yaml"
+    config.write_text("workerThreads: 1\n")
+    build_archive(ArchiveConfig("threads", str(handler), "1.0", export_path=model_store, config_file=config))
+
+    shared_server.registered("threads.mar")
+    assert shared_server.predict("threads").json() == [1, 1]
+    assert shared_server.describe("threads")["workerThreads"] == 1
+    shared_server.unregister("threads")
+    shared_server.registered("threads.mar", worker_threads=0)
+    assert shared_server.predict("threads").json()[0] == usable_cpus()
+    assert "workerThreads" not in shared_server.describe("threads")
+    refused = shared_server.register("threads.mar", model_name="many", worker_threads=4096)
+    assert (refused.status_code, "at most 1024" in refused.text) == (400, True)

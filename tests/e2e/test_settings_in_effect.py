@@ -188,6 +188,8 @@ def other(tmp_path_factory, model_store):
         "enable_envvars_config": "true",
         "job_queue_size": 3,
         "max_request_size": "$$E2E_LIMIT$$",
+        "max_request_instances": 3,
+        "max_request_tensors": 2,
     }
     store = base / "store"
     store.mkdir()
@@ -244,6 +246,23 @@ def test_environment_wins(other):
 
     assert described["jobQueueStatus"]["remainingCapacity"] == 11
     assert described["responseTimeout"] == 5
+
+
+def test_limits_of_a_request(other):
+    """``max_request_instances`` and ``max_request_tensors`` bound V1 and V2; errors name them."""
+    tensor = {"name": "x", "shape": [4], "datatype": "INT8", "data": [1, 2, 3, 4]}
+    for path, body in (
+        ("/v1/models/rows:predict", {"instances": [1, 2, 3, 4]}),
+        ("/v2/models/rows/infer", {"inputs": [tensor]}),
+    ):
+        answer = other.inference.post(path, json=body)
+        assert answer.status_code == 413
+        assert "The request has 4 instances, max_request_instances=3 are allowed." in answer.text
+    body = {"inputs": [{"name": name, "shape": [1], "datatype": "INT8", "data": [1]} for name in "abc"]}
+    answer = other.inference.post("/v2/models/rows/infer", json=body)
+    assert answer.status_code == 400
+    assert "inputs: there are 3, max_request_tensors=2 are allowed" in answer.text
+    assert other.inference.post("/v1/models/rows:predict", json={"instances": [1, 2, 3]}).status_code == 200
 
 
 def test_variable_in_a_value(other):

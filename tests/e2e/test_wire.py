@@ -6,13 +6,15 @@ import contextlib
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
+
+from modelserver.http.connection import CHECK_SECONDS
 
 UPGRADES = {
     "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",
@@ -67,9 +69,7 @@ def statuses(received):
 
 def server_memory(server):
     """Resident bytes of the server and its front ends."""
-    processes = [psutil.Process(server.pid)]
-    processes += [each for each in processes[0].children() if "modelserver.frontend" in each.cmdline()]
-    return sum(each.memory_info().rss for each in processes)
+    return sum(each.memory_info().rss for each in server.processes())
 
 
 CLOSE = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -171,6 +171,38 @@ def test_a_client_that_is_gone(server):
     server.unregister("busy")
 
 
+def test_clients_that_leave_without_reading(server):
+    """Who asks and asks, reads nothing and then leaves is gone from the server soon after, too."""
+    one = post(b"/predictions/echo", b"n" * 1_000_000)
+    with contextlib.ExitStack() as stack:
+        stubborn = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(2)
+        ]
+        for connection in stubborn:
+            connection.settimeout(0.2)
+            with contextlib.suppress(TimeoutError):
+                connection.sendall(one * 10)
+        sockets = server.sockets_to(stubborn)
+        assert len(sockets) == 2
+
+    wait_until(lambda: not sockets & server.sockets(), "they are gone", 5)
+
+
+@pytest.mark.slow
+def test_a_client_that_is_gone_while_nothing_is_read(server):
+    """Whose next request waits for the answer to the one before it is not read from: a reset is noticed."""
+    server.registered("obey.mar", model_name="busy")
+    slow = post(b"/predictions/busy", b'{"do": "sleep", "seconds": 10}')
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(slow + slow)
+        [held] = server.sockets_to([connection])
+        wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    wait_until(lambda: held not in server.sockets(), "it is gone", CHECK_SECONDS + 2)
+    server.unregister("busy")
+
+
 @pytest.mark.parametrize("role", ["inference", "management"])
 def test_a_client_that_leaves_in_mid_body(server, role):
     """Nobody is told of an error that is none, on any route."""
@@ -199,6 +231,19 @@ def test_thousands_of_requests_in_one_piece(server, one):
             received += data
 
     assert received.count(b"HTTP/1.1 200 OK") == 2001
+
+
+def test_large_requests_in_a_row(server):
+    """Requests that are sent without waiting for answers are answered, however large their bodies are."""
+    bodies = [b"%d" % number * 300_000 for number in range(3)]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(b"".join(post(b"/predictions/echo", body) for body in bodies) + CLOSE)
+        received = b""
+        while data := connection.recv(1 << 20):
+            received += data
+
+    assert statuses(received) == [200] * 4
+    assert all(body in received for body in bodies)
 
 
 def upload(server, body, announced):

@@ -92,6 +92,19 @@ async def test_who_has_fewer_goes_first(house: House) -> None:
     assert [len(taken) for taken in house.taken] == [6, 6]
 
 
+async def test_who_is_slow_goes_first_still(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who takes connections goes first, though a turn of its loop takes longer than the wait."""
+    monkeypatch.setattr("modelserver.frontend.acceptor.COURTESY", 0.0)
+    house.doors[0].open()
+    house.connect(6)
+    await asyncio.wait_for(house.until_taken(6), 10)
+    house.doors[1].open()
+    house.connect(6)
+    await asyncio.wait_for(house.until_taken(12), 10)
+
+    assert [len(taken) for taken in house.taken] == [6, 6]
+
+
 async def test_nobody_waits_for_ever_for_the_others(house: House) -> None:
     """Where the front end with the fewest connections does not take one, another does after a moment."""
     house.doors[0].open()

@@ -144,7 +144,7 @@ def test_every_offered_name_is_there() -> None:
         ("ts.context.Context", "context.Context"),
         ("ts.service.PredictionException", "errors.PredictionException"),
         ("ts.utils.util.PredictionException", "errors.PredictionException"),
-        ("ts.utils.util.PT2Backend", "compilation.PT2Backend"),
+        ("ts.utils.util.PT2Backend", "networks.compilation.PT2Backend"),
         ("ts.metrics.metric_cache_abstract.MetricCacheAbstract", "metrics.cache.MetricsCache"),
         ("ts.torch_handler.request_envelope.kservev2.KServev2Envelope", "envelopes.KserveV2Envelope"),
         (

@@ -130,11 +130,29 @@ def test_one_name_may_have_several_dimensions(cache: MetricsCache, seen: list[Em
     assert [emission.request_id for emission in seen] == ["id-0,id-1", "id-0"]
 
 
-def test_wrong_units_are_value_errors(cache: MetricsCache) -> None:
-    """The class is TorchServe's, and a ValueError."""
-    with pytest.raises(MetricsCacheValueError):
-        cache.add_time("t", 1, unit="min")
+@pytest.mark.parametrize("unit", ["min", "", None, 5])
+def test_wrong_units_are_value_errors(cache: MetricsCache, unit: Any) -> None:
+    """Of durations and sizes, in the cache and the old store; the class is TorchServe's, and a ValueError."""
+    for add in (cache.add_time, cache.add_size):
+        with pytest.raises(MetricsCacheValueError):
+            add("t", 1, unit=unit)
+    store = MetricsStore({0: "id-0"}, "m")
+    for add_to_store in (store.add_time, store.add_size):
+        with pytest.raises(ValueError, match="unit for"):
+            add_to_store("t", 1, unit=unit)
+
     assert issubclass(MetricsCacheValueError, ValueError)
+
+
+def test_other_metrics_take_any_unit(cache: MetricsCache, seen: list[Emission]) -> None:
+    """As in TorchServe: one without a long name is passed on, and what is no text cannot be declared."""
+    cache.add_metric("n", 1, "min")
+    declared = cache.add_metric_to_cache("d", "min")
+    declared.add_or_update(1, [])
+
+    assert [emission.unit for emission in seen] == ["min", "min"]
+    with pytest.raises(MetricsCacheTypeError):
+        cache.add_metric_to_cache("d", 5)  # type: ignore[arg-type]
 
 
 def test_outside_of_workers_values_are_logged(

@@ -559,6 +559,51 @@ async def test_client_that_does_not_read(wire: Wire) -> None:
     assert wire.transport.reading
 
 
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_large_requests_in_a_row(wire: Wire, path: str) -> None:
+    """What of a request came in one piece with the one before it, and was put off, is read in its turn."""
+    wire.listener.max_body = 1 << 20
+    wire.hot.at_once = False
+    body = b"x" * 100_000
+    wire.send(head("Content-Length: 1") + b"a" + head(f"Content-Length: {len(body)}", path=path) + body)
+    wire.hot.exchanges[0].reply(200, b"first")
+    await settle()
+
+    if path == "/hot":
+        wire.hot.exchanges[1].reply(200, wire.hot.exchanges[1].body)
+    assert wire.transport.written.count(b"HTTP/1.1 200 ") == 2
+    assert wire.transport.written.endswith(body)
+    assert wire.transport.reading
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+async def test_no_more_is_read_behind_a_request_that_waits(wire: Wire, size: int) -> None:
+    """Where the application of the request before it lets the transport read on, one piece comes at most."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0") + head("Transfer-Encoding: chunked"))
+    for _ in range(3):
+        wire.protocol.flow.resume_reading()
+        wire.send(b"%x\r\n%b\r\n" % (size, b"x" * size))
+        assert not wire.transport.reading
+
+
+async def test_a_slow_reader_with_more_to_ask(wire: Wire) -> None:
+    """Who takes an answer steadily is not cut off for the rest of a request that is not being read."""
+    wire.listener.max_body = 1 << 20
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    wire.send(head("Content-Length: 9") + b"x", b"x")
+    wire.protocol.pause_writing()
+    wire.transport.unsent = 1_000_000
+    wire.hot.exchanges[0].reply(200, b"large")
+    began = time.monotonic()
+    for moment in range(0, 100, 5):
+        wire.protocol.check(began + moment)
+        wire.transport.unsent -= MIN_PROGRESS
+
+    assert not wire.transport.closed
+
+
 async def test_client_that_never_reads(wire: Wire) -> None:
     """It is cut off once the limit is over, without waiting for it to take what it was sent."""
     wire.protocol.pause_writing()

@@ -85,6 +85,34 @@ async def wire() -> Wire:
     return Wire()
 
 
+@pytest.mark.parametrize("size", [100, 1_000_000])
+@pytest.mark.parametrize(
+    ("method", "status", "told"), [("POST", 200, True), ("HEAD", 200, False), ("POST", 204, False)]
+)
+async def test_a_whole_answer(wire: Wire, method: str, status: int, told: bool, size: int) -> None:
+    """A head and, where there may be one, the body; all that is written is counted."""
+    body = bytes(size)
+    wire.ask(method).reply(status, body)
+    counted = wire.protocol.written
+    written = wire.transport.written
+    head, content = wire.written()
+
+    assert content == (body if told else b"")
+    assert (b"content-length: %d" % size in head) is (status != 204)
+    assert counted == len(written)
+
+
+async def test_a_large_body_is_not_copied(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written as it is, behind its head."""
+    pieces: list[bytes] = []
+    monkeypatch.setattr(wire.transport, "write", pieces.append)
+    body = bytes(1_000_000)
+    wire.ask().reply(200, body)
+
+    assert len(pieces) == 2
+    assert pieces[1] is body
+
+
 async def test_an_answer_in_parts(wire: Wire) -> None:
     """Each part is one chunk; the head has the handler's lines and no length; the connection stays open."""
     exchange = wire.ask()

@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.errors import PayloadTooLarge
-from modelserver.inference import limits
 from modelserver.inference.routes import Route, parse_route
 
 
@@ -87,17 +85,3 @@ def test_any_path_has_a_route_or_none(path: str) -> None:
 
     if route is not None:
         assert route.model or path.rstrip("/") == "/invocations"
-
-
-@pytest.mark.parametrize(
-    ("instances", "repeated"), [(limits.MAX_INSTANCES + 1, 0), (10_000, limits.MAX_REPEATED // 9_999)]
-)
-def test_small_bodies_of_much_work_are_refused(instances: int, repeated: int) -> None:
-    """Very many instances, or long parameters for many of them, are a 413 that names the limit."""
-    with pytest.raises(PayloadTooLarge, match=r"are allowed"):
-        limits.check_size(instances, repeated)
-
-
-def test_large_requests_within_the_limits_are_taken() -> None:
-    """The limits themselves are allowed."""
-    limits.check_size(limits.MAX_INSTANCES, limits.MAX_REPEATED // limits.MAX_INSTANCES)

@@ -26,7 +26,9 @@ class Connection:
     def __init__(self, metrics: ServerMetrics) -> None:
         self._metrics = metrics
 
-    def finish(self, exchange: ConnectionExchange, status: int, data: bytes, *, keep: bool) -> None:
+    def finish(
+        self, exchange: ConnectionExchange, status: int, data: bytes, body: bytes = b"", *, keep: bool
+    ) -> None:
         assert status == 404
         self._metrics.response(status)
 

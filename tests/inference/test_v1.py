@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -145,3 +146,17 @@ def test_explanations_have_a_key_of_their_own() -> None:
     """What KServe calls explanations stands under that name, in both forms."""
     assert join([b"1"], None, b"explanations") == b'{"explanations":[1]}'
     assert join([b"1"], "b-1", b"explanations") == b'{"message":"","batchId":"b-1","explanations":[1]}'
+
+
+@pytest.mark.parametrize("batch_id", [None, "b-1"])
+def test_a_large_answer_is_copied_once(batch_id: str | None) -> None:
+    """Each copy of several megabytes would hold up the event loop for milliseconds."""
+    large = bytes(4_000_000)
+    tracemalloc.start()
+    try:
+        join([large], batch_id)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 1.5 * len(large)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import psutil
@@ -70,6 +71,35 @@ async def test_helpers_that_ended(helpers: Helpers) -> None:
     assert await helpers.call(5.0, heavy_work.whoami) != first
     with pytest.raises(InternalError, match="ended with status 0"):
         await helpers.call(5.0, heavy_work.leave)
+
+
+async def test_calls_that_are_given_up(helpers: Helpers) -> None:
+    """What was to be read for a caller that has gone is held by nobody, though the helper is busy; it has no
+    more than one call, also when the caller of that has gone.
+    """
+    await helpers.call(5.0, heavy_work.whoami)
+    body = b"a" * 100_000
+    before = sys.getrefcount(body)
+    busy = asyncio.ensure_future(helpers.call(0.1, heavy_work.spin))
+    await asyncio.sleep(0.05)
+    busy.cancel()
+    for _ in range(20):
+        waiting = asyncio.ensure_future(helpers.call(5.0, heavy_work.double, body, 1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    del waiting
+
+    assert sys.getrefcount(body) == before
+    assert await helpers.call(5.0, heavy_work.double, b"a", 1) == [b"a"]
+
+
+async def test_calls_after_the_end(helpers: Helpers) -> None:
+    """Who comes when the server stops is told so."""
+    helpers.close()
+
+    with pytest.raises(InternalError, match="was stopped with the server"):
+        await helpers.call(5.0, heavy_work.whoami)
 
 
 async def test_the_end(helpers: Helpers) -> None:

@@ -475,6 +475,14 @@ _ALL: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any], dict[
             ("max_worker_requests", "maxWorkerRequests", 0),
         )
     ),
+    (
+        "worker_threads",
+        {"worker_threads": 100},
+        "workerThreads: 101",
+        {},
+        {},
+        {REGISTER: 100, YAML: 101, DEFAULT: 0},
+    ),
     *(
         (
             option,

@@ -13,7 +13,9 @@ from modelserver.pools.worker import WorkerTimes
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from modelserver.pools.pool import Pool
 
 
 class PlayedProcess:
@@ -119,6 +121,19 @@ class Stage:
         return self.processes[count - 1]
 
 
+class Counts:
+    """Counts what a pool counts: name to the arguments of each call."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[tuple[Any, ...]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
+
+    def __call__(self, name: str) -> list[tuple[Any, ...]]:
+        return self.calls.get(name, [])
+
+
 async def settle() -> None:
     """Lets everything happen that can happen now."""
     for _ in range(20):
@@ -149,6 +164,28 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
     monkeypatch.setattr(worker_module, "backoff", backoff)
     return made
+
+
+@pytest.fixture
+def counts() -> Counts:
+    """What pools of the test count."""
+    return Counts()
+
+
+@pytest.fixture
+async def begin(stage: Stage) -> AsyncIterator[Callable[..., Any]]:
+    """Scales a pool to so many workers, which load; it is closed after the test."""
+    begun: list[Pool] = []
+
+    async def begin(pool: Pool, workers: int) -> None:
+        begun.append(pool)
+        pool.scale(workers, workers)
+        for number in range(workers):
+            (await stage.enter(number + 1)).load()
+
+    yield begin
+    for pool in begun:
+        await pool.close(0.01)
 
 
 @pytest.fixture

@@ -24,25 +24,15 @@ from modelserver.wire.messages import Row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.pools.conftest import Counts
+
     from modelserver.pools.spec import WorkerSpec
     from modelserver.pools.worker import WorkerTimes
+
 
 RULE = ScalingRule(target_wait=0.1, up_pause=2.0, down_pause=4.0)
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=100, max_bytes=10_000)
 PLENTY = 100 << 30
-
-
-class Counts:
-    """Counts what a pool counts: name to the arguments of each call."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, list[tuple[Any, ...]]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
-
-    def __call__(self, name: str) -> list[tuple[Any, ...]]:
-        return self.calls.get(name, [])
 
 
 class Machine:
@@ -52,11 +42,6 @@ class Machine:
         self.available = float(PLENTY)
         self.gpus: dict[int, GpuMemory] = {}
         self.resident = 0
-
-
-@pytest.fixture
-def counts() -> Counts:
-    return Counts()
 
 
 @pytest.fixture

@@ -29,27 +29,12 @@ from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Pro
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.pools.conftest import Counts
+
     from modelserver.pools.spec import WorkerSpec
 
+
 LIMITS = PoolLimits(batch_size=2, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
-
-
-class Counts:
-    """Counts what a pool counts: name to the arguments of each call."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, list[tuple[Any, ...]]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
-
-    def __call__(self, name: str) -> list[tuple[Any, ...]]:
-        return self.calls.get(name, [])
-
-
-@pytest.fixture
-def counts() -> Counts:
-    return Counts()
 
 
 @pytest.fixture

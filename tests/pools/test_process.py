@@ -15,7 +15,7 @@ import pytest
 
 from modelserver.pools.process import describe_exit, launch
 from modelserver.pools.spawner import Spawner
-from modelserver.pools.spec import WorkerSpec
+from modelserver.pools.spec import THREAD_VARIABLES, WorkerSpec
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.worker.elsewhere import NEEDED
 
@@ -60,6 +60,13 @@ def test_environment() -> None:
         "TS_IPEX_GPU_ENABLE": "false",
         "RANK": "0",
     }
+
+
+def test_threads_of_the_models_own() -> None:
+    """They count whatever the server's environment says of all models."""
+    environment = spec(own_threads=2).environment({"OMP_NUM_THREADS": "7"})
+
+    assert {environment[name] for name in THREAD_VARIABLES} == {"2"}
 
 
 class Conversation:

@@ -16,7 +16,7 @@ from modelserver.pools.spec import PoolLimits
 from modelserver.pools.worker import WorkerState
 
 if TYPE_CHECKING:
-    from tests.pools.conftest import Stage
+    from tests.pools.conftest import Counts, Stage
 
     from modelserver.pools.spec import WorkerSpec
     from modelserver.pools.worker import WorkerTimes
@@ -43,28 +43,17 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
 
 
 @pytest.fixture
-def counts() -> Counts:
-    return Counts()
-
-
-@pytest.fixture
-async def make(stage: Stage, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
-    """Makes pools of loaded workers, which are closed after the test."""
-    made: list[Pool] = []
+def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+    """Makes pools of loaded workers."""
 
     async def pool(workers: int = 1, **limits: int) -> Pool:
         ids = iter(range(9000, 9100))
         bounds, ring = replace(LIMITS, **limits), DeviceRing(0)
         one = Pool("m", "m_1", spec, times, bounds, next_id=ids.__next__, devices=ring, metrics=counts)
-        made.append(one)
-        one.scale(workers, workers)
-        for number in range(workers):
-            (await stage.enter(number + 1)).load()
+        await begin(one, workers)
         return one
 
-    yield pool
-    for each in made:
-        await each.close(0.01)
+    return pool
 
 
 async def ask(pool: Pool, stage: Stage, process: int) -> None:

@@ -25,8 +25,11 @@ from modelserver.wire.messages import Answer, Pong, Result, Row, SequenceHeaders
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.pools.conftest import Counts
+
     from modelserver.pools.spec import WorkerSpec
     from modelserver.pools.worker import WorkerTimes
+
 
 LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 REFUSED = (
@@ -36,25 +39,9 @@ REFUSED = (
 )
 
 
-class Counts:
-    """Counts what a pool counts: name to the arguments of each call."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, list[tuple[Any, ...]]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
-
-
 @pytest.fixture
-def counts() -> Counts:
-    return Counts()
-
-
-@pytest.fixture
-async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+def make(begin: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
     """Makes pools with loaded workers: ``make(workers, idle=ms, age=ms, most=, waiting=, **limits)``."""
-    made: list[SequencePool] = []
 
     async def pool(
         workers: int = 1,
@@ -78,15 +65,10 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts)
             devices=DeviceRing(0),
             metrics=counts,
         )
-        made.append(sut)
-        sut.scale(workers, workers)
-        for number in range(workers):
-            (await stage.enter(number + 1)).load()
+        await begin(sut, workers)
         return sut
 
-    yield pool
-    for each in made:
-        await each.close(0.01)
+    return pool
 
 
 def step(name: str, body: bytes = b"x", **mark: bool) -> SequencedRequest:
@@ -190,7 +172,7 @@ async def test_too_many_sequences(make: Any, counts: Counts) -> None:
     with pytest.raises(ServiceUnavailable) as refused:
         pool.submit(step("b"))
     assert refused.value.message == REFUSED
-    assert counts.calls["rejected"] == [("sequences",)]
+    assert counts("rejected") == [("sequences",)]
 
 
 async def test_too_many_requests_of_one(make: Any, stage: Any) -> None:
@@ -307,6 +289,37 @@ async def test_deadline(make: Any, stage: Any) -> None:
     assert bodies(stage.processes[0]) == [[b"3"]]
 
 
+async def test_a_late_step_is_not_sent(make: Any, stage: Any) -> None:
+    """A step whose deadline has passed is not sent, although the loop has not come to answer it yet."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    late = step("a", b"2")
+    late.deadline = time.monotonic() + 0.01
+    submit(pool, late, step("a", b"3"))
+    time.sleep(0.02)  # noqa: ASYNC251 - the loop is held, as by other work
+    stage.processes[0].answer()
+
+    assert bodies(stage.processes[0]) == [[b"3"]]
+    assert await until(lambda: late.done)
+    assert isinstance(late.error, DeadlineExceeded)
+
+
+async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
+    """A worker on its way out does not stay for a sequence of which nothing is left but what is late."""
+    pool = await make(concurrency=1)
+    submit(pool, step("a", b"1", ends=True))
+    await stage.settle()
+    late = step("b", b"2")
+    late.deadline = time.monotonic() + 0.02
+    submit(pool, late)
+    await stage.settle()
+    pool.scale(0, 0)
+    stage.processes[0].answer()
+
+    assert await until(lambda: not pool._leaving)
+
+
 # Deaths
 
 
@@ -329,7 +342,7 @@ async def test_worker_dies(make: Any, stage: Any, counts: Counts) -> None:
     )
     with pytest.raises(WorkerDied):
         pool.submit(step("a"))
-    assert counts.calls["rejected"] == [("sequence_lost",)]
+    assert counts("rejected") == [("sequence_lost",)]
     second.answer()
     assert content(other) == b"b1"
 
@@ -445,6 +458,28 @@ async def test_scaled_to_nothing(make: Any, stage: Any) -> None:
     await stage.settle()
     stage.processes[0].answer()
     assert content(last) == b"2"
+
+
+async def test_refused_with_the_reason(make: Any, stage: Any, counts: Counts) -> None:
+    """Where no worker can be loaded, what waits and what comes is refused with the reason (F40, F41)."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    stage.processes[0].exit("was killed by SIGKILL")
+    waiting = step("b")
+    await stage.settle()
+    submit(pool, waiting)
+    for number in range(2, 5):
+        (await stage.enter(number)).fail_to_load("RuntimeError: the licence server is down\n  at line 1")
+        await stage.settle()
+
+    told = f"{REFUSED}. Its workers fail: RuntimeError: the licence server is down"
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert waiting.error.message == told
+    with pytest.raises(ServiceUnavailable) as refused:
+        pool.submit(step("c"))
+    assert refused.value.message == told
+    assert counts.calls["rejected"] == [("no_worker",)]
 
 
 async def test_dies_while_it_leaves(make: Any, stage: Any) -> None:

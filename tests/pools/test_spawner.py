@@ -111,13 +111,20 @@ async def until(happened: Callable[[], Any]) -> None:
     raise AssertionError("waited in vain")
 
 
-def preloaded(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
-    """Has this module imported for all models, though none of them names it."""
+def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:
+    """Has a module with this source imported for all models, though none of them names it; a model."""
+    packages, model = folder / "packages", folder / "model"
+    packages.mkdir()
+    model.mkdir()
+    (packages / "preloaded.py").write_text(source)
+    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
 
     async def preload_of(self: PreloadReader, model_dir: Path, handler: str) -> Preload:
-        return Preload((module,), "")
+        return Preload(("preloaded",), "")
 
     monkeypatch.setattr(PreloadReader, "preload_of", preload_of)
+    return model
 
 
 async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path) -> None:
@@ -233,15 +240,16 @@ async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch
     (tmp_path / "h.py").write_text(TELL)
     first = await Conversation(spawner).start(tmp_path)
     await first.next()
-    old = first.parent()
-    os.kill(old, signal.SIGKILL)
-    await asyncio.to_thread(psutil.wait_procs, [psutil.Process(old)], 10)
+    old = psutil.Process(first.parent())
+    old.kill()
     await until(lambda: spawner._process and spawner._process.lost)
+    # Whoever started it has seen its end, so that what it forked has another parent.
+    await until(lambda: not old.is_running())
 
     assert (await first.told())["threads"] == 1
     second = await Conversation(spawner).start(tmp_path)
     await second.next()
-    assert second.parent() not in {old, os.getpid()}
+    assert second.parent() not in {old.pid, os.getpid()}
     first.process.kill()
     assert (await first.process.wait()).startswith("ended in a way that nobody saw")
     second.process.kill()
@@ -283,15 +291,9 @@ async def test_a_busy_spawner_is_waited_for(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that imports for longer than a stopped one would be given is left to it."""
-    packages, model = tmp_path / "packages", tmp_path / "model"
-    packages.mkdir()
-    model.mkdir()
-    (packages / "lengthy.py").write_text("import time\ntime.sleep(0.5)\n")
-    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
     monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
-    preloaded(monkeypatch, "lengthy")
+    model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.5)\n")
     talk = await Conversation(spawner).start(model)
     await talk.next()
 
@@ -304,14 +306,8 @@ async def test_workers_do_not_wait_for_a_replacement(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the one that takes the place of a lost spawner imports, workers are new Pythons; then forks."""
-    packages, model = tmp_path / "packages", tmp_path / "model"
-    packages.mkdir()
-    model.mkdir()
-    (packages / "gradual.py").write_text("import time\ntime.sleep(0.4)\n")
-    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 0.1)
-    preloaded(monkeypatch, "gradual")
+    model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.4)\n")
     talks = [await Conversation(spawner).start(model)]
     lost = talks[0].parent()
     os.kill(lost, signal.SIGKILL)
@@ -381,7 +377,7 @@ async def test_modules_of_the_model_come_first(spawner: Spawner, tmp_path: Path,
             "1 thread",
         ),
         ("import os\nos.pipe()", "descriptors"),
-        ("raise ValueError('broken')", "ValueError while importing unfit"),
+        ("raise ValueError('broken')", "ValueError while importing preloaded"),
     ],
 )
 async def test_an_unfit_spawner_refuses(
@@ -393,15 +389,7 @@ async def test_an_unfit_spawner_refuses(
     reason: str,
 ) -> None:
     """With threads or strange descriptors it does not fork; workers start plainly, and one line says why."""
-    packages = tmp_path / "packages"
-    model = tmp_path / "model"
-    packages.mkdir()
-    model.mkdir()
-    (packages / "unfit.py").write_text(source)
-    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
-    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)
-    preloaded(monkeypatch, "unfit")
+    model = preloaded(monkeypatch, tmp_path, source)
     caplog.set_level("INFO", "modelserver.workers")
     for _ in range(2):
         talk = await Conversation(spawner).start(model)
@@ -419,13 +407,7 @@ async def test_a_closed_spawner_lets_nobody_wait(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for an import that takes long is served in the plain way, and so is who comes later."""
-    packages, model = tmp_path / "packages", tmp_path / "model"
-    packages.mkdir()
-    model.mkdir()
-    (packages / "endless.py").write_text("import time\ntime.sleep(60)\n")
-    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
-    preloaded(monkeypatch, "endless")
+    model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(60)\n")
     waiting = asyncio.create_task(Conversation(spawner).start(model))
     await until(lambda: spawner._process and spawner._process._pending)
     await spawner.close()

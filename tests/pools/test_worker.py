@@ -231,34 +231,27 @@ async def test_death_while_serving(make: Any, stage: Any, owner: Owner) -> None:
     assert (worker.id, worker.pid) == (9000, 1001)
 
 
-async def test_killed_for_memory(
-    make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A SIGKILL that the worker's control group counted as one for memory is told as 507 (F43)."""
-    monkeypatch.setattr(worker_module.kills, "claim", lambda: True)
-    worker = make()
-    process = await stage.enter()
-    process.load()
-    worker.send(batch())
-    process.exit("was killed by SIGKILL")
-    await stage.enter(2)
-
-    assert isinstance(owner.lost[0][2], OutOfMemory)
-    assert worker.failure.endswith("Its memory limit was reached.")
-
-
 @pytest.mark.parametrize(
-    ("known", "failure"),
+    ("for_memory", "error", "failure"),
     [
-        (False, "The worker was killed by SIGKILL. It printed nothing."),
-        (None, "The worker was killed by SIGKILL (perhaps out of memory). It printed nothing."),
+        (True, OutOfMemory, ". It printed nothing. Its memory limit was reached."),
+        (False, WorkerDied, ". It printed nothing."),
+        (None, WorkerDied, " (perhaps out of memory). It printed nothing."),
     ],
 )
-async def test_killed_by_somebody(
-    make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch, known: bool | None, failure: str
+async def test_killed(
+    make: Any,
+    stage: Any,
+    owner: Owner,
+    monkeypatch: pytest.MonkeyPatch,
+    for_memory: bool | None,
+    error: type,
+    failure: str,
 ) -> None:
-    """A SIGKILL that was not for memory, or of which that is not known, is told as 500 (F43)."""
-    monkeypatch.setattr(worker_module.kills, "claim", lambda: known)
+    """A SIGKILL that the worker's control group counted as one for memory is told as 507, one that was not,
+    or of which that is not known, as 500 (F43).
+    """
+    monkeypatch.setattr(worker_module.kills, "claim", lambda: for_memory)
     worker = make()
     process = await stage.enter()
     process.load()
@@ -266,8 +259,8 @@ async def test_killed_by_somebody(
     process.exit("was killed by SIGKILL")
     await stage.enter(2)
 
-    assert type(owner.lost[0][2]) is WorkerDied
-    assert worker.failure == failure
+    assert type(owner.lost[0][2]) is error
+    assert worker.failure == "The worker was killed by SIGKILL" + failure
 
 
 @pytest.mark.parametrize(("begun", "lost"), [(0, 0), (1, 1), (2, 2)])

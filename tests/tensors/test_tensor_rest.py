@@ -216,17 +216,20 @@ def test_bad_requests(content: bytes, what: str) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (body(*(an_input(name=str(n)) for n in range(5000))), "inputs: there are 5000, 4096 are allowed"),
+        (
+            body(*(an_input(name=str(n)) for n in range(5000))),
+            "inputs: there are 5000, max_request_tensors=4096 are allowed",
+        ),
         (
             body(an_input(), outputs=[{"name": str(n)} for n in range(5000)]),
-            "outputs: there are 5000, 4096 are allowed",
+            "outputs: there are 5000, max_request_tensors=4096 are allowed",
         ),
         (
             body(
                 an_input(parameters=dict.fromkeys(map(str, range(3000)), 1)),
                 parameters={str(n): 1 for n in range(3000)},
             ),
-            "parameters: there are 6000 in all, 4096 are allowed",
+            "parameters of all: there are 6000, max_request_tensors=4096 are allowed",
         ),
     ],
     ids=["inputs", "outputs", "parameters"],

@@ -142,7 +142,7 @@ def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:
         [("sleeper.mar", None), ("sleeper.mar", work), (str(work / "sleeper.mar"), None)]
     ):
         source = open_source(model, store, work / f"dir{name}")
-        assert (source.name, source.handler) == ("sleeper", "sleeper.py")
+        assert (source.name, source.manifest.handler) == ("sleeper", "sleeper.py")
         assert (source.store / source.url / "sleeper.py").is_file()
         assert "responseTimeout: 60" in (source.config_text or "")
 
@@ -154,16 +154,37 @@ def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work:
     network = open_source("torchvision://resnet18?weights=random", None, work / "two")
 
     assert (folder.store, folder.url) == (work, "plain")
-    assert (network.name, network.handler) == ("resnet18", "image_classifier")
+    assert (network.name, network.manifest.handler) == ("resnet18", "image_classifier")
     assert "arch: resnet18" in (network.config_text or "")
 
 
 def test_the_servers_environment_is_its_own() -> None:
-    """What configures another server is left out; threads are set where they are asked for."""
+    """What configures another server is left out."""
     given = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
 
-    assert own_environment(given, None) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
-    assert own_environment(given, 2)["OMP_NUM_THREADS"] == "2"
+    assert own_environment(given) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
+
+
+@pytest.mark.parametrize("has_one", [True, False])
+def test_the_finished_archive(has_one: bool, work: Path) -> None:
+    """It has the new configuration, whether the old one had any or not, and is the old one besides."""
+    (work / "old.yaml").write_text("batchSize: 3\n")
+    config = "old.yaml" if has_one else None
+    build_archive(
+        ArchiveConfig("plain", "sleeper.py", "2.5", export_path=work, runtime="python3", config_file=config)
+    )
+    (work / "new" / CONFIG).parent.mkdir()
+    (work / "new" / CONFIG).write_text("batchSize: 7\n")
+    source = open_source("plain.mar", None, work / "before")
+
+    archive = source.pack(work / "new" / CONFIG, work / "new")
+
+    assert archive == work / "new" / "plain.mar"
+    packed = open_source(str(archive), None, work / "after")
+    assert packed.config_text == "batchSize: 7\n"
+    assert packed.manifest.config_file == ("old.yaml" if has_one else CONFIG)
+    assert (packed.manifest.model_version, packed.manifest.runtime) == ("2.5", "python3")
+    assert (packed.store / packed.url / "sleeper.py").read_text() == HANDLER
 
 
 @pytest.mark.parametrize(
@@ -201,7 +222,9 @@ def test_a_known_cost_leads_to_a_provable_choice(work: Path, capsys: pytest.Capt
     assert line["r2"] > 0.8
     assert config["responseTimeout"] == 60
     assert "<svg" in (folder / REPORT).read_text()
-    assert "modelserver-archive --model-name sleeper" in out
+    packed = open_source(str(folder / "sleeper.mar"), None, work / "packed")
+    assert packed.config_text == (folder / CONFIG).read_text()
+    assert f"cp {folder.relative_to(work)}/sleeper.mar MODEL_STORE" in out
     assert [path for path in folder.iterdir() if path.suffix == ".part"] == []
 
 

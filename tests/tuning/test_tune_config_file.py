@@ -113,12 +113,16 @@ def test_a_missed_goal_is_said(result: Result) -> None:
     assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
-def test_threads_of_ones_own_are_explained(result: Result) -> None:
-    """No key sets them: the comment says what does."""
+def test_threads_of_ones_own_are_the_models(result: Result) -> None:
+    """A key says how many each worker has, if not an equal share; what an archive said before goes."""
+    assert "workerThreads" not in yaml.safe_load(config_text("workerThreads: 9\n", result, FACTS))
     point = result.choice
+    result.points.append(point)
     result.chosen = replace(point, setting=replace(point.setting, threads=3))
 
-    assert "OMP_NUM_THREADS=3" in comment_above(config_text(None, result, FACTS), "minWorkers")
+    config, warnings = parse_model_config(text := config_text(None, result, FACTS))
+    assert (config.worker_threads, warnings) == (3, [])
+    assert "with an equal share of the cores" in comment_above(text, "workerThreads").replace(" # ", " ")
 
 
 def test_the_queue_grows_with_the_clients(result: Result) -> None:

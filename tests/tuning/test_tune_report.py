@@ -80,6 +80,17 @@ def test_the_chart_is_well_formed_and_shows_the_limit(result: Result) -> None:
     assert kinds.count("circle") > len(result.curve)
 
 
+def test_the_chart_says_what_it_shows(result: Result) -> None:
+    """Each series is in the legend, and each point of the curve has its number of clients."""
+    chart = curve_chart(result)
+    texts = [element for element in ET.fromstring(draw(chart)) if element.tag == "text"]
+
+    assert {series.name for series in chart.series} <= {element.text for element in texts}
+    assert [element.text for element in texts if element.get("class") == "mark"] == [
+        str(figure.clients) for figure in result.curve
+    ]
+
+
 def test_a_chart_without_points_can_be_drawn() -> None:
     """And one with values that are no numbers leaves them out."""
     empty = ET.fromstring(draw(Chart("t", "x", "y", [])))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import sys
+from importlib import metadata
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +78,16 @@ def test_handlers_that_read_the_whole_body(call: Callable[[], object], kind: int
     """Where the body was split, the way out is named."""
     assert "split_instances=false" in hint_for(raised(call), kind)
     assert "split_instances" not in hint_for(raised(call), BODY)
+
+
+def test_torch_and_torchvision_that_are_missing() -> None:
+    """They are the environment's, not an archive's; torchvision must not bring another torch."""
+    torch, torchvision = (
+        hint_for(ModuleNotFoundError("no", name=name)) for name in ("torch", "torchvision.models")
+    )
+
+    assert f"`{sys.executable} -m pip install torch torchvision`" in torch
+    assert f"`{sys.executable} -m pip install torchvision torch=={metadata.version('torch')}`" in torchvision
 
 
 def test_a_whole_model_that_torch_refuses() -> None:

@@ -19,6 +19,7 @@ from modelserver.api.openapi import describe_listener, describe_model, describe_
 from modelserver.api.repository import add_repository
 from modelserver.api.tokens import add_token_renewal
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
+from modelserver.auth.scopes import TOKEN_PATH
 from modelserver.errors import (
     InternalError,
     MethodNotAllowed,
@@ -31,6 +32,7 @@ from modelserver.http.answers import JSON, error_body, is_kserve, pretty
 if TYPE_CHECKING:
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.http.aside import Aside
+    from modelserver.http.intake import Intake
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
     from modelserver.settings.settings import Settings
@@ -51,6 +53,7 @@ class Services:
     tokens: TokenKeeper | None = None
     payloads: PayloadLog | None = None
     aside: Aside | None = None
+    intake: Intake | None = None
 
 
 def build_app(roles: set[Role], services: Services) -> FastAPI:
@@ -70,10 +73,14 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
         add_workflow_management(app)
         if services.tokens is not None:
             add_token_renewal(app, services.tokens, [*ANY_METHOD, "OPTIONS"])
+        else:
+            app.add_api_route(TOKEN_PATH, _not_here, methods=[*ANY_METHOD, "OPTIONS"])
     if roles & {"inference", "management"}:
         add_repository(app, services.registry, services.settings, everybody="management" in roles)
     if "metrics" in roles:
         _add_metrics(app, services.metrics)
+    else:
+        app.add_api_route("/metrics", _not_here, methods=ANY_METHOD)
     app.state.as_torchserve = services.settings.as_torchserve
     for kind in (HTTPException, ModelServerError, Exception):
         app.add_exception_handler(kind, _answer_error)
@@ -116,7 +123,9 @@ def _add_inference(app: FastAPI, registry: Registry) -> None:
         "/{name}/predict",
         "/{name}/{version}/predict",
         "/v2/models/{name}/infer",
+        "/v2/models/{name}/explain",
         "/v2/models/{name}/versions/{version}/infer",
+        "/v2/models/{name}/versions/{version}/explain",
     ):
         app.add_api_route(path, model_description, methods=["OPTIONS"])
 
@@ -136,6 +145,11 @@ def _add_metrics(app: FastAPI, metrics: ServerMetrics) -> None:
 
     for path in ("/metrics", "/metrics/{rest:path}"):
         app.add_api_route(path, render, methods=ANY_METHOD)
+
+
+async def _not_here() -> Response:
+    """What another listener has, or another setting would bring."""
+    raise ResourceNotFound
 
 
 def _add_descriptions(app: FastAPI, roles: set[Role], registry: Registry) -> None:

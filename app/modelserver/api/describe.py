@@ -55,6 +55,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         **describe_sequences(options),
         "maxWorkerMemory": options.max_worker_memory or None,
         "maxWorkerRequests": options.max_worker_requests or None,
+        "workerThreads": options.worker_threads or None,
         "loadedAtStartup": model.loaded_at_startup,
         **describe_failure(model),
         "warnings": pool.warnings or None,

@@ -11,6 +11,8 @@ from html import escape
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from modelserver.api.openapi import UNLISTED
+
 _Document: TypeAlias = dict[str, Any]
 
 CONTENT_TYPE = "text/html; charset=utf-8"
@@ -84,7 +86,7 @@ class _Page:
         sections: dict[str, list[str]] = {}
         for path, item in self._document.get("paths", {}).items():
             for method in _METHODS:
-                if method in item:
+                if method in item and not item[method].get(UNLISTED):
                     tag = (item[method].get("tags") or ["Operations"])[0]
                     sections.setdefault(tag, []).append(self._operation(path, method, item[method]))
         return "".join(f"<h2>{_text(tag)}</h2>\n{''.join(found)}" for tag, found in sections.items())
@@ -92,6 +94,7 @@ class _Page:
     def _operation(self, path: str, method: str, operation: _Document) -> str:
         old = ' class="old"' if operation.get("deprecated") else ""
         parts = [
+            f"<p>{_text(operation['description'])}</p>\n" if "description" in operation else "",
             _parameters(operation.get("parameters", [])),
             self._body(operation.get("requestBody")),
             self._responses(operation.get("responses", {})),

@@ -49,6 +49,7 @@ _REGISTRATION_NUMBERS = (
     "autoscale_down_pause",
     "max_worker_memory",
     "max_worker_requests",
+    "worker_threads",
 )
 _REGISTRATION = (
     *_REGISTRATION_TEXTS,

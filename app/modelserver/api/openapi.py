@@ -23,6 +23,10 @@ DESCRIPTION = "modelserver serves PyTorch models, with TorchServe's APIs and bat
 _OPENAPI = "3.0.1"
 _JSON = "application/json"
 _ANY = "*/*"
+_METHODS = ("get", "head", "post", "put", "patch", "delete")
+_WITHOUT_BODY = frozenset({"get", "head", "delete"})
+# Marks operations that the page for people leaves out: another method of a path does the same.
+UNLISTED = "x-unlisted"
 
 # Elements that an example shows.
 _LONGEST_EXAMPLE = 8
@@ -52,11 +56,11 @@ def describe_listener(kind: ListenerKind, version: str) -> Document:
     parts = {
         "inference": (_inference_paths,),
         "management": (_management_paths,),
-        "metrics": (_metrics_paths,),
-        "all": (_inference_paths, _management_paths, _metrics_paths),
+        "metrics": (),
+        "all": (_inference_paths, _management_paths),
     }[kind]
-    paths: Document = {}
-    for part in parts:
+    paths: Document = {"/": {}}
+    for part in (*parts, _common_paths):
         for path, operations in part().items():
             paths.setdefault(path, {}).update(operations)
     return _document({"title": TITLE, "description": DESCRIPTION, "version": version}, paths)
@@ -73,7 +77,7 @@ def describe_model(name: str, version: str | None = None, *, signature: Signatur
     paths = {
         path: {"post": _predict("predictions", "Predict with this model.", [])},
         f"/v1/models/{segment}:predict": {"post": _v1("v1_predict", "Predict, V1 protocol.", [])},
-        f"{v2}/infer": {"post": _v2("v2_infer", [], signature)},
+        f"{v2}/infer": {"post": _v2("v2_infer", _INFER, [], signature)},
     }
     return _document({"title": f"RESTful API for: {name}", "version": "1.0.0"}, paths)
 
@@ -97,56 +101,76 @@ def _document(info: Document, paths: Document) -> Document:
 
 def _inference_paths() -> Document:
     model, version = _path_parameter("model_name"), _path_parameter("model_version")
-    explain = "Explain with the default version of a model."
     alive = {"200": _json_response("It answers.", _ref("Status"))}
+    workflow = _workflow("wfpredict", "Call a workflow; there are none, call the models instead.")
     return {
-        "/": {
-            "options": _description("apiDescription", "This document."),
-            "get": _operation("Health", "v1_alive", "Whether the server lives, V1 protocol.", [], alive),
-        },
-        "/ping": {"get": _ping()},
+        "/": {"get": _operation("Health", "v1_alive", "Whether the server lives, V1 protocol.", [], alive)},
+        "/ping": _by_any_method("get", _ping(), "options"),
         "/v1/models": {"get": _v1_list()},
-        "/v1/models/{model_name}": {"get": _v1_ready()},
-        "/v1/models/{model_name}:predict": {"post": _v1("v1_predict", "Predict, V1 protocol.", [model])},
-        "/v1/models/{model_name}:explain": {"post": _v1("v1_explain", "Explain, V1 protocol.", [model])},
+        "/v1/models/{model_name}": {"get": _v1_ready(), "options": _own_description("v1_model", [model])},
+        "/v1/models/{model_name}:predict": _by_post(_v1("v1_predict", "Predict, V1 protocol.", [model])),
+        "/v1/models/{model_name}:explain": _by_post(_v1("v1_explain", "Explain, V1 protocol.", [model])),
         **_v2_paths(model, version),
-        "/predictions/{model_name}": {
-            "post": _predict("predictions", "Predict with the default version of a model.", [model])
-        },
-        "/predictions/{model_name}/{model_version}": {
-            "post": _predict("version_predictions", "Predict with one version of a model.", [model, version])
-        },
-        "/explanations/{model_name}": {"post": _predict("explanations", explain, [model])},
-        "/explanations/{model_name}/{model_version}": {
-            "post": _predict("version_explanations", "Explain with one version of a model.", [model, version])
-        },
-        "/invocations": {"post": _invocations()},
-        "/models/{model_name}/invoke": {
-            "post": _predict(
-                "invoke", "Predict, as SageMaker asks; query parameters reach the handler.", [model]
-            )
-        },
-        "/wfpredict/{workflow_name}": {
-            "post": _workflow("wfpredict", "Call a workflow; there are none, call the models instead.")
-        },
-        **_common_paths(),
+        **_prediction_paths(model, version),
+        "/wfpredict/{workflow_name}": _by_any_method("post", workflow, "options"),
     }
+
+
+def _prediction_paths(model: Document, version: Document) -> Document:
+    """What takes any body and, as TorchServe, any method."""
+    rest = _path_parameter("url_path")
+    invoke = "Predict, as SageMaker asks; query parameters reach the handler."
+    old = "Predict, in the oldest form; query parameters reach the handler."
+    operations = {
+        "/predictions/{model_name}": _predict(
+            "predictions", "Predict with the default version of a model.", [model]
+        ),
+        "/predictions/{model_name}/{model_version}": _predict(
+            "version_predictions", "Predict with one version of a model.", [model, version]
+        ),
+        "/predictions/{model_name}/{model_version}/{url_path}": _predict(
+            "path_predictions", "The same; the handler gets the rest of the path.", [model, version, rest]
+        ),
+        "/explanations/{model_name}": _predict(
+            "explanations", "Explain with the default version of a model.", [model]
+        ),
+        "/explanations/{model_name}/{model_version}": _predict(
+            "version_explanations", "Explain with one version of a model.", [model, version]
+        ),
+        "/invocations": _invocations(invoke),
+        "/models/{model_name}/invoke": _predict("invoke", invoke, [model]),
+        "/{model_name}/predict": {**_predict("predict", old, [model]), "deprecated": True},
+        "/{model_name}/{model_version}/predict": {
+            **_predict("version_predict", old, [model, version]),
+            "deprecated": True,
+        },
+    }
+    paths = {path: _by_any_method("post", operation) for path, operation in operations.items()}
+    for path, item in paths.items():
+        operation = operations[path]
+        item["options"] = _own_description(operation["operationId"], operation["parameters"])
+    paths["/invocations"]["options"] = _unlisted(_description("invocations_options", "This document."))
+    return paths
 
 
 def _management_paths() -> Document:
     model, version = _path_parameter("model_name"), _path_parameter("model_version")
     return {
-        "/": {"options": _description("apiDescription", "This document.")},
         "/models": {"get": _list_models(), "post": _register()},
-        "/models/{model_name}": _model_operations("", [model]),
-        "/models/{model_name}/{model_version}": _model_operations("version_", [model, version]),
+        "/models/{model_name}": {
+            **_model_operations("", [model]),
+            "options": _own_description("management_model", [model]),
+        },
+        "/models/{model_name}/{model_version}": {
+            **_model_operations("version_", [model, version]),
+            "options": _own_description("management_version", [model, version]),
+        },
         "/models/{model_name}/{model_version}/set-default": {"put": _set_default([model, version])},
         "/v1/models/{model_name}": {"get": _v1_ready()},
         "/logging": _logging_operations(),
-        "/token": {"get": _token()},
+        "/token": _by_any_method("get", _token(), "options"),
         **_workflow_paths(),
         **_repository_paths(model),
-        **_common_paths(),
     }
 
 
@@ -174,7 +198,7 @@ def _workflow(operation_id: str, summary: str) -> Document:
 def _token() -> Document:
     kind = _query("type", "string", "Which token.", enum=["inference", "management"])
     responses = {
-        "200": {"description": "An empty line; the new token is in key_file.json.", "content": {_JSON: {}}},
+        "200": {"description": "An empty line; the new token is in key_file.json."},
         **_errors(400, 404, 409),
     }
     summary = "Make a new token in place of the last one, asked with the API token; 404 without tokens."
@@ -194,8 +218,15 @@ def _logging_operations() -> Document:
 
 def _common_paths() -> Document:
     deprecated = _description("api_description", "This document; deprecated, use OPTIONS /.")
-    described = {"/api-description": {"get": {**deprecated, "deprecated": True}}}
-    return {**described, **_probe_paths(), **_metrics_paths()}
+    page = {"200": {"description": "A page.", "content": {"text/html": {"schema": {"type": "string"}}}}}
+    return {
+        "/": {"options": _description("apiDescription", "This document.")},
+        "/api-description": _by_any_method("get", {**deprecated, "deprecated": True}, "options"),
+        "/openapi.json": {"get": _description("openapi", "This document.")},
+        "/docs": {"get": _operation("Description", "docs", "This document, for people.", [], page)},
+        **_probe_paths(),
+        **_metrics_paths(),
+    }
 
 
 def _probe_paths() -> Document:
@@ -204,10 +235,11 @@ def _probe_paths() -> Document:
         "200": _json_response("Every model that should have workers has a loaded one.", _ref("Status")),
         **_errors(503),
     }
-    return {
-        "/livez": {"get": _operation("Health", "livez", "Whether the server lives.", [], live)},
-        "/readyz": {"get": _operation("Health", "readyz", "Whether all models are ready.", [], ready)},
+    operations = {
+        "/livez": _operation("Health", "livez", "Whether the server lives.", [], live),
+        "/readyz": _operation("Health", "readyz", "Whether all models are ready.", [], ready),
     }
+    return {path: {"get": each, "head": _also("head", each)} for path, each in operations.items()}
 
 
 def _metrics_paths() -> Document:
@@ -225,7 +257,8 @@ def _metrics_paths() -> Document:
         "200": {"description": "Metrics in Prometheus' text format.", "content": text},
         "404": elsewhere,
     }
-    return {"/metrics": {"get": _operation("Metrics", "metrics", "Metrics.", [names], responses)}}
+    metrics = _operation("Metrics", "metrics", "Metrics.", [names], responses)
+    return {"/metrics": _by_any_method("get", metrics)}
 
 
 # Inference operations
@@ -249,22 +282,22 @@ def _predict(operation_id: str, summary: str, parameters: list[Document]) -> Doc
             "multipart/form-data": {"schema": {"type": "object", "additionalProperties": True}},
         },
     }
+    # Without content: a handler that names no content type gets none, as from TorchServe.
     answer = {
-        "description": "The handler's answer; status and content type are the handler's to choose.",
+        "description": "The handler's answer: bytes, text or JSON, of the status and content type that it "
+        "sets. Without one, JSON is named as such, and nothing else is.",
         "headers": _answer_headers(),
-        "content": {_ANY: anything, _JSON: {"schema": {}}},
     }
     responses = {"200": answer, **_errors(400, 404, 413, 500, 503, 504, 507)}
     return _operation("Inference", operation_id, summary, parameters, responses, body=body)
 
 
-def _invocations() -> Document:
+def _invocations(summary: str) -> Document:
     parameter = _query(
         "model_name",
         "string",
         "The model; a field of a form may name it too. Not needed when exactly one was loaded at start.",
     )
-    summary = "Predict, as SageMaker asks; query parameters reach the handler."
     return _predict("invocations", summary, [parameter])
 
 
@@ -280,7 +313,13 @@ def _v1(operation_id: str, summary: str, parameters: list[Document]) -> Document
     return _operation("Inference", operation_id, summary, parameters, responses, body=body)
 
 
-def _v2(operation_id: str, parameters: list[Document], signature: Signature | None = None) -> Document:
+_INFER = "Infer, V2 (Open Inference) protocol."
+_EXPLAIN = "Explain, V2 (Open Inference) protocol."
+
+
+def _v2(
+    operation_id: str, summary: str, parameters: list[Document], signature: Signature | None = None
+) -> Document:
     inputs, outputs = (signature.inputs, signature.outputs) if signature is not None else ((), ())
     binary = {"schema": {"type": "string", "format": "binary"}}
     length = {
@@ -303,7 +342,6 @@ def _v2(operation_id: str, parameters: list[Document], signature: Signature | No
         "200": {**answer, "headers": _answer_headers()},
         **_errors(400, 404, 413, 500, 503, 504, 507),
     }
-    summary = "Infer, V2 (Open Inference) protocol."
     return _operation("Inference", operation_id, summary, parameters, responses, body=body)
 
 
@@ -363,7 +401,8 @@ def _v2_paths(model: Document, version: Document) -> Document:
         )
         paths[path] = {"get": metadata}
         paths[f"{path}/ready"] = {"get": ready}
-        paths[f"{path}/infer"] = {"post": _v2(f"v2_{prefix}infer", where)}
+        paths[f"{path}/infer"] = _by_post(_v2(f"v2_{prefix}infer", _INFER, where))
+        paths[f"{path}/explain"] = _by_post(_v2(f"v2_{prefix}explain", _EXPLAIN, where))
     return paths
 
 
@@ -489,6 +528,7 @@ def _register_parameters() -> dict[str, Document]:
         "autoscale_down_pause": of("integer", "Milliseconds of spare workers before there are fewer."),
         "max_worker_memory": of("integer", "Bytes a worker may occupy until a fresh one takes its place."),
         "max_worker_requests": of("integer", "Requests a worker answers until a fresh one takes its place."),
+        "worker_threads": of("integer", "Threads of each worker; 0 is an equal share of the cores."),
         "synchronous": of("boolean", "Answer when the workers are ready.", default=True),
         "response_timeout": of("integer", "Seconds a worker may take for a batch."),
         "startup_timeout": of("integer", "Seconds a worker may take to load the model."),
@@ -546,6 +586,7 @@ def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) 
         _query("handler", "string", "With url: another handler than that of the registration."),
         _query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
         _query("split_instances", "string", "With url: as in a registration."),
+        _query("worker_threads", "integer", "With url: threads of each worker."),
     ]
     if not has_version:
         own.append(_query("model_version", "string", "The version; by default the default one."))
@@ -584,6 +625,37 @@ def _description(operation_id: str, summary: str) -> Document:
 # Pieces
 
 
+def _by_any_method(method: str, operation: Document, *more: str) -> Document:
+    """The item of a path where the method does not count, and of which people are shown one."""
+    others = [other for other in (*_METHODS, *more) if other != method]
+    shown = {**operation, "description": "Any other method does the same."}
+    return {method: shown, **{other: _also(other, operation) for other in others}}
+
+
+def _by_post(operation: Document) -> Document:
+    """The item of a path that also describes its model."""
+    where = [parameter for parameter in operation["parameters"] if parameter["in"] == "path"]
+    return {"post": operation, "options": _own_description(operation["operationId"], where)}
+
+
+def _also(method: str, operation: Document) -> Document:
+    """The same by another method."""
+    also = {**operation, "operationId": f"{operation['operationId']}_{method}"}
+    if method in _WITHOUT_BODY:
+        also.pop("requestBody", None)
+    return _unlisted(also)
+
+
+def _own_description(operation_id: str, parameters: list[Document]) -> Document:
+    described = _description(f"{operation_id}_options", "The API of this model.")
+    responses = {**described["responses"], **_errors(404)}
+    return _unlisted({**described, "parameters": parameters, "responses": responses})
+
+
+def _unlisted(operation: Document) -> Document:
+    return {**operation, UNLISTED: True}
+
+
 def _operation(
     tag: str,
     operation_id: str,
@@ -606,6 +678,7 @@ def _path_parameter(name: str) -> Document:
         "model_name": ("The model's name.", "resnet-152"),
         "model_version": ("The version.", "1.0"),
         "workflow_name": ("The workflow's name.", "my-workflow"),
+        "url_path": ("What follows; it may have several segments.", "details"),
     }[name]
     parameter = {"in": "path", "required": True, "name": name, "description": described}
     return {**parameter, "schema": {"type": "string"}, "example": example}
@@ -698,7 +771,7 @@ def _model_description() -> Document:
         *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"),
         *("maxRetryTimeoutInSec", "clientTimeoutInMills", "parallelLevel", "sequenceMaxIdleMSec"),
         *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
-        *("maxWorkerMemory", "maxWorkerRequests"),
+        *("maxWorkerMemory", "maxWorkerRequests", "workerThreads"),
     )
     flags = ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup")
     queue = _object({"remainingCapacity": {"type": "integer"}, "pendingRequests": {"type": "integer"}})
@@ -710,8 +783,15 @@ def _model_description() -> Document:
             "deviceIds": {"type": "array", "items": {"type": "integer"}},
             "workers": {"type": "array", "items": _worker()},
             "jobQueueStatus": queue,
+            "status": {
+                "type": "string",
+                "enum": ["FAILED"],
+                "description": "Of a version not restored only.",
+            },
+            "failure": {"type": "string", "description": "Why a version could not be restored."},
             "sequences": _object({"living": {"type": "integer"}, "waiting": {"type": "integer"}}),
             "batching": _effective_batching(),
+            "autoscaling": _autoscaling(),
             "replacement": _replacement(),
             "warnings": _warnings(),
             "customizedMetadata": {
@@ -726,6 +806,25 @@ def _model_description() -> Document:
 def _warnings() -> Document:
     description = "What whoever made the archive should know; there where there is something."
     return {"type": "array", "items": {"type": "string"}, "description": description}
+
+
+def _autoscaling() -> Document:
+    text, number, workers = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
+    time = {"type": "string", "format": "date-time"}
+    change = _object({"time": time, "from": workers, "to": workers, "reason": text})
+    wait = {"type": "integer", "description": "What a request waits; absent where it would be refused."}
+    return _object(
+        {
+            **{name: {"type": "integer"} for name in ("targetWait", "upPause", "downPause")},
+            "source": {"type": "string", "description": "Where the setting comes from."},
+            "wish": {**workers, "description": "How many workers the load asks for."},
+            "reason": text,
+            "queueWait": wait,
+            "busy": {**number, "description": "How many workers are busy, on average."},
+            "lastChange": change,
+        },
+        description="How the number of workers follows the load; times in milliseconds.",
+    )
 
 
 def _replacement() -> Document:

@@ -276,14 +276,23 @@ class SequenceQueue(BatchQueue):
         return min((self._group_due(group, post, now) for group in self._groups(post)), default=math.inf)
 
     def take_for(self, worker: Hashable, now: float) -> Batch | None:
-        """The next batch that is due for this idle worker, or None."""
+        """The next batch that is due for this idle worker, or None.
+
+        What is past its deadline is taken out and in none: its end is being told.
+        """
         post = self._posts.get(worker)
         if post is None or not post.ready:
             return None
-        for group in self._groups(post):
-            if self._group_due(group, post, now) <= now:
+        while True:
+            due = (group for group in self._groups(post) if self._group_due(group, post, now) <= now)
+            group = next(due, None)
+            if group is None:
+                return None
+            late = [line.steps[0].request for line in group if _is_late(line.steps[0].request, now)]
+            if not late:
                 return self._send(group, post, now)
-        return None
+            for request in late:
+                self.remove(request)
 
     def _groups(self, post: _Post) -> Iterable[list[Line]]:
         """The sequences that could share a batch, those that wait longest first."""
@@ -477,6 +486,10 @@ class SequenceQueue(BatchQueue):
 def _line_of(step: Parcel) -> Line | None:
     request = step.request
     return request.line if isinstance(request, SequencedRequest) else None
+
+
+def _is_late(request: Request, now: float) -> bool:
+    return request.deadline is not None and request.deadline <= now
 
 
 def _lines(batch: Batch) -> list[tuple[Line, Parcel]]:

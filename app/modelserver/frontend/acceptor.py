@@ -55,7 +55,8 @@ class Door:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._was_polite = False
+        # The fewest connections that another had when this one let it go first; -1: it has not.
+        self._gave_way_to = -1
         self._count = 0
 
     def open(self) -> None:
@@ -94,11 +95,13 @@ class Door:
         self._loop.add_reader(self._listener, self._on_waiting)
 
     def _on_waiting(self) -> None:
-        if not self._was_polite and self._count > self._board.fewest():
-            self._was_polite = True
+        fewest = self._board.fewest()
+        # Once more where the others have taken some meanwhile: on a busy machine they need more time.
+        if self._count > fewest > self._gave_way_to:
+            self._gave_way_to = fewest
             self._wait(COURTESY)
             return
-        self._was_polite = False
+        self._gave_way_to = -1
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):

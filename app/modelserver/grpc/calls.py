@@ -14,14 +14,15 @@ import grpc
 from grpc import StatusCode
 
 from modelserver.auth.errors import InvalidKey
-from modelserver.errors import BadRequest, ModelServerError
-from modelserver.grpc.encoded import Encoded, is_heavy, texts_of
+from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
+from modelserver.grpc.encoded import Encoded, Received, is_heavy, texts_of
 from modelserver.grpc.messages import Context, DecodeError, message_class, service
 from modelserver.grpc.statuses import FAILED, Tell, http_class, number
 from modelserver.telemetry.stalls import served
+from modelserver.tensors.weight import LIGHT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
     from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
@@ -39,15 +40,23 @@ OnCall: TypeAlias = "Callable[[str, str, int, int, float], None]"
 _ASIDE = "inference.ModelInferRequest"
 # Of a status, in characters: gRPC carries it in a header, and clients bound those to 8 KiB.
 _LONGEST_TEXT = 4096
+# Bytes in a second: who takes an answer at this rate has not stopped to read. Nothing is heard of what the
+# client takes out of its buffers, which may have so many bytes.
+_SLOWEST = 64 << 10
+_BUFFERED = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all calls of a server share. ``stopping`` ends streams that only wait for their client."""
+    """What all calls of a server share. ``stopping`` ends streams that only wait for their client.
+
+    ``send_timeout``: seconds that a client may take for a part of an answer, and more for a large one.
+    """
 
     on_call: OnCall
     gate: Gate
     stopping: asyncio.Event
+    send_timeout: float = 60.0
 
 
 def handlers(
@@ -81,8 +90,9 @@ def _handler(
         async with _ended(path, context, tell, surroundings):
             said = parse(body) if isinstance(body, bytes) else _parsed(body, parse, surroundings.stopping)
             async with contextlib.aclosing(method(said, context)) as answers:
+                sender = _Sender(path, context, answers, surroundings.send_timeout)
                 async for answer in answers:
-                    await context.write(_bytes(answer))
+                    await sender.send(_bytes(answer))
 
     if not descriptor.server_streaming:
         return grpc.unary_unary_rpc_method_handler(one)
@@ -94,6 +104,51 @@ def _handler(
     return make(many)
 
 
+class _Sender:
+    """Sends the parts of an answer, and lets none be made any more for a client that takes none.
+
+    gRPC for Python cannot end a call that waits for its client: the part that was being sent stays until
+    the client takes it, and is told the error, or leaves.
+    """
+
+    def __init__(
+        self, path: str, context: Context, answers: AsyncGenerator[AnyMessage, None], timeout: float
+    ) -> None:
+        self._path = path
+        self._context = context
+        self._answers = answers
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._sent = 0
+        self._closing: asyncio.Task[None] | None = None
+
+    async def send(self, part: bytes) -> None:
+        """Raises PayloadTooLarge if the client took too long."""
+        seconds = self._timeout + (min(self._sent, _BUFFERED) + len(part)) / _SLOWEST
+        self._sent += len(part)
+        timer = self._loop.call_later(seconds, self._give_up, seconds)
+        try:
+            await self._context.write(part)
+        finally:
+            timer.cancel()
+        if self._closing is not None:
+            await self._closing
+            raise PayloadTooLarge(
+                f"The client reads too slowly: it took no part of its answer for {seconds:.0f} s."
+            )
+
+    def _give_up(self, seconds: float) -> None:
+        client = client_address(self._context)
+        _log.warning(
+            "The call %s of %s ends: its client took no part of its answer for %.0f s",
+            self._path,
+            client,
+            seconds,
+        )
+        # The answers wait for what comes after the part; nobody else asks them for more.
+        self._closing = self._loop.create_task(self._answers.aclose())
+
+
 def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
     """Messages are read here and not by gRPC, which would tell clients nothing about a wrong one (F11)."""
     kind = message_class(descriptor.input_type)
@@ -103,7 +158,8 @@ def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
         if is_heavy(name, body):
             return _unread(descriptor.input_type, body)
         try:
-            return kind.FromString(body)
+            message = kind.FromString(body)
+            return message if len(body) <= LIGHT_BYTES else Received(message, body)
         except DecodeError as error:
             raise BadRequest(f"The message is no {name}: {error}") from error
 
@@ -160,11 +216,12 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
     except ModelServerError as error:
         code, text = tell(error)
         await context.abort(code, text[:_LONGEST_TEXT])
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, grpc.aio.InternalError) as error:
+        # The latter: nothing can be sent any more, for the client has left.
         left = context.time_remaining()
         late = left is not None and left <= 0.002
         code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
-        raise
+        raise asyncio.CancelledError from error
     except Exception:  # noqa: BLE001 - whatever it is, the client is told something
         code = StatusCode.INTERNAL
         _log.exception("The call %s failed", path)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor
 
+    from modelserver.grpc.messages import AnyMessage
+
 # Fields of a message that are light by themselves, however many bytes they have: buffers that stay as they
 # are. By number, each with those in it.
 _Buffers: TypeAlias = "dict[int, _Buffers]"
@@ -46,6 +48,23 @@ class Encoded:
         """A message that has this one as its only field."""
         tag = descriptor.fields_by_name[field].number << 3 | _LENGTH_DELIMITED
         return Encoded(descriptor, bytes([tag]) + _varint(len(self._content)) + self._content)
+
+
+class Received:
+    """A message, and the bytes it was read from: to serialize a large one anew copies it several times."""
+
+    __slots__ = ("_content", "_message")
+
+    def __init__(self, message: AnyMessage, content: bytes) -> None:
+        self._message = message
+        self._content = content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - as messages have it
+        """The bytes."""
+        return self._content
 
 
 def is_heavy(name: str, body: bytes) -> bool:

@@ -36,9 +36,10 @@ from modelserver.grpc.reading import (
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
 from modelserver.http.answers import JSON
 from modelserver.http.aside import Aside
-from modelserver.inference.limits import check_size
+from modelserver.http.intake import Intake
 from modelserver.inference.sequences import read_sequence
 from modelserver.inference.v2 import SECONDS, Answering, Takes, said_beside
+from modelserver.tensors.limits import RequestLimits
 from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.wire.messages import BODY, Row
 
@@ -85,8 +86,12 @@ class OpenInferenceService:
         self._registry = services.registry
         self._stopping = stopping
         self._settings = services.settings
+        self._limits = RequestLimits(
+            services.settings.max_request_instances, services.settings.max_request_tensors
+        )
         self._finishing = Finishing()
         self._helpers = (services.aside or Aside(services.settings.max_request_size)).helpers
+        self._intake = services.intake or Intake.of(services.settings)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -154,7 +159,7 @@ class OpenInferenceService:
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
         read = await self._read(asked, model)
-        submitted = _request(read, model, context)
+        submitted = self._request(read, model, context)
         async with Pending(model, submitted, version) as pending:
             contents = await pending.answers()
         batch_id = submitted.batch_id if model.batches else None
@@ -167,11 +172,34 @@ class OpenInferenceService:
         return await self._respond(answered), batch_id
 
     async def _read(self, asked: AnyMessage, model: ModelVersion) -> Asked:
-        takes, splits = Takes.of(model), model.splits_tensors != "never"
+        takes, splits = Takes.of(model, self._limits), model.splits_tensors != "never"
         if not isinstance(asked, Encoded):
             with contextlib.suppress(TooHeavy):
                 return read_message(asked, takes, splits, light=True)
-        return await self._helpers.call(SECONDS, read_bytes, asked.SerializeToString(), takes, splits)
+        body = asked.SerializeToString()
+        with self._intake.holding(len(body)):
+            return await self._helpers.call(SECONDS, read_bytes, body, takes, splits)
+
+    def _request(self, asked: Asked, model: ModelVersion, context: Context) -> Request:
+        now = time.monotonic()
+        identity, names, headers = request_id(context), model.sequence_headers, _NO_HEADERS
+        if names is not None:
+            given = [(name.encode(), value.encode()) for name, value in asked.sequence.items()]
+            mark, headers = read_sequence(_pack(given), names)
+        packed = msgspec.Raw(headers)
+        bodies: Sequence[bytes]
+        apart = asked.apart
+        if apart is None:
+            bodies = [asked.body]
+            rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
+            key = (False, b"")
+        else:
+            bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.key)
+            self._limits.check_instances(len(bodies), len(apart.extra) + len(headers))
+        until = deadline(now, model, context, None if apart is None else apart.timeout)
+        if names is None:
+            return Request(identity, rows, bodies, now, key=key, deadline=until)
+        return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
 
     async def _respond(self, answered: Answered) -> AnyMessage:
         if answered.answering.is_light and (
@@ -228,28 +256,6 @@ class OpenInferenceService:
         # KServe's clients put the name where Triton's have the repository's.
         named: str = asked.model_name or asked.repository_name
         return named
-
-
-def _request(asked: Asked, model: ModelVersion, context: Context) -> Request:
-    now = time.monotonic()
-    identity, names, headers = request_id(context), model.sequence_headers, _NO_HEADERS
-    if names is not None:
-        given = [(name.encode(), value.encode()) for name, value in asked.sequence.items()]
-        mark, headers = read_sequence(_pack(given), names)
-    packed = msgspec.Raw(headers)
-    bodies: Sequence[bytes]
-    apart = asked.apart
-    if apart is None:
-        bodies = [asked.body]
-        rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
-        key = (False, b"")
-    else:
-        bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.key)
-        check_size(len(bodies), len(apart.extra) + len(headers))
-    until = deadline(now, model, context, None if apart is None else apart.timeout)
-    if names is None:
-        return Request(identity, rows, bodies, now, key=key, deadline=until)
-    return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
 
 
 _In = TypeVar("_In")

@@ -41,7 +41,7 @@ def read_message(asked: AnyMessage, takes: Takes, splits: bool, *, light: bool =
         PayloadTooLarge: more rows than a request may have.
         TooHeavy: only where it must be ``light``, and reading it would take long.
     """
-    request = read_request(asked, light=light)
+    request = read_request(asked, takes.limits, light=light)
     sequence = _take_sequence(request, takes.sequences)
     if splits:
         return Asked(request, sequence, take_apart(request, takes, light=light))

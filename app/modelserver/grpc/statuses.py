@@ -15,6 +15,7 @@ from modelserver.errors import (
     ModelServerError,
     ModelVersionNotFound,
 )
+from modelserver.http.intake import IntakeFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,4 +129,6 @@ def tell_open_inference(error: ModelServerError) -> Ending:
     """By the HTTP status that V2 has over REST, with its text; UNAVAILABLE where clients may try again."""
     if isinstance(error, MethodNotAllowed):
         return StatusCode.PERMISSION_DENIED, error.message
+    if isinstance(error, IntakeFull):
+        return StatusCode.RESOURCE_EXHAUSTED, error.message
     return by_http(error.kserve_status or error.status), error.kserve_message or error.message

@@ -9,7 +9,8 @@ import msgspec
 from modelserver.errors import BadRequest, InternalError
 from modelserver.grpc.messages import message
 from modelserver.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
-from modelserver.tensors.rest import MOST_TENSORS, InferRequest, RequestedOutput, list_inputs
+from modelserver.tensors.limits import RequestLimits
+from modelserver.tensors.rest import InferRequest, RequestedOutput, list_inputs
 from modelserver.tensors.tensor import Output, Tensor, check_data, check_form
 from modelserver.tensors.weight import LIGHT_ELEMENTS, TooHeavy
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from modelserver.inference.v2 import Answering
 
 BATCH_ID = "batchId"
+
+_LIMITS = RequestLimits()
 
 _Answer = message("inference.ModelInferResponse")
 
@@ -47,7 +50,12 @@ _OF_REST = frozenset({"binary_data", "binary_data_output", "binary_data_size"})
 _TAGS = {"FP32": 6 << 3 | 2, "FP64": 7 << 3 | 2}
 
 
-def read_request(asked: AnyMessage, *, light: bool = False) -> InferRequest:
+def read_request(
+    asked: AnyMessage,
+    limits: RequestLimits = _LIMITS,
+    *,
+    light: bool = False,
+) -> InferRequest:
     """What a ModelInferRequest asks for; its ``binary`` says whether the contents were raw.
 
     The parameters with which REST says what is binary mean nothing here, and are dropped.
@@ -56,7 +64,8 @@ def read_request(asked: AnyMessage, *, light: bool = False) -> InferRequest:
         BadRequest: names the input or output that is wrong.
         TooHeavy: only where it must be ``light``, and reading it would take long.
     """
-    _check_numbers(asked)
+    for what in ("inputs", "outputs", "parameters"):
+        limits.check_tensors(what, len(getattr(asked, what)))
     raw = asked.raw_input_contents
     if not asked.inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
@@ -82,13 +91,6 @@ def read_request(asked: AnyMessage, *, light: bool = False) -> InferRequest:
         or None,
         binary=binary,
     )
-
-
-def _check_numbers(asked: AnyMessage) -> None:
-    for what in ("inputs", "outputs", "parameters"):
-        number = len(getattr(asked, what))
-        if number > MOST_TENSORS:
-            raise BadRequest(f"{what}: there are {number}, {MOST_TENSORS} are allowed")
 
 
 def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:

@@ -6,6 +6,8 @@ import http
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -72,6 +74,12 @@ def pretty(value: Any) -> bytes:
 
 
 def _indented(value: Any) -> bytes:
+    try:
+        # The standard library leaves functions in a circle with each text that it indents.
+        return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
+    except (TypeError, ValueError, OverflowError):
+        # It is strict with numbers and text.
+        pass
     return json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 

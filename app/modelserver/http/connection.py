@@ -58,6 +58,9 @@ _TURN = 0.004
 # A client that has ended its side may be gone or may wait for its answer; this is how one finds out.
 _ARE_YOU_THERE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
+# What clients are given by default, and the time between two looks at all connections; in seconds.
+RECEIVE_TIMEOUT, SEND_TIMEOUT, KEEP_ALIVE = 60.0, 60.0, 75.0
+CHECK_SECONDS = 5.0
 
 
 class HotRoutes(Protocol):
@@ -79,9 +82,9 @@ class Listener:
     hot: HotRoutes | None
     max_body: int
     on_response: Callable[[str, str, str, str, int, float, str], None]
-    receive_timeout: float = 60.0
-    send_timeout: float = 60.0
-    keep_alive: float = 75.0
+    receive_timeout: float = RECEIVE_TIMEOUT
+    send_timeout: float = SEND_TIMEOUT
+    keep_alive: float = KEEP_ALIVE
     intake: Intake = field(default_factory=lambda: Intake(1 << 29))
     state: ServerState = field(default_factory=ServerState)
     guard: Guard | None = None
@@ -145,6 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._unparsed is not None:
             # uvicorn has let the transport read on.
             self._unparsed = memoryview(b"".join((self._unparsed, data)))
+            self.flow.pause_reading()
             return
         if len(data) > _SLICE and not self._is_of_one_body(len(data)):
             self._parse_slices(memoryview(data))
@@ -228,7 +232,8 @@ class HttpProtocol(HttpToolsProtocol):
         answered = not self._in_head and cycle is not None and cycle.response_complete
         self._count(0 if answered else self._came)
         if self.pipeline:
-            # It waits for its turn; nothing more is read before.
+            # It waits for its turn; uvicorn may have let the transport read on.
+            self.flow.pause_reading()
             return
         listener = self._listener
         if (self._header_bytes if self._in_head else self._framing) > HEADER_LIMIT:
@@ -266,14 +271,17 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.write(_ARE_YOU_THERE)
 
     def _look_for_client(self, pause: float) -> None:
-        """Its system answers with a reset where nobody reads; nothing is told of it while nothing is read."""
         if self.transport.is_closing():
             return
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        if self._is_gone():
             self.transport.abort()
         else:
             self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
+
+    def _is_gone(self) -> bool:
+        """Its system answers with a reset where nobody reads; that is not told of while nothing is read."""
+        connection = self.transport.get_extra_info("socket")
+        return connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -449,8 +457,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     # -- answers
 
-    def finish(self, exchange: ConnectionExchange, status: int, answer: bytes, *, keep: bool) -> None:
-        """Writes an exchange's answer and makes way for the next request."""
+    def finish(
+        self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
+    ) -> None:
+        """Writes an exchange's answer, and its body where that is apart; makes way for the next request."""
         now = time.monotonic()
         self._listener.on_response(
             self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
@@ -464,7 +474,9 @@ class HttpProtocol(HttpToolsProtocol):
             return
         exchange.response_complete = True
         transport.write(answer)
-        self.written += len(answer)
+        if body:
+            transport.write(body)
+        self.written += len(answer) + len(body)
         if not keep:
             exchange.keep_alive = False
             self._close_gently()
@@ -503,11 +515,12 @@ class HttpProtocol(HttpToolsProtocol):
     def _next(self) -> None:
         if self._unparsed is None:
             self.flow.resume_reading()
-        elif not self.pipeline:
-            self.loop.call_soon(self._parse_rest)
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
+        if self._unparsed is not None and not self.pipeline:
+            # It may be the rest of the request whose turn it is now.
+            self.loop.call_soon(self._parse_rest)
 
     def _refuse(self, error: ModelServerError, exchange: ConnectionExchange | None = None) -> None:
         """Answers a request that is not going to be read to its end, and closes."""
@@ -556,14 +569,15 @@ class HttpProtocol(HttpToolsProtocol):
     # -- limits in time
 
     def check(self, now: float) -> None:
-        """Closes the connection if the client owes us something for too long."""
+        """Closes the connection if the client is gone, or owes us something for too long."""
         unsent = self.transport.get_write_buffer_size()
-        if unsent and self._is_stalled(unsent, now):
+        if (unsent and self._is_stalled(unsent, now)) or (self.flow.read_paused and self._is_gone()):
             # Closing in order would wait for a client that does not read.
             self.transport.abort()
             return
         cycle = self.cycle
-        if unsent and not self._receiving:
+        if self.flow.read_paused or (unsent and not self._receiving):
+            # The rest of a request cannot come, or an answer is being taken.
             self._waiting_since = now
         elif cycle is not None and not cycle.response_complete and not self.flow.write_paused:
             received = cycle.received if isinstance(cycle, ConnectionExchange) else len(cycle.body)
@@ -601,7 +615,9 @@ def too_large(limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"The request body is larger than max_request_size={limit} bytes.")
 
 
-def check_regularly(loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = 5.0) -> None:
+def check_regularly(
+    loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = CHECK_SECONDS
+) -> None:
     """Arms the timer that checks all connections, now and for ever."""
     now = time.monotonic()
     for listener in listeners:

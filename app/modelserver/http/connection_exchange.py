@@ -24,6 +24,10 @@ _pack = msgspec.msgpack.Encoder().encode
 
 # Pieces of a body with fewer bytes than this are kept joined: each object of its own costs more than they do.
 _SMALL_PIECE = 4096
+# A body with more bytes than this is not copied to stand behind its head.
+_JOINED = 1 << 16
+# A body with more bytes than this is not copied to stand behind its head.
+_JOINED = 1 << 16
 # What makes a head worth a second look: no Host, or two; a transfer coding; a length of many digits.
 _NO_HOST = 1 << 20
 _SHORT_LENGTH = 12
@@ -43,7 +47,9 @@ class Connection(Protocol):
     cors: Cors | None
     written: int
 
-    def finish(self, exchange: ConnectionExchange, status: int, answer: bytes, *, keep: bool) -> None:
+    def finish(
+        self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
+    ) -> None:
         """Writes what is left of an answer, and makes way for the next request."""
 
 
@@ -145,9 +151,12 @@ class ConnectionExchange(Exchange):
             parts.append(b"content-length: %d\r\n" % len(body))
         parts.append(b"connection: keep-alive\r\n\r\n" if keep else b"connection: close\r\n\r\n")
         # These have no body, whatever the handler returned: a client would take it for the next answer.
-        if status not in (204, 304) and self.method != b"HEAD":
+        if status in (204, 304) or self.method == b"HEAD":
+            body = b""
+        if len(body) <= _JOINED:
             parts.append(body)
-        self.protocol.finish(self, status, b"".join(parts), keep=keep)
+            body = b""
+        self.protocol.finish(self, status, b"".join(parts), body, keep=keep)
 
     def _head(self, status: int, content_type: str, extra: bytes, phrase: str) -> list[bytes]:
         cors = self.protocol.cors

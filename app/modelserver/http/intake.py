@@ -1,7 +1,10 @@
-"""What is still coming in: the bytes of requests that are not whole, bounded over all connections (F31)."""
+"""What is still coming in: the bytes of requests that are not whole, or that gRPC brought and nobody has read
+yet, bounded over all connections (F31).
+"""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +12,8 @@ from modelserver.errors import ServiceUnavailable
 from modelserver.http.head import HEADER_LIMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from modelserver.settings.settings import Settings
 
 
@@ -28,6 +33,17 @@ class Intake:
     def is_over(self) -> bool:
         """Whether the connections hold more than they may."""
         return self.held > self.limit
+
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Counts ``size`` bytes in the meantime. Raises IntakeFull."""
+        self.held += size
+        try:
+            if self.is_over:
+                raise IntakeFull(self.limit)
+            yield
+        finally:
+            self.held -= size
 
 
 class IntakeFull(ServiceUnavailable):

@@ -23,7 +23,6 @@ from modelserver.http.answers import JSON
 from modelserver.http.aside import Aside
 from modelserver.http.content import form_field, inflate, read_query
 from modelserver.inference import v1
-from modelserver.inference.limits import check_size
 from modelserver.inference.replies import Reply, SequenceReply
 from modelserver.inference.routes import Route, Targets
 from modelserver.inference.sequences import read_sequence
@@ -34,6 +33,7 @@ from modelserver.inference.v2 import (
 )
 from modelserver.telemetry.stalls import served
 from modelserver.tensors import weight
+from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import BODY, INSTANCE, Row
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ _log = logging.getLogger("modelserver.api")
 # Bytes of a compressed body that are inflated on the event loop; they make a thousand times as many at most.
 _LIGHT_COMPRESSED = 1 << 12
 
+# Methods that predict; the OpenAPI document names them.
+_USUAL = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"})
+
 
 class InferenceApi:
     """Serves the hot routes of the inference port.
@@ -58,11 +61,19 @@ class InferenceApi:
         registry: of the models.
         max_body: bytes that a body may have, also once inflated.
         aside: takes what would hold up the event loop.
+        limits: of what one request may bring.
     """
 
-    def __init__(self, registry: Registry, max_body: int, aside: Aside | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        max_body: int,
+        aside: Aside | None = None,
+        limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
+    ) -> None:
         self._registry = registry
         self._max_body = max_body
+        self._limits = limits
         self._aside = aside or Aside(max_body)
         self.find = Targets().find
 
@@ -72,15 +83,15 @@ class InferenceApi:
         route: Route = exchange.target.route
         model: ModelVersion | None = None
         try:
-            if route.kserve and exchange.method != b"POST":
-                raise MethodNotAllowed("POST")
+            if exchange.method != b"POST":
+                _check_method(exchange.method, route)
             if exchange.encoding or not route.model:
                 _check_light(exchange)
             if exchange.encoding:
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
             model = self._find(route.model or _named(exchange) or self._only_one(), route)
             split = _split(exchange.body, model) if route.v1 else None
-            asked = read_inference(exchange, model) if route.v2 else None
+            asked = read_inference(exchange, model, self._limits) if route.v2 else None
             self._submit(exchange, route, model, split, asked, time.monotonic())
         except weight.TooHeavy:
             self._serve_aside(exchange, route, model)
@@ -103,9 +114,9 @@ class InferenceApi:
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
                 name: str | None = route.model or await asyncio.to_thread(_named, exchange)
                 model = self._find(name or self._only_one(), route)
-            helpers = self._aside.helpers
-            split = await _split_aside(exchange.body, model, helpers) if route.v1 else None
-            asked = await read_inference_aside(exchange, model, helpers) if route.v2 else None
+            aside = self._aside.helpers, self._limits
+            split = await _split_aside(exchange.body, model, *aside) if route.v1 else None
+            asked = await read_inference_aside(exchange, model, *aside) if route.v2 else None
             exchange.on_disconnect = None
             self._submit(exchange, route, model, split, asked, now)
 
@@ -137,7 +148,7 @@ class InferenceApi:
         bodies: Sequence[bytes]
         if asked is not None:
             bodies, key = asked.bodies, (route.explain, asked.key)
-            check_size(len(bodies), len(asked.extra) + len(bytes(headers)))
+            self._limits.check_instances(len(bodies), len(asked.extra) + len(bytes(headers)))
             rows = asked.rows(exchange.request_id, headers, explain=route.explain)
         elif split is None:
             query = None
@@ -150,7 +161,7 @@ class InferenceApi:
             rows, bodies, key = [row], [exchange.body], (route.explain, b"")
         else:
             bodies = split.instances
-            check_size(len(bodies), len(split.extra) + len(bytes(headers)))
+            self._limits.check_instances(len(bodies), len(split.extra) + len(bytes(headers)))
             rows = [
                 Row(
                     exchange.request_id, len(b), INSTANCE, JSON, headers, None, "", route.explain, split.extra
@@ -181,6 +192,14 @@ class InferenceApi:
             exchange.on_disconnect = lambda: model.pool.cancel(request)
 
 
+def _check_method(method: bytes, route: Route) -> None:
+    """Raises MethodNotAllowed; what is no protocol of KServe's takes any usual method, as TorchServe does."""
+    if route.kserve:
+        raise MethodNotAllowed("POST")
+    if method not in _USUAL:
+        raise MethodNotAllowed(", ".join(sorted(name.decode() for name in (*_USUAL, b"OPTIONS"))))
+
+
 def _check_light(exchange: Exchange) -> None:
     """Raises TooHeavy for what takes long to inflate, or to search for a field."""
     if len(exchange.body) > (_LIGHT_COMPRESSED if exchange.encoding else weight.LIGHT_TEXT):
@@ -204,10 +223,12 @@ def _split(body: bytes, model: ModelVersion) -> v1.V1Body | None:
     return v1.split(body)
 
 
-async def _split_aside(body: bytes, model: ModelVersion, helpers: Helpers) -> v1.V1Body | None:
+async def _split_aside(
+    body: bytes, model: ModelVersion, helpers: Helpers, limits: RequestLimits
+) -> v1.V1Body | None:
     if model.splits == "never":
         return None
-    return await helpers.call(SECONDS, v1.split_aside, body)
+    return await helpers.call(SECONDS, v1.split_aside, body, limits)
 
 
 def _refuse(exchange: Exchange, route: Route, model: ModelVersion | None, error: ModelServerError) -> None:

@@ -10,10 +10,10 @@ import msgspec
 
 from modelserver.errors import BadRequest, InternalError
 from modelserver.http.answers import JSON
-from modelserver.inference.limits import check_size
 from modelserver.options.signature import Signature  # noqa: TC001 - helpers read annotations at run time
 from modelserver.tensors import weight
 from modelserver.tensors.datatypes import BYTES, TensorError
+from modelserver.tensors.limits import RequestLimits
 from modelserver.tensors.rest import (
     HEADER_LENGTH,
     RAW_INPUT,
@@ -51,16 +51,17 @@ _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 class Takes(msgspec.Struct, frozen=True):
-    """What a model takes."""
+    """What a model takes, and how much of it at once."""
 
     model: str
     signature: Signature
     sequences: SequenceHeaders | None = None
+    limits: RequestLimits = RequestLimits()
 
     @classmethod
-    def of(cls, model: ModelVersion) -> Takes:
+    def of(cls, model: ModelVersion, limits: RequestLimits) -> Takes:
         """What this model takes."""
-        return cls(model.name, model.options.signature, model.sequence_headers)
+        return cls(model.name, model.options.signature, model.sequence_headers, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def said_beside(request: Request) -> dict[str, Any]:
     return {}
 
 
-def read_inference(exchange: Exchange, model: ModelVersion) -> Inference | None:
+def read_inference(exchange: Exchange, model: ModelVersion, limits: RequestLimits) -> Inference | None:
     """The request in the exchange's body, or None if the model takes the body as it is (design 9, "Rows").
 
     Then the body is JSON, and its content type says so where the client does not.
@@ -186,22 +187,24 @@ def read_inference(exchange: Exchange, model: ModelVersion) -> Inference | None:
     """
     length = header_length(exchange)
     if model.splits_tensors != "never":
-        return _read(exchange.body, length, Takes.of(model), light=True)
+        return _read(exchange.body, length, Takes.of(model, limits), light=True)
     if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
         raise weight.TooHeavy
-    exchange.body = encode_request(exchange.body, length)
+    exchange.body = encode_request(exchange.body, length, limits)
     _say_json(exchange, length)
     return None
 
 
-async def read_inference_aside(exchange: Exchange, model: ModelVersion, helpers: Helpers) -> Inference | None:
+async def read_inference_aside(
+    exchange: Exchange, model: ModelVersion, helpers: Helpers, limits: RequestLimits
+) -> Inference | None:
     """The same by a helper. Raises BadRequest, PayloadTooLarge."""
     length = header_length(exchange)
     if model.splits_tensors == "never":
-        exchange.body = await helpers.call(SECONDS, encode_request, exchange.body, length)
+        exchange.body = await helpers.call(SECONDS, encode_request, exchange.body, length, limits)
         _say_json(exchange, length)
         return None
-    return await helpers.call(SECONDS, read_tensors, exchange.body, length, Takes.of(model))
+    return await helpers.call(SECONDS, read_tensors, exchange.body, length, Takes.of(model, limits))
 
 
 def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:
@@ -210,7 +213,8 @@ def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:
 
 
 def _read(body: bytes, length: str | None, takes: Takes, *, light: bool = False) -> Inference:
-    request = decode_request(body, length, takes.signature.inputs or (RAW_INPUT,), light=light)
+    raw = takes.signature.inputs or (RAW_INPUT,)
+    request = decode_request(body, length, raw, takes.limits, light=light)
     return take_apart(request, takes, light=light)
 
 
@@ -228,7 +232,7 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
     timeout = _timeout(request)
     sequence = _sequence(request, takes.sequences)
     rows = count_rows(request.inputs)
-    check_size(rows, 0)
+    takes.limits.check_instances(rows, 0)
     if light and _is_heavy(request.inputs, rows):
         raise weight.TooHeavy
     extra, whole, bodies = cut(request)

@@ -336,6 +336,7 @@ class Preparation:
         return WorkerSpec(
             load=load,
             threads=self._cpus,
+            own_threads=options.worker_threads,
             frame_limit=self._frame_limit(options),
             hidden_variables=settings.blacklist_env_vars,
             extra_environment={**self._told, **environment.variables},

@@ -34,7 +34,11 @@ AUTOSCALING = {
     "autoscaleUpPause": "autoscale_up_pause",
     "autoscaleDownPause": "autoscale_down_pause",
 }
-RECYCLING = {"maxWorkerMemory": "max_worker_memory", "maxWorkerRequests": "max_worker_requests"}
+WORKERS = {
+    "maxWorkerMemory": "max_worker_memory",
+    "maxWorkerRequests": "max_worker_requests",
+    "workerThreads": "worker_threads",
+}
 
 
 def registry_document(registry: Registry, file_name: str) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
         document["handler"] = registration.handler
     if options.sources.get("split_instances") in (REGISTER, SNAPSHOT):
         document["splitInstances"] = options.split_instances
-    for field, option in (*AUTOSCALING.items(), *RECYCLING.items()):
+    for field, option in (*AUTOSCALING.items(), *WORKERS.items()):
         if options.sources.get(option) in (REGISTER, SNAPSHOT):
             document[field] = getattr(options, option)
     if registration.has_batcher:
@@ -128,6 +132,7 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
             autoscale_down_pause=fields.number("autoscaleDownPause"),
             max_worker_memory=fields.number("maxWorkerMemory"),
             max_worker_requests=fields.number("maxWorkerRequests"),
+            worker_threads=fields.number("workerThreads"),
             batch_size=None if batcher else batch_size,
             max_batch_delay=None if batcher else delay,
             max_batch_size=batch_size if batcher else None,

@@ -53,6 +53,8 @@ class Helpers:
         self._memory = memory
         self._refusal = refusal
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
+        # Calls wait here: one that is given up would stay with a thread until that comes to it.
+        self._turns = asyncio.Semaphore(count)
         self._own = threading.local()
         self._all: set[_Helper] = set()
         self._closed = False
@@ -65,7 +67,20 @@ class Helpers:
             InternalError: the helper failed otherwise.
         """
         loop = asyncio.get_running_loop()
-        result: R = await loop.run_in_executor(self._threads, self._call, seconds, function, args)
+
+        def done(_: object) -> None:
+            """Also long after whoever called has gone."""
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._turns.release)
+
+        await self._turns.acquire()
+        try:
+            work = self._threads.submit(self._call, seconds, function, args)
+        except RuntimeError as error:
+            self._turns.release()
+            raise InternalError("A helper process was stopped with the server.") from error
+        work.add_done_callback(done)
+        result: R = await asyncio.wrap_future(work)
         return result
 
     def _call(self, seconds: float, function: Callable[..., R], args: tuple[object, ...]) -> R:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modelserver.errors import BadRequest
 from modelserver.options.signature import Signature
-from modelserver.options.table import RANKED
+from modelserver.options.table import MOST_THREADS, RANKED
 from modelserver.options.values import LARGEST_SIZE
 from modelserver.options.yaml_file import BATCH_POLICIES, LARGEST, Batcher, ModelConfig, Torchrun
 from modelserver.settings.model_defaults import ModelDefaults
@@ -92,6 +92,7 @@ class Registration:
     autoscale_down_pause: int | None = None
     max_worker_memory: int | None = None
     max_worker_requests: int | None = None
+    worker_threads: int | None = None
     trusted: bool = False
 
     def __post_init__(self) -> None:
@@ -108,6 +109,7 @@ class Registration:
         )
         _at_least(0, max_worker_requests=self.max_worker_requests)
         _at_least(0, LARGEST_SIZE, max_worker_memory=self.max_worker_memory)
+        _at_least(0, MOST_THREADS, worker_threads=self.worker_threads)
         _at_least(1, max_batch_size=self.max_batch_size, max_latency=self.max_latency, timeout=self.timeout)
         _one_of(BATCH_POLICIES, batch_policy=self.batch_policy)
         _one_of(_SPLITS, split_instances=self.split_instances)
@@ -127,6 +129,7 @@ class Registration:
 class ModelOptions:
     """How one model version is served. ``max_batch_delay`` and the times of ``autoscale`` are in ms, the
     timeouts in s, ``max_worker_memory`` is in bytes; of it and of ``max_worker_requests`` 0 is without limit.
+    ``worker_threads`` are those of each process of a worker, 0 for a share of the cores.
 
     ``request_timeout`` is the server's deadline for a request, None for none. ``batcher``: a block like
     KServe's is present. ``device_ids`` is empty where any device will do. ``parallel_level`` are the devices
@@ -152,6 +155,7 @@ class ModelOptions:
     autoscale_down_pause: int = 60_000
     max_worker_memory: int = 0
     max_worker_requests: int = 0
+    worker_threads: int = 0
     job_queue_size: int = 100
     job_queue_bytes: int = 512 * 1024 * 1024
     split_instances: SplitInstances = "auto"
@@ -238,6 +242,11 @@ class _Resolver:
             "max_workers": (workers[1], workers_source),
             "autoscale": self.autoscale(warnings),
             **{name: self.ranked(name) for name in (*_AUTOSCALE_TIMES, *_WORKER_LIMITS)},
+            "worker_threads": _first(
+                (self.registration.worker_threads, REGISTER),
+                (self.config.worker_threads, YAML),
+                last=(0, DEFAULT),
+            ),
             "job_queue_size": _first(
                 (self.config.job_queue_size or None, YAML), last=self.setting("job_queue_size")
             ),

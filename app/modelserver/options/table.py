@@ -19,6 +19,8 @@ from modelserver.options.values import (
     whole,
 )
 
+# Of one process; more would only wait for each other.
+MOST_THREADS = 1024
 BATCH_POLICIES = ("adaptive", "greedy", "window")
 # The parallel types whose workers are several processes; of ``pp`` only the first one gets the batches.
 RANKED = ("pp", "tp", "pptp")
@@ -151,6 +153,17 @@ CONFIG_KEYS: dict[str, ConfigKey] = {
             "Requests that a worker answers until a fresh one takes its place; 0 is without limit; own.",
             ("`max_worker_requests`",),
             ("`max_worker_requests` of config.properties",),
+            strict=True,
+        ),
+        ConfigKey(
+            WORKERS,
+            "workerThreads",
+            "worker_threads",
+            whole(0, MOST_THREADS),
+            "0",
+            "Threads that each process of a worker computes with, whatever `OMP_NUM_THREADS` of the server's "
+            "environment says; 0 is that, or an equal share of the cores; own.",
+            ("`worker_threads`",),
             strict=True,
         ),
         ConfigKey(

@@ -63,6 +63,7 @@ class ModelConfig:
     autoscale_down_pause: int | None = None
     max_worker_memory: int | None = None
     max_worker_requests: int | None = None
+    worker_threads: int | None = None
     batch_size: int | None = None
     max_batch_delay: int | None = None
     response_timeout: int | None = None

@@ -99,6 +99,8 @@ class SequencePool(Pool):
         reason = self._objection(request)
         if reason:
             self._metrics.rejected(reason)
+            if reason == "no_worker":
+                raise self._no_worker(asked_version)
             raise ServiceUnavailable(no_worker_text(self.name, asked_version))
         try:
             super().submit(request, asked_version)
@@ -124,7 +126,7 @@ class SequencePool(Pool):
         if super()._has_hope():
             return
         for request in self.queue.drain_unplaced():
-            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+            self._end(request, self._no_worker())
 
     def _end_those_over(self) -> None:
         """Ends the sequences whose time is over."""
@@ -147,6 +149,10 @@ class SequencePool(Pool):
     def cancel(self, request: Request) -> None:
         """As the parent; a sequence that has not begun and has no other request goes with it."""
         super().cancel(request)
+        self._close_out(())
+
+    def _expire(self, request: Request) -> None:
+        super()._expire(request)
         self._close_out(())
 
     # -- batches

@@ -30,7 +30,8 @@ class Spawner(Protocol):
 class WorkerSpec:
     """What every worker of one model version is started with.
 
-    ``threads`` are the cores that the workers share; ``frame_limit`` is in bytes. ``spawner`` forks the
+    ``threads`` are the cores that the workers share, ``own_threads`` the number that the model names for each
+    of its processes, 0 for none; ``frame_limit`` is in bytes. ``spawner`` forks the
     processes where it can; without one each is a new Python. ``gate`` bounds how many load at once, and
     ``need`` are the bytes that loading may take. ``concurrency``: a worker runs so many batches at the same
     time and answers them in any order; 0: one after the other. ``measured`` takes the metrics that
@@ -40,6 +41,7 @@ class WorkerSpec:
     load: Load
     threads: int
     frame_limit: int
+    own_threads: int = 0
     hidden_variables: re.Pattern[str] | None = None
     extra_environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
@@ -59,7 +61,7 @@ class WorkerSpec:
         hidden = self.hidden_variables
         environment = {k: v for k, v in server.items() if hidden is None or not hidden.fullmatch(k)}
         for name in THREAD_VARIABLES:
-            environment.setdefault(name, str(self.threads))
+            environment[name] = str(self.own_threads or environment.get(name) or self.threads)
         environment["PYTHONUNBUFFERED"] = "1"
         environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
         environment["TS_IPEX_ENABLE"], environment["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)

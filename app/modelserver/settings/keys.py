@@ -408,6 +408,22 @@ _LIMIT_KEYS = (
         "Bytes of requests that may be coming in at one time, over all connections; one request always may.",
         minimum=1,
     ),
+    Key(
+        LIMITS,
+        "max_request_instances",
+        Kind.INTEGER,
+        "10000",
+        "Instances or rows of one V1 or V2 request; to take in many more holds up other requests.",
+        minimum=1,
+    ),
+    Key(
+        LIMITS,
+        "max_request_tensors",
+        Kind.INTEGER,
+        "4096",
+        "Inputs of one V2 request, its outputs, and the parameters of all of them together.",
+        minimum=1,
+    ),
     Key(LIMITS, "max_response_size", Kind.INTEGER, "6553500", "Bytes of the largest prediction.", minimum=1),
 )
 

@@ -73,6 +73,8 @@ class Settings:
     drain_timeout: float = 30.0
     max_request_size: int = 6553500
     max_incoming_bytes: int = 512 * 1024 * 1024
+    max_request_instances: int = 10_000
+    max_request_tensors: int = 4096
     max_response_size: int = 6553500
 
     expose_errors: Literal["auto", "true", "false"] = "auto"

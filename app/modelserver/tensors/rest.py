@@ -11,6 +11,7 @@ import msgspec
 from modelserver.errors import BadRequest
 from modelserver.tensors import weight
 from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
+from modelserver.tensors.limits import RequestLimits
 from modelserver.tensors.tensor import (
     VARIABLE,
     Output,
@@ -31,9 +32,7 @@ _BINARY_OUTPUT = "binary_data_output"
 _BINARY = "binary_data"
 _NULL = msgspec.Raw(b"null")
 
-# Of one request: its inputs, its outputs, and the parameters of all of them together.
-MOST_TENSORS = 4096
-MOST_PARAMETERS = 4096
+_LIMITS = RequestLimits()
 
 
 class _Input(msgspec.Struct):
@@ -96,7 +95,12 @@ RAW_INPUT = TensorSpec("input_0", BYTES, (VARIABLE,))
 
 
 def decode_request(
-    body: bytes, header_length: str | None, raw: Sequence[TensorSpec] = (RAW_INPUT,), *, light: bool = False
+    body: bytes,
+    header_length: str | None,
+    raw: Sequence[TensorSpec] = (RAW_INPUT,),
+    limits: RequestLimits = _LIMITS,
+    *,
+    light: bool = False,
 ) -> InferRequest:
     """The request in ``body``; ``header_length`` is the header of that name, None where it is absent.
 
@@ -122,8 +126,8 @@ def decode_request(
         request = _decode_request(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the request is no inference request: {_reason(error)}") from error
-    if len(text) > weight.LIGHT_BYTES:
-        _check_numbers(request)
+    if limits.may_exceed(len(text)):
+        _check_numbers(request, limits)
     parameters = request.parameters or {}
     _check_parameters(parameters, "the request")
     by_default = _flag(parameters, _BINARY_OUTPUT, "the request", default=False)
@@ -166,16 +170,13 @@ def _raw_input(data: memoryview, specs: Sequence[TensorSpec]) -> Tensor:
     return Tensor(spec.name, spec.datatype, shape, data)
 
 
-def _check_numbers(request: _Request) -> None:
+def _check_numbers(request: _Request, limits: RequestLimits) -> None:
     outputs = request.outputs or []
-    for what, number in (("inputs", len(request.inputs)), ("outputs", len(outputs))):
-        if number > MOST_TENSORS:
-            raise BadRequest(f"{what}: there are {number}, {MOST_TENSORS} are allowed")
+    limits.check_tensors("inputs", len(request.inputs))
+    limits.check_tensors("outputs", len(outputs))
     told = [request.parameters, *(each.parameters for each in request.inputs)]
     told += [each.parameters for each in outputs]
-    parameters = sum(len(each) for each in told if each)
-    if parameters > MOST_PARAMETERS:
-        raise BadRequest(f"parameters: there are {parameters} in all, {MOST_PARAMETERS} are allowed")
+    limits.check_tensors("parameters of all", sum(len(each) for each in told if each))
 
 
 def _inputs(inputs: list[_Input], binary: memoryview, *, light: bool) -> list[Tensor]:
@@ -313,7 +314,7 @@ def encode_response(
     return (b"".join([text, *binary]), len(text)) if in_binary else (text, None)
 
 
-def encode_request(body: bytes, header_length: str | None) -> bytes:
+def encode_request(body: bytes, header_length: str | None, limits: RequestLimits = _LIMITS) -> bytes:
     """A request as JSON alone, for those who read no binary data; BYTES that are no text become base64.
 
     Raises:
@@ -321,7 +322,7 @@ def encode_request(body: bytes, header_length: str | None) -> bytes:
     """
     if header_length is None:
         return body
-    request = decode_request(body, header_length)
+    request = decode_request(body, header_length, limits=limits)
     text = memoryview(body)[: _length(header_length, len(body))]
     fields = _decode_fields(text) if text else {}
     return _encode({**fields, "inputs": list_inputs(request.inputs)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from modelserver.tuning.figure import Figure, summed_up
 from modelserver.tuning.own_server import NAME, OwnServer, message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Sequence
     from pathlib import Path
 
     from modelserver.tuning.figure import Run
@@ -50,9 +49,7 @@ class LocalBench:
         self._requests = [post(f"/predictions/{NAME}", i.body, i.content_type) for i in inputs]
         self._folder = folder
         self._base = base
-        self._numbers: Iterator[int] = itertools.count()
         self._server: OwnServer | None = None
-        self._threads: int | None = None
         self.description: dict[str, Any] = {}
 
     def now(self) -> float:
@@ -60,19 +57,13 @@ class LocalBench:
         return time.monotonic()
 
     def serve(self, setting: Setting) -> int:
-        """See ``Bench``. Another number of threads takes another server.
-
-        Raises Refused, TuningError.
-        """
-        if self._server is None or self._threads != setting.threads:
-            self.close()
-            self._threads = setting.threads
+        """See ``Bench``. Raises Refused, TuningError."""
+        if self._server is None:
             self._server = OwnServer(
-                self._folder / f"server{next(self._numbers)}",
+                self._folder / "server",
                 self._source.store,
                 base=self._base,
                 largest_body=max(len(given.body) for given in self._inputs),
-                threads=setting.threads,
             )
         try:
             self.description = self._server.register(self._source.url, setting)

@@ -12,8 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 from uuid import uuid4
 
+from modelserver.archiver import ArchiverError
 from modelserver.errors import ConfigError
 from modelserver.resources import usable_cpus
 from modelserver.tuning.bench import Input, LocalBench
@@ -144,10 +146,14 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
     usable = result.met or options.force
     for path in write_files(out, source, result, facts, usable=usable):
         print(f"wrote {path}")
-    if usable:
-        print(f"To use it:\n{how_to_use(source, out / CONFIG)}")
-    else:
+    if not usable:
         print(f"No {CONFIG} was written; --force writes that of the best.")
+        return 1
+    try:
+        print(f"wrote {source.pack(out / CONFIG, out)}")
+    except (ArchiverError, OSError) as error:
+        raise TuningError(f"The archive with {out / CONFIG} could not be written: {error}") from error
+    print(f"To use it:\n{how_to_use(source, out)}")
     return 0 if result.met else 1
 
 
@@ -184,7 +190,7 @@ def write_files(
     One that is not ``usable`` has no configuration: it would be taken for a good one.
     """
     config = config_text(source.config_text, result, facts)
-    use = how_to_use(source, out / CONFIG)
+    use = how_to_use(source, out) if usable else "--force writes it, and an archive with it."
     contents = {
         REPORT: html_report(source.asked, result, facts, config, use).encode(),
         RESULTS: results_json(source.asked, result, facts).encode(),
@@ -207,13 +213,12 @@ def write_files(
     return list(partial)
 
 
-def how_to_use(source: Source, config: Path) -> str:
-    """The command that packs the model with its new configuration."""
-    name, handler = shlex.quote(source.name), shlex.quote(source.handler or "HANDLER")
+def how_to_use(source: Source, out: Path) -> str:
+    """The commands that serve the archive with the new configuration."""
+    file = f"{source.name}.mar"
     return (
-        f"  modelserver-archive --model-name {name} --version {shlex.quote(source.version)} "
-        f"--handler {handler} \\\n      --config-file {shlex.quote(str(config))} ...\n"
-        "  with the other arguments that the archive was made with"
+        f"  cp {shlex.quote(str(out / file))} MODEL_STORE\n"
+        f"  curl -X POST {shlex.quote(f'localhost:8081/models?url={quote(file)}')}"
     )
 
 

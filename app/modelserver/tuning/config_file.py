@@ -19,7 +19,10 @@ FIRST_LINE = "# Written by modelserver tune."
 DEFAULT_QUEUE = 100  # job_queue_size, the server's default
 # Whatever else says how this model batches would contradict the result.
 _OURS = frozenset(
-    {"minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "batchPolicy", "jobQueueSize", "batcher"}
+    {
+        *("minWorkers", "maxWorkers", "workerThreads"),
+        *("batchSize", "maxBatchDelay", "batchPolicy", "jobQueueSize", "batcher"),
+    }
 )
 _BLOCK_WORDS = frozenset({"maxBatchSize", "max_batch_size", "maxLatency", "max_latency"})
 _WIDTH = 108
@@ -62,6 +65,8 @@ def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
     """Our keys. An archive with a ``batcher`` block keeps it, with the numbers changed: it means more."""
     setting = result.choice.setting
     values: dict[str, Any] = {"minWorkers": setting.workers, "maxWorkers": setting.workers}
+    if setting.threads is not None:
+        values["workerThreads"] = setting.threads
     if "batcher" in existing:
         block = existing["batcher"] if isinstance(existing["batcher"], dict) else {}
         others = {key: value for key, value in block.items() if key not in _BLOCK_WORDS}
@@ -98,19 +103,15 @@ def reasons(result: Result) -> dict[str, str]:
         "greedy": "greedy: no batch ever waits",
         "window": f"window: a batch that is not full waits {setting.delay_ms} ms",
     }[setting.policy]
-    threads = (
-        "the cores are shared among the workers"
-        if setting.threads is None
-        else f"measured with OMP_NUM_THREADS={setting.threads} in the server's environment, which has to be"
-        " set there: no key of this file does it"
-    )
+    shared = "; the cores are shared among the workers" if setting.threads is None else ""
     delay = (
         "milliseconds that an instance waits at most for others"
         if setting.policy == "window"
         else "milliseconds: a cap, which is rarely reached"
     )
     return {
-        "minWorkers": f"{_rival(result, 'workers')}; {threads}.",
+        "minWorkers": f"{_rival(result, 'workers')}{shared}.",
+        "workerThreads": f"of each worker. {_rival(result, 'threads')}.",
         "batchSize": size,
         "batcher": size,
         "batchPolicy": f"{policy}. {_rival(result, 'policy')}.",
@@ -148,9 +149,11 @@ def _rival(result: Result, field: str) -> str:
     rival = max(same, key=lambda p: (goal.met(p.figure), goal.worth(p.figure)))
     missed = "" if goal.met(rival.figure) else f" (misses {goal.text})"
     named = getattr(rival.setting, field)
-    what = {"workers": f"{named} worker{'s' * (named != 1)}", "batch_size": f"batch {named}"}.get(
-        field, str(named)
-    )
+    what = {
+        "workers": f"{named} worker{'s' * (named != 1)}",
+        "batch_size": f"batch {named}",
+        "threads": "an equal share of the cores" if named is None else f"threads={named}",
+    }.get(field, str(named))
     return f"{text}; with {what} {goal.shown(rival.figure)}{missed}"
 
 

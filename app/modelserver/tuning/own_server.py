@@ -43,7 +43,6 @@ class OwnServer:
         store: the model store.
         base: a configuration file whose settings hold too, apart from addresses and models to load.
         largest_body: bytes that a request may have at least.
-        threads: per worker; None leaves it to the server.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class OwnServer:
         *,
         base: Path | None = None,
         largest_body: int = 0,
-        threads: int | None = None,
     ) -> None:
         self.inference, self._management, metrics = free_ports(3)
         self._folder = folder
@@ -79,20 +77,20 @@ class OwnServer:
             own += f"max_request_size={largest_body}\n"
         config.write_bytes((base.read_bytes() + b"\n" if base else b"") + own.encode())
         self._registered = False
-        self._process = self._start(config, threads)
+        self._process = self._start(config)
         try:
             self._wait()
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, config: Path, threads: int | None) -> subprocess.Popen[bytes]:
+    def _start(self, config: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
         with (self._folder / "output").open("wb") as output:
             return subprocess.Popen(  # noqa: S603 - our own interpreter and file
                 [*command, "--ts-config", str(config)],
                 cwd=self._folder,
-                env=own_environment(os.environ, threads) | {"TMPDIR": str(self._temp)},
+                env=own_environment(os.environ) | {"TMPDIR": str(self._temp)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -177,8 +175,8 @@ class OwnServer:
         return (self._folder / "output").read_text("utf-8", "replace")[-_LAST_OUTPUT:]
 
 
-def own_environment(environment: Mapping[str, str], threads: int | None) -> dict[str, str]:
-    """That of the server: without what configures another server, with the workers' threads."""
+def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """That of the server: without what configures another server."""
     foreign = ("TS_", "MODELSERVER_")
     kept = {
         name: value
@@ -188,7 +186,7 @@ def own_environment(environment: Mapping[str, str], threads: int | None) -> dict
     if kept.get("PYTHONPATH"):
         parts = kept["PYTHONPATH"].split(os.pathsep)
         kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
-    return kept if threads is None else kept | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    return kept
 
 
 def message_of(body: bytes) -> str:

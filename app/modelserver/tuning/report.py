@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from modelserver.tuning.config_file import sustained_text
 from modelserver.tuning.machine import USED_BY_OTHERS
 from modelserver.tuning.svg import Chart, Series, draw
+from modelserver.tuning.tuner import clients_text
 
 if TYPE_CHECKING:
     from modelserver.tuning.choice import Point
@@ -62,7 +63,7 @@ def html_report(title: str, result: Result, facts: Mapping[str, str], config: st
         f"<p>{escape(sustained_text(result))}</p>",
         "<h2>Latency and throughput</h2>",
         draw(curve_chart(result)),
-        '<p class="soft">Each point of the curve is a closed loop with another number of clients.</p>',
+        '<p class="soft">Each point of the curve is a closed loop of so many clients as stand below it.</p>',
         "<h2>What a batch costs</h2>",
         *_costs(result),
         "<h2>What was measured</h2>",
@@ -99,9 +100,16 @@ def curve_chart(result: Result) -> Chart:
     curve = sorted(result.curve, key=lambda figure: figure.clients or 0)
     percentile = result.goal.percentile
     others = [p for p in result.points if not p.figure.void and p.setting != result.choice.setting]
-    labels = [f"{figure.clients} clients: {result.goal.shown(figure)}" for figure in curve]
+    labels = [f"{clients_text(figure.clients or 1)}: {result.goal.shown(figure)}" for figure in curve]
+    clients = [str(figure.clients) for figure in curve]
     series = [
-        Series("p50 of the choice", [(f.rate, f.p50_ms) for f in curve], "one", labels=labels),
+        Series(
+            "p50 of the choice, with the number of clients",
+            [(f.rate, f.p50_ms) for f in curve],
+            "one",
+            labels=labels,
+            marks=clients,
+        ),
         Series(
             f"other settings, {percentile}",
             [(p.figure.rate, result.goal.latency(p.figure)) for p in others],
@@ -136,6 +144,8 @@ def curve_png(result: Result) -> bytes | None:
     for series in chart.series:
         marks = {"one": "o-", "two": "s-"}.get(series.style, ".")
         axes.plot([x for x, _ in series.points], [y for _, y in series.points], marks, label=series.name)
+        for text, point in zip(series.marks, series.points, strict=True) if series.marks else ():
+            axes.annotate(text, point, xytext=(0, -14), textcoords="offset points", ha="center", fontsize=8)
     if chart.limit is not None:
         axes.axhline(chart.limit, linestyle="--", color="tab:red", label=chart.limit_name)
     axes.set(xlabel=chart.x_name, ylabel=chart.y_name, title=chart.title, xlim=(0, None), ylim=(0, None))

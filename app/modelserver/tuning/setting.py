@@ -27,6 +27,7 @@ class Setting:
             "max_batch_delay": self.delay_ms,
             "min_workers": self.workers,
             "max_workers": self.workers,
+            "worker_threads": self.threads or 0,
         }
 
     def simplicity(self) -> tuple[bool, int, int, int]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from modelserver.archiver import ArchiveConfig, pack_folder
 from modelserver.archives.archive import ModelArchive, open_archive
+from modelserver.archives.manifest import Manifest
 from modelserver.archives.sources import locate
 from modelserver.archives.urls import UrlPolicy, scheme
 from modelserver.errors import ModelServerError
@@ -19,8 +22,7 @@ from modelserver.tuning.errors import TuningError
 class Source:
     """A model ready to be registered as ``url`` from ``store``.
 
-    ``asked`` is what the user named it by, ``config_text`` the archive's ``model-config.yaml`` if it has one,
-    ``handler`` and ``version`` what its manifest says.
+    ``asked`` is what the user named it by, ``config_text`` the archive's ``model-config.yaml`` if it has one.
     """
 
     asked: str
@@ -28,8 +30,24 @@ class Source:
     store: Path
     url: str
     config_text: str | None = None
-    handler: str | None = None
-    version: str = "1.0"
+    manifest: Manifest = field(default_factory=Manifest)
+
+    def pack(self, config: Path, folder: Path) -> Path:
+        """Writes an archive with another configuration to the folder; returns its path.
+
+        Raises ArchiverError, OSError.
+        """
+        name = self.manifest.config_file or config.name
+        model = {**(self.manifest.raw.get("model") or {}), "configFile": name}
+        text = json.dumps({**self.manifest.raw, "model": model}, indent=2)
+        target = ArchiveConfig(
+            self.name,
+            self.manifest.handler or "",
+            self.manifest.model_version,
+            export_path=folder,
+            archive_format="zip-store",
+        )
+        return pack_folder(target, self.store / self.url, text, {name: config})
 
 
 def open_source(model: str, store: Path | None, workdir: Path) -> Source:
@@ -52,8 +70,7 @@ def open_source(model: str, store: Path | None, workdir: Path) -> Source:
         folder.parent,
         folder.name,
         archive.config_text,
-        manifest.handler,
-        manifest.model_version,
+        manifest,
     )
 
 

@@ -17,13 +17,17 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points ``(x, y)`` with a name and a CSS class; ``labels`` are shown when one points at them."""
+    """Points ``(x, y)`` with a name and a CSS class.
+
+    ``labels`` are shown when one points at them, ``marks`` stand beside them.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
     style: str
     line: bool = True
     labels: Sequence[str] = ()
+    marks: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,11 @@ class _Frame:
                 f'<circle class="{escape(series.style)}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
                 f"<title>{escape(label)}</title></circle>"
             )
+            if index < len(series.marks):
+                parts.append(
+                    f'<text class="mark" x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle">'
+                    f"{escape(series.marks[index])}</text>"
+                )
         return parts
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import INSTANCE, TENSORS
@@ -13,6 +16,14 @@ if TYPE_CHECKING:
 _PACKAGE = (
     "the package {name} is missing: list it in a file for `modelserver-archive --requirements-file` and set "
     "install_py_dep_per_model=true"
+)
+# By the Python that runs the worker, which need not be the server's.
+_NO_TORCH = (
+    "torch is no part of modelserver itself: install it with `{python} -m pip install torch torchvision`"
+)
+_NO_TORCHVISION = (
+    "torchvision is no part of modelserver itself: install the one of this torch with "
+    "`{python} -m pip install torchvision torch=={torch}`"
 )
 _SPLIT = (
     "the server had split the body, so the handler gets single instances; a handler that reads the whole "
@@ -47,7 +58,7 @@ def hint_for(error: BaseException, kind: int | None = None) -> str:
     """What may help; ``kind`` is that of the rows that the handler had, None while it is loaded."""
     said = _said(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return _PACKAGE.format(name=error.name.partition(".")[0])
+        return _missing(error.name.partition(".")[0])
     if type(error).__name__ == "UnpicklingError" and "weights" in said.lower():
         return _WHOLE_MODEL
     if type(error).__name__ == "ContractBroken":
@@ -64,6 +75,15 @@ def hint_for(error: BaseException, kind: int | None = None) -> str:
         if _BYTES.search(said):
             return _NOT_DECODED
     return ""
+
+
+def _missing(name: str) -> str:
+    if name == "torch":
+        return _NO_TORCH.format(python=sys.executable)
+    if name == "torchvision":
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return _NO_TORCHVISION.format(python=sys.executable, torch=metadata.version("torch"))
+    return _PACKAGE.format(name=name)
 
 
 def _said(error: BaseException) -> str:

@@ -1,0 +1,63 @@
+"""A server in an environment without torch: what needs none is served, the rest says what to install."""
+
+from __future__ import annotations
+
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from tests.e2e.serving import Home, Server, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+TORCH = ("torch", "torchvision", "torchgen", "functorch")
+PLAIN = """
+from ts.metrics.dimension import Dimension
+
+def handle(data, context):
+    return data and [bytes(row["body"]) for row in data]
+"""
+
+
+def environment_without(folder: Path, left_out: tuple[str, ...]) -> Path:
+    """The Python of an environment that has the packages of the tests' own, but for some."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for place in map(Path, sys.path):
+        for entry in place.iterdir() if place.name == "site-packages" else ():
+            name = entry.name.partition("-")[0]
+            # A .pth file may lead to the packages that are left out.
+            if name not in left_out and entry.suffix != ".pth" and not (packages / entry.name).exists():
+                (packages / entry.name).symlink_to(entry)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
+    """A handler without torch is served; a built-in one, and one that derives from TorchServe's base handler,
+    fail with the command that installs torch for this very Python.
+    """
+    store = tmp_path / "store"
+    store.mkdir()
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "derived.py").write_text("from ts.torch_handler.base_handler import BaseHandler as Own\n")
+    (tmp_path / "weights.pt").write_bytes(b"")
+    for name in ("plain", "derived"):
+        build_archive(ArchiveConfig(name, str(tmp_path / f"{name}.py"), "1.0", export_path=store))
+    weights = str(tmp_path / "weights.pt")
+    build_archive(
+        ArchiveConfig("pictures", "image_classifier", "1.0", export_path=store, serialized_file=weights)
+    )
+    home = Home(tmp_path / "home")
+    home.python = environment_without(tmp_path / "bare", TORCH)
+
+    with serving(Server(home, store)) as server:
+        server.registered("plain.mar")
+        assert server.predict("plain", b"as it came").text == "as it came"
+        for name in ("derived", "pictures"):
+            server.register(f"{name}.mar", synchronous=False)
+            wait_until(lambda name=name: "failure" in server.describe(name)["workers"][0], "its worker fails")
+            failure = server.describe(name)["workers"][0]["failure"]
+            assert "No module named 'torch'" in failure
+            assert f"`{home.python} -m pip install torch torchvision`" in failure

@@ -1,0 +1,34 @@
+"""What installing the package brings, and what it leaves alone."""
+
+from __future__ import annotations
+
+from importlib.metadata import requires
+
+import pytest
+from packaging.requirements import Requirement
+
+_ALL = [Requirement(line) for line in requires("modelserver") or ()]
+
+
+def brought(extra: str = "") -> dict[str, Requirement]:
+    """The packages that an installation with this extra, or none, asks for by itself."""
+    wanted = [need for need in _ALL if need.marker is None or need.marker.evaluate({"extra": extra})]
+    return {need.name: need for need in wanted}
+
+
+def test_torch_is_left_as_it_is() -> None:
+    """Without an extra, neither torch nor what would pull it in is asked for, so none is replaced."""
+    assert not {"torch", "torchvision", "captum"} & set(brought())
+
+
+def test_torch_comes_with_its_extra() -> None:
+    """Both come, from the oldest that works on, and no release is shut out."""
+    extra = brought("torch")
+
+    assert (str(extra["torch"].specifier), str(extra["torchvision"].specifier)) == (">=2.2", ">=0.17")
+
+
+@pytest.mark.parametrize("extra", ["test", "examples"])
+def test_what_needs_torch_brings_it(extra: str) -> None:
+    """The command that runs the tests, and the one for the examples, work in an empty environment."""
+    assert {"torch", "torchvision"} <= set(brought(extra))
