@@ -244,6 +244,20 @@ def test_store(seen: list[Emission]) -> None:
         store.add_size("t", 1, unit="h")
 
 
+def test_stored_metrics_are_found_by_torchserves_keys() -> None:
+    """Name, unit, requests and dimensions, joined by hyphens."""
+    store = MetricsStore({0: "abcd", 1: "xyz"}, "m")
+    store.add_counter("Words", 1, 1)
+    store.add_counter("Words", 1)
+    store.add_error("Broken", "wrong")
+
+    assert list(store.cache) == [
+        "Words-count-xyz-ModelName:m-Level:Model",
+        "Words-count-abcd,xyz-ModelName:m-Level:Model",
+        "Broken--None-Level:Error",
+    ]
+
+
 def test_emit_metrics(seen: list[Emission]) -> None:
     """Each metric's value is reported once."""
     emit_metrics([Metric("n", 3, "ms", []), Metric("k", 4, None, [])])

@@ -1,11 +1,9 @@
-"""Answers in parts, under the name of old."""
+"""Answers in parts, under their name of old."""
 
 from __future__ import annotations
 
 from modelserver_handlers.streaming import send_intermediate_predict_response as _send
 from modelserver_handlers.utilities import deprecated
-
-__all__ = ["send_intermediate_predict_response"]
 
 send_intermediate_predict_response = deprecated(
     "0.9", "ts.handler_utils.utils.send_intermediate_predict_response"

@@ -17,7 +17,7 @@ from modelserver_handlers.compat.names import LEFT_OUT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RECORDED = Path(__file__).parents[1] / "differential" / "recorded" / "ts_names.json"
+RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.json"
 
 # TorchServe's own tests, but for what they offer to tests of handlers, and a piece of what needs nvidia-dali.
 _NOT_FOR_HANDLERS = ("ts.torch_handler.unit_tests.", "ts.handler_utils.preprocess.")

@@ -1,109 +1,26 @@
-"""TorchServe's names: what they lead to, who wins where others have them, and what the table says."""
+"""TorchServe's names: what they lead to, and who wins where others have them."""
 
 from __future__ import annotations
 
 import importlib
-import io
+import pickle
+import pkgutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver_handlers.batch_streamer import TextIteratorStreamerBatch
-from modelserver_handlers.compat import PATH, launcher, mock_context
+from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.absent import ABSENT
-from modelserver_handlers.compat.names import LEFT_OUT, REMARKS, document, names, offered
-from modelserver_handlers.metrics.metric import MetricsStore
+from modelserver_handlers.compat.names import offered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
-
-# Section 13 of the reference, and what section 14 adds.
-SECTION_13 = [
-    "ts.torch_handler.base_handler.BaseHandler",
-    "ts.torch_handler.image_classifier.ImageClassifier",
-    "ts.context.Context",
-    "ts.handler_utils.timer.timed",
-    "ts.metrics.dimension.Dimension",
-    "ts.handler_utils.micro_batching.MicroBatching",
-    "ts.handler_utils.utils.send_intermediate_predict_response",
-    "ts.protocol.otf_message_handler.send_intermediate_predict_response",
-    "ts.handler_utils.utils.import_class",
-    "ts.utils.util.map_class_to_label",
-    "ts.utils.util.list_classes_from_module",
-    "ts.utils.util.load_label_mapping",
-    "ts.utils.util.check_valid_pt2_backend",
-    "ts.utils.util.CLEANUP_REGEX",
-    "ts.utils.util.PredictionException",
-    "ts.service.PredictionException",
-    "ts.torch_handler.object_detector.ObjectDetector",
-    "ts.torch_handler.vision_handler.VisionHandler",
-    "ts.torch_handler.image_segmenter.ImageSegmenter",
-    "ts.torch_handler.text_handler.TextHandler",
-    "ts.torch_handler.text_classifier.TextClassifier",
-    "ts.metrics.metric_type_enum.MetricTypes",
-    "ts.metrics.metric.Metric",
-    "ts.metrics.process_memory_metric.check_process_mem_usage",
-    "ts.metrics.metrics_store.MetricsStore",
-    "ts.metrics.unit.Units",
-    "ts.metrics.caching_metric.CachingMetric",
-    "ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl",
-    "ts.metrics.metric_cache_errors.MetricsCacheValueError",
-    "ts.metrics.metric_cache_errors.MetricsCacheKeyError",
-    "ts.torch_handler.dali_handler",
-    "ts.torch_handler.dali_image_classifier",
-    "ts.torch_handler.distributed.base_pippy_handler",
-    "ts.torch_handler.distributed.base_deepspeed_handler",
-    "ts.handler_utils.distributed.pt_pippy",
-    "ts.handler_utils.distributed.deepspeed",
-    "ts.handler_utils.hf_batch_streamer.TextIteratorStreamerBatch",
-    "ts.torch_handler.unit_tests.test_utils.mock_context.MockContext",
-    "ts.torch_handler.vllm_handler",
-    "ts.torch_handler.trt_llm_handler",
-    "ts.torch_handler.densenet_handler.DenseNetHandler",
-    "ts.torch_handler.contractions.CONTRACTION_MAP",
-    "ts.service.Service",
-    "ts.service.emit_metrics",
-    "ts.arg_parser",
-    "ts.model_server.start",
-    "ts.metrics.system_metrics.collect_all",
-    "ts.metrics.metric_collector",
-    "ts.metrics.metric_encoder.MetricEncoder",
-    "ts.model_loader",
-    "ts.model_service.model_service.ModelService",
-    "ts.model_service.model_service.SingleNodeService",
-    "ts.launcher.start",
-    "ts.launcher.stop",
-    "ts.launcher.register_model",
-    "ts.launcher.register_model_with_params",
-    "ts.version.__version__",
-    "ts.__version__",
-    "ts.utils.timeit_decorator.timeit",
-    "ts.utils.hf_utils",
-    "ts.llm_launcher",
-    "ts.utils.util.PT2Backend",
-    "ts.utils.util.get_yaml_config",
-    "ts.utils.util.deprecated",
-    "ts.handler_utils.text_utils.get_tokenizer",
-    "ts.handler_utils.text_utils.ngrams_iterator",
-    "ts.torch_handler.base_handler.setup_ort_session",
-    "ts.torch_handler.base_handler.PROFILER_AVAILABLE",
-    "ts.torch_handler.base_handler.XLA_AVAILABLE",
-    "ts.torch_handler.base_handler.PT2_AVAILABLE",
-    "ts.torch_handler.base_handler.PT230_AVAILABLE",
-    "ts.torch_handler.base_handler.IPEX_AVAILABLE",
-    "ts.torch_handler.base_handler.ONNX_AVAILABLE",
-    "ts.torch_handler.request_envelope.base.BaseEnvelope",
-    "ts.torch_handler.request_envelope.body.BodyEnvelope",
-    "ts.torch_handler.request_envelope.json.JSONEnvelope",
-    "ts.torch_handler.request_envelope.kserve.KServeEnvelope",
-    "ts.torch_handler.request_envelope.kservev2.KServev2Envelope",
-]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -144,7 +61,7 @@ def test_every_offered_name_is_there() -> None:
         ("ts.context.Context", "context.Context"),
         ("ts.service.PredictionException", "errors.PredictionException"),
         ("ts.utils.util.PredictionException", "errors.PredictionException"),
-        ("ts.utils.util.PT2Backend", "compilation.PT2Backend"),
+        ("ts.utils.util.PT2Backend", "networks.compilation.PT2Backend"),
         ("ts.metrics.metric_cache_abstract.MetricCacheAbstract", "metrics.cache.MetricsCache"),
         ("ts.torch_handler.request_envelope.kservev2.KServev2Envelope", "envelopes.KserveV2Envelope"),
         (
@@ -193,26 +110,80 @@ def test_the_old_name_of_streaming_warns() -> None:
         old(["part"], {0: "id"}, "", 200, object())
 
 
-# The table
+@pytest.mark.usefixtures("ts_names")
+def test_all_modules_are_listed() -> None:
+    """``pkgutil`` walks through offered and refused modules, down to the innermost package."""
+    package = importlib.import_module("ts")
+    found = {
+        module.name: module.ispkg
+        for module in pkgutil.walk_packages(package.__path__, "ts.", onerror=lambda name: None)
+    }
+
+    assert set(found) >= {"ts.version", *ABSENT, *(name.rpartition(".")[0] for name in offered())} - {"ts"}
+    assert found["ts.torch_handler.unit_tests.models"]
+    assert not found["ts.torch_handler.unit_tests.models.base_model"]
 
 
-def test_the_table_has_every_name_of_the_reference() -> None:
-    """No name of section 13 is left without a state."""
-    assert set(SECTION_13) - {entry.name for entry in names()} == set()
+@pytest.mark.usefixtures("ts_names")
+def test_modules_are_found_before_they_are_imported() -> None:
+    """``find_spec`` knows offered and refused modules, each with a file, and no others."""
+    found = {name: find_spec(name) for name in ("ts.torch_handler.base_handler", "ts.llm_launcher")}
+
+    assert all(spec is not None and Path(str(spec.origin)).is_file() for spec in found.values())
+    assert find_spec("ts.torch_handler.nothing") is None
 
 
-def test_remarks_are_of_offered_names() -> None:
-    """No remark is about a name that is not there, none about one that is left out is about one that is."""
-    there = set(offered())
+@pytest.mark.usefixtures("ts_names")
+def test_modules_can_be_loaded_again() -> None:
+    """``importlib.reload`` of one leaves its names as they are."""
+    module = importlib.import_module("ts.context")
+    context = module.Context
 
-    assert set(REMARKS) - there == set()
-    assert set(LEFT_OUT) & there == set()
-    assert {entry.state for entry in names()} == {"same", "better", "differs", "not offered"}
+    assert importlib.reload(module).Context is context
 
 
-def test_the_document_is_current() -> None:
-    """docs/ts-names.md is what the program prints."""
-    assert (ROOT / "docs" / "ts-names.md").read_text(encoding="utf-8") == document()
+@pytest.mark.usefixtures("ts_names")
+def test_names_are_pickled_as_ours() -> None:
+    """What a handler pickles can be read where no ``ts`` is."""
+    dimension = importlib.import_module("ts.metrics.dimension").Dimension("Level", "Host")
+
+    assert b"ts.metrics" not in pickle.dumps(dimension).replace(b"modelserver_handlers.metrics", b"")
+    assert str(pickle.loads(pickle.dumps(dimension))) == "Level:Host"
+
+
+def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:
+    """Modules of a package of this name that comes first are looked for in its own folder only."""
+    package = tmp_path / "ts"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "context.py").write_text("MINE = True\n")
+    done = python(
+        "-c",
+        "import ts.context, modelserver_handlers.compat.doors as doors; doors.open_doors()\n"
+        "print(ts.context.MINE)\nimport ts.version",
+        path=str(tmp_path),
+    )
+
+    assert (done.stdout.strip(), "No module named 'ts.version'" in done.stderr) == ("True", True)
+
+
+def test_processes_that_a_handler_starts_have_the_names(tmp_path: Path) -> None:
+    """A new Python gets ``sys.path`` with the rest (``multiprocessing``'s spawn does so): ``ts`` is there."""
+    (tmp_path / "asked.py").write_text(
+        "import multiprocessing\n"
+        "def ask(queue):\n"
+        "    from ts.metrics.unit import Units\n"
+        "    queue.put(Units.__name__)\n"
+        "if __name__ == '__main__':\n"
+        "    import modelserver_handlers.compat.activate, ts\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    queue = context.Queue()\n"
+        "    context.Process(target=ask, args=(queue,)).start()\n"
+        "    print(queue.get(timeout=60))\n"
+    )
+    done = python("asked.py", cwd=tmp_path)
+
+    assert (done.stdout.strip(), done.stderr) == ("Units", "")
 
 
 # Where the names are offered
@@ -346,63 +317,6 @@ def test_a_context_without_a_model_name_will_do(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_downloaded_model_is_model_pt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its URL says, as MockContext's default expects it; what is there is not fetched again."""
-    monkeypatch.setattr(mock_context, "urlopen", lambda url: io.BytesIO(b"weights"))
-    mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
-    monkeypatch.setattr(mock_context, "urlopen", None)
-    mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
-
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("model.pt", b"weights")]
-
-
-def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step has one text per generation; one that has ended is empty while others go on."""
-
-    class Streamer:
-        """What transformers has for one text."""
-
-        def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
-            self.texts: list[str | None] = []
-            assert (tokenizer, skip_prompt, timeout, options) == ("tokenizer", True, None, {"skip": 1})
-
-        def put(self, value: list[str]) -> None:
-            self.texts += [text for text in value if text]
-
-        def end(self) -> None:
-            self.texts.append(None)
-
-        def __iter__(self) -> Iterator[str]:
-            return self
-
-        def __next__(self) -> str:
-            text = self.texts.pop(0)  # fails if it is asked after its end
-            if text is None:
-                raise StopIteration
-            return text
-
-    class Row(list[str]):
-        """A tensor of one dimension."""
-
-        @property
-        def shape(self) -> tuple[int]:
-            return (len(self),)
-
-    streamers = ModuleType("transformers.generation.streamers")
-    streamers.TextIteratorStreamer = Streamer  # type: ignore[attr-defined]
-    for name in ("transformers", "transformers.generation"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, streamers.__name__, streamers)
-    streamer = TextIteratorStreamerBatch("tokenizer", 2, skip_prompt=True, skip=1)
-    for row in (Row(["a", "x"]), Row(["b", ""])):
-        streamer.put(row)
-    streamer.end()
-
-    assert list(streamer) == [[{"text": "a"}, {"text": "x"}], [{"text": "b"}, {"text": ""}]]
-    with pytest.raises(ValueError, match="batch size is set to 2"):
-        streamer.put(Row(["a"]))
-
-
 @pytest.mark.usefixtures("ts_names")
 def test_the_machine_is_measured_by_the_old_module(caplog: pytest.LogCaptureFixture) -> None:
     """``collect_all`` calls what a module has to measure and logs a line for each value."""
@@ -416,38 +330,6 @@ def test_the_machine_is_measured_by_the_old_module(caplog: pytest.LogCaptureFixt
         *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
         *("DiskUsage", "DiskUtilization", "DiskAvailable"),
     }
-
-
-def test_stored_metrics_are_found_by_torchserves_keys() -> None:
-    """Name, unit, requests and dimensions, joined by hyphens."""
-    store = MetricsStore({0: "abcd", 1: "xyz"}, "m")
-    store.add_counter("Words", 1, 1)
-    store.add_counter("Words", 1)
-    store.add_error("Broken", "wrong")
-
-    assert list(store.cache) == [
-        "Words-count-xyz-ModelName:m-Level:Model",
-        "Words-count-abcd,xyz-ModelName:m-Level:Model",
-        "Broken--None-Level:Error",
-    ]
-
-
-# The launcher
-
-
-def test_the_launcher_speaks_the_commands_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every flag that it gives is one of the command."""
-    from modelserver.cli import build_parser
-
-    given: list[list[str]] = []
-    monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: given.append(command))
-    launcher.start("store", "file", True, "plugins", True, "all", True)
-    launcher.stop()
-
-    parsed = [build_parser().parse_args(command[3:]) for command in given]
-    assert (parsed[0].start, parsed[0].model_store, parsed[0].models) == (True, "store", ["all"])
-    assert parsed[0].enable_model_api
-    assert parsed[1].stop
 
 
 @pytest.mark.usefixtures("ts_names")
