@@ -16,15 +16,10 @@ import contextlib
 import copy
 import os
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-
-if __name__ == "__main__" and not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.options import numbers, run
