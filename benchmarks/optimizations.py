@@ -124,8 +124,8 @@ def measure(
     """All ways of one batch size, the yardsticks, and the operations of a batch, in 10^9."""
     import torch  # noqa: PLC0415 - a dry run needs none
 
-    from modelserver_handlers.device import keep_memory  # noqa: PLC0415
     from modelserver_handlers.networks.calibration import calibration_batch  # noqa: PLC0415
+    from modelserver_handlers.networks.device import keep_memory  # noqa: PLC0415
     from modelserver_handlers.zoo import random_network  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)

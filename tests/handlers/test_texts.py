@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver_handlers.contractions import CONTRACTION_MAP, expand_contractions
-from modelserver_handlers.text_utils import ngrams_iterator
 from modelserver_handlers.texts import (
     BadText,
     features,
@@ -18,6 +16,8 @@ from modelserver_handlers.texts import (
     remove_punctuation,
     text_input,
 )
+from modelserver_handlers.words.contractions import CONTRACTION_MAP, expand_contractions
+from modelserver_handlers.words.tokenizer import ngrams_iterator
 
 
 @pytest.mark.parametrize(

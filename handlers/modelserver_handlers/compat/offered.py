@@ -5,19 +5,19 @@ from __future__ import annotations
 OFFERED: dict[str, dict[str, str]] = {
     "ts.context": {"Context": "context.Context", "RequestProcessor": "context.RequestProcessor"},
     "ts.handler_utils.hf_batch_streamer": {
-        "TextIteratorStreamerBatch": "batch_streamer.TextIteratorStreamerBatch"
+        "TextIteratorStreamerBatch": "compat.batch_streamer.TextIteratorStreamerBatch"
     },
     "ts.handler_utils.micro_batching": {
         "HANDLER_METHODS": "micro_batching.HANDLER_METHODS",
         "MicroBatching": "micro_batching.MicroBatching",
     },
     "ts.handler_utils.text_utils": {
-        "get_tokenizer": "text_utils.get_tokenizer",
-        "ngrams_iterator": "text_utils.ngrams_iterator",
+        "get_tokenizer": "words.tokenizer.get_tokenizer",
+        "ngrams_iterator": "words.tokenizer.ngrams_iterator",
     },
     "ts.handler_utils.timer": {"timed": "timer.timed"},
     "ts.handler_utils.utils": {
-        "import_class": "utilities.import_class",
+        "import_class": "compat.utilities.import_class",
         "send_intermediate_predict_response": "streaming.send_intermediate_predict_response",
     },
     "ts.launcher": {
@@ -83,7 +83,7 @@ OFFERED: dict[str, dict[str, str]] = {
         "XLA_AVAILABLE": "base.XLA_AVAILABLE",
         "setup_ort_session": "base.setup_ort_session",
     },
-    "ts.torch_handler.contractions": {"CONTRACTION_MAP": "contractions.CONTRACTION_MAP"},
+    "ts.torch_handler.contractions": {"CONTRACTION_MAP": "words.contractions.CONTRACTION_MAP"},
     "ts.torch_handler.densenet_handler": {"DenseNetHandler": "densenet_handler.DenseNetHandler"},
     "ts.torch_handler.image_classifier": {"ImageClassifier": "image_classifier.ImageClassifier"},
     "ts.torch_handler.image_segmenter": {"ImageSegmenter": "image_segmenter.ImageSegmenter"},
@@ -113,12 +113,12 @@ OFFERED: dict[str, dict[str, str]] = {
     "ts.torch_handler.vision_handler": {"VisionHandler": "vision.VisionHandler"},
     "ts.utils.timeit_decorator": {"timeit": "timer.timeit"},
     "ts.utils.util": {
-        "CLEANUP_REGEX": "utilities.CLEANUP_REGEX",
+        "CLEANUP_REGEX": "compat.utilities.CLEANUP_REGEX",
         "PT2Backend": "networks.compilation.PT2Backend",
         "PredictionException": "errors.PredictionException",
         "check_valid_pt2_backend": "networks.compilation.check_valid_pt2_backend",
-        "deprecated": "utilities.deprecated",
-        "get_yaml_config": "utilities.get_yaml_config",
+        "deprecated": "compat.utilities.deprecated",
+        "get_yaml_config": "compat.utilities.get_yaml_config",
         "list_classes_from_module": "networks.modules.list_classes_from_module",
         "load_label_mapping": "labels.load_label_mapping",
         "map_class_to_label": "labels.map_class_to_label",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from modelserver_handlers.compat.utilities import deprecated
 from modelserver_handlers.streaming import send_intermediate_predict_response as _send
-from modelserver_handlers.utilities import deprecated
 
 send_intermediate_predict_response = deprecated(
     "0.9", "ts.handler_utils.utils.send_intermediate_predict_response"

@@ -13,9 +13,9 @@ from tests.handlers.processor import HAS_BF16, needs_bf16
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from modelserver_handlers.insights import integrated_gradients
 from modelserver_handlers.networks import prepared
 from modelserver_handlers.networks.calibration import calibration_batch
+from modelserver_handlers.networks.insights import integrated_gradients
 from modelserver_handlers.networks.optimize import FastForward, deviation, optimize, probe_batch
 
 if TYPE_CHECKING:

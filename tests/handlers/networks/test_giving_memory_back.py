@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from modelserver_handlers.device import give_back_memory
+from modelserver_handlers.networks.device import give_back_memory
 
 FAULTS = """
 import resource
-from modelserver_handlers.device import keep_memory
+from modelserver_handlers.networks.device import keep_memory
 import torch
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

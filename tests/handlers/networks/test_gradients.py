@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modelserver_handlers.insights import chosen_outputs, integrated_gradients
+from modelserver_handlers.networks.insights import chosen_outputs, integrated_gradients
 
 
 def test_linear_model_is_exact() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from modelserver_handlers.utilities import CLEANUP_REGEX, deprecated, get_yaml_config, import_class
+from modelserver_handlers.compat.utilities import CLEANUP_REGEX, deprecated, get_yaml_config, import_class
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.wire.messages import BODY, DESCRIBE, INSTANCE, Row
-from modelserver.worker.rows import Decoded, decode_row, load_json, request_headers, request_parameters
+from modelserver.worker.rows.rows import Decoded, decode_row, load_json, request_headers, request_parameters
 from modelserver_handlers.envelopes import Instance
 
 JSON_VALUES = st.recursive(

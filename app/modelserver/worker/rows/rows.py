@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.wire.messages import DESCRIBE, FIELDS, INSTANCE, TENSORS, Row
-from modelserver.worker.forms import parse_multipart, parse_urlencoded
-from modelserver.worker.tensor_rows import decode_rows, tensor_parameters
+from modelserver.worker.rows.forms import parse_multipart, parse_urlencoded
+from modelserver.worker.rows.tensor_rows import decode_rows, tensor_parameters
 from modelserver_handlers.envelopes.unfolding import Instance
 
 if TYPE_CHECKING:

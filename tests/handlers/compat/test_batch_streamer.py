@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver_handlers.batch_streamer import TextIteratorStreamerBatch
+from modelserver_handlers.compat.batch_streamer import TextIteratorStreamerBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from modelserver.wire.messages import FIELDS, Row
-from modelserver.worker.rows import decode_row
+from modelserver.worker.rows.rows import decode_row
 
 
 def test_fields_are_bytes() -> None:

@@ -19,9 +19,9 @@ from modelserver.tensors.tensor import Tensor
 from modelserver.wire.messages import TENSORS, Answer, Load, OutputSpec, Row
 from modelserver.worker.answers import Unserializable
 from modelserver.worker.metrics import HandlerMetrics
-from modelserver.worker.rows import decode_row, request_parameters
+from modelserver.worker.rows.rows import decode_row, request_parameters
+from modelserver.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver.worker.service import Service
-from modelserver.worker.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver_handlers.context import Context
 from modelserver_handlers.tensor_rows import TensorRows
 
@@ -132,7 +132,7 @@ def test_arrays_without_torch(datatype: str, monkeypatch: pytest.MonkeyPatch) ->
 IN_A_WORKER = """
 import sys
 from modelserver.tensors.rows import Form, InputForm
-from modelserver.worker import tensor_rows
+from modelserver.worker.rows import tensor_rows
 from modelserver.wire.messages import TENSORS, Row
 from modelserver.tensors import rows
 

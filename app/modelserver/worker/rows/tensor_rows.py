@@ -44,7 +44,7 @@ _TORCH = {
 }
 _DATATYPES = {name: datatype for datatype, name in _TORCH.items()}
 _ONLY = "data"
-_BRAIN_FLOATS = "modelserver.worker.brain_floats"
+_BRAIN_FLOATS = "modelserver.worker.rows.brain_floats"
 
 
 class UnknownOutput(Exception):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.worker.forms import MAX_PARTS, MalformedForm, parse_multipart, parse_urlencoded
+from modelserver.worker.rows.forms import MAX_PARTS, MalformedForm, parse_multipart, parse_urlencoded
 
 FORM = "multipart/form-data; boundary=B"
 CONTENT = st.binary(max_size=60).filter(lambda b: b"\r\n--" not in b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver_handlers.text_utils import get_tokenizer, ngrams_iterator
+from modelserver_handlers.words.tokenizer import get_tokenizer, ngrams_iterator
 
 
 def test_basic_english() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from modelserver_handlers.errors import PredictionException
-from modelserver_handlers.insights import (
+from modelserver_handlers.networks.insights import (
     STEPS,
     bag_attributions,
     captum_attributions,

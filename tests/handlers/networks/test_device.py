@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modelserver_handlers.device import choose_device
+from modelserver_handlers.networks.device import choose_device
 
 
 @pytest.mark.parametrize(
