@@ -28,13 +28,13 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
+from modelserver.errors import InternalError, ModelServerError
 from modelserver.http.answers import JSON, error_body, is_kserve, status_line
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import Exchange, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
-from modelserver.http.intake import Intake, IntakeFull
+from modelserver.http.intake import Intake, IntakeFull, too_large
 from modelserver.ids import make_uuid
 
 if TYPE_CHECKING:
@@ -212,7 +212,9 @@ class HttpProtocol(HttpToolsProtocol):
             method, version = self.parser.get_method(), self.parser.get_http_version()
             lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
             lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
-            self.parser = new_parser(self)
+            self.parser = httptools.HttpRequestParser(self)
+            # As uvicorn's: what comes after a request that closes does not take away its answer.
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
             try:
                 self.parser.feed_data(rest)
@@ -587,18 +589,6 @@ class HttpProtocol(HttpToolsProtocol):
         if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
             self._taken, self._stalled_since = taken, now
         return now - self._stalled_since > self._listener.send_timeout
-
-
-def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
-    """A parser as uvicorn's: what comes after a request that closes does not take away its answer."""
-    parser = httptools.HttpRequestParser(protocol)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser
-
-
-def too_large(limit: int) -> PayloadTooLarge:
-    """The error for a body over the limit."""
-    return PayloadTooLarge(f"The request body is larger than max_request_size={limit} bytes.")
 
 
 def check_regularly(loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = 5.0) -> None:

@@ -1,7 +1,7 @@
 """Why a network answers as it does: what the built-in handlers compute, and the door to Captum.
 
-Integrated gradients are computed here, with Captum's numbers and without it. Captum is needed only by handlers
-that ask for it: as ``self.ig`` and ``self.lig``, or themselves.
+Integrated gradients are computed here, with Captum's numbers and without it. Captum is needed only by
+handlers that ask for it: as ``self.ig`` and ``self.lig``, or themselves.
 """
 
 from __future__ import annotations
