@@ -21,8 +21,6 @@ from modelserver.cli import main
 from modelserver.tuning.command import CONFIG, REPORT, RESULTS, build_parser, check_out
 from modelserver.tuning.config_file import FIRST_LINE
 from modelserver.tuning.errors import TuningError
-from modelserver.tuning.own_server import message_of, own_environment
-from modelserver.tuning.source import open_source
 
 ROOT = Path(__file__).parents[2]
 A_MS, B_MS, LIMIT_MS = 30, 10, 200
@@ -134,49 +132,6 @@ def test_starting_the_server_does_not_load_the_tuner() -> None:
 
 
 # Parts
-
-
-def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:
-    """And unpacked once; its configuration is read."""
-    for name, (model, store) in enumerate(
-        [("sleeper.mar", None), ("sleeper.mar", work), (str(work / "sleeper.mar"), None)]
-    ):
-        source = open_source(model, store, work / f"dir{name}")
-        assert (source.name, source.handler) == ("sleeper", "sleeper.py")
-        assert (source.store / source.url / "sleeper.py").is_file()
-        assert "responseTimeout: 60" in (source.config_text or "")
-
-
-def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work: Path) -> None:
-    """As the server does."""
-    build_archive(ArchiveConfig("plain", "sleeper.py", "1.0", export_path=work, archive_format="no-archive"))
-    folder = open_source("plain", None, work / "one")
-    network = open_source("torchvision://resnet18?weights=random", None, work / "two")
-
-    assert (folder.store, folder.url) == (work, "plain")
-    assert (network.name, network.handler) == ("resnet18", "image_classifier")
-    assert "arch: resnet18" in (network.config_text or "")
-
-
-def test_the_servers_environment_is_its_own() -> None:
-    """What configures another server is left out; threads are set where they are asked for."""
-    given = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
-
-    assert own_environment(given, None) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
-    assert own_environment(given, 2)["OMP_NUM_THREADS"] == "2"
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b'{"code": 500, "message": "two\\nlines"}', "two lines"),
-        (b"[1]", "[1]"),
-        (b"\xff plain", "\ufffd plain"),
-    ],
-)
-def test_an_errors_message_is_one_line(body: bytes, said: str) -> None:
-    """Of JSON as the server writes it, or of anything else."""
-    assert message_of(body) == said
 
 
 # From the command to the files

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -14,9 +12,8 @@ import pytest
 from modelserver.tuning.choice import Point
 from modelserver.tuning.figure import void
 from modelserver.tuning.machine import USED_BY_OTHERS
-from modelserver.tuning.report import curve_chart, curve_png, html_report, results_json
+from modelserver.tuning.report import curve_png, html_report, results_json
 from modelserver.tuning.setting import Setting
-from modelserver.tuning.svg import Chart, Series, draw, ticks
 
 if TYPE_CHECKING:
     from modelserver.tuning.tuner import Result
@@ -68,35 +65,6 @@ def test_the_page_says_whether_the_goal_is_kept(result: Result) -> None:
     assert ">p99&lt;=70ms</strong>: kept." in page(result)
     result.met = False
     assert "not met" in page(result)
-
-
-def test_the_chart_is_well_formed_and_shows_the_limit(result: Result) -> None:
-    """It has the curve, the other settings and a line where the limit is."""
-    root = ET.fromstring(draw(curve_chart(result)))
-    kinds = [element.tag for element in root]
-
-    assert kinds.count("polyline") == 2
-    assert [e.text for e in root if e.get("class") == "limit" and e.text] == ["p99<=70ms"]
-    assert kinds.count("circle") > len(result.curve)
-
-
-def test_a_chart_without_points_can_be_drawn() -> None:
-    """And one with values that are no numbers leaves them out."""
-    empty = ET.fromstring(draw(Chart("t", "x", "y", [])))
-    odd = ET.fromstring(draw(Chart("t", "x", "y", [Series("s", [(1.0, math.nan), (1.0, 2.0)], "one")])))
-
-    assert [e.tag for e in empty].count("circle") == 0
-    assert [e.tag for e in odd].count("circle") == 2
-
-
-@pytest.mark.parametrize("largest", [0.003, 0.7, 1.0, 6.0, 99.0, 100.0, 12345.0])
-def test_ticks_are_few_and_reach_the_largest(largest: float) -> None:
-    """They begin at 0 and are equally far from each other."""
-    found = ticks(largest)
-
-    assert found[0] == 0.0
-    assert found[-1] >= largest * (1 - 1e-9)
-    assert 3 <= len(found) <= 8
 
 
 def test_the_results_are_json(result: Result) -> None:

@@ -318,21 +318,6 @@ def test_a_context_without_a_model_name_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_the_machine_is_measured_by_the_old_module(caplog: pytest.LogCaptureFixture) -> None:
-    """``collect_all`` calls what a module has to measure and logs a line for each value."""
-    module = importlib.import_module("ts.metrics.system_metrics")
-    caplog.set_level("INFO")
-    module.collect_all(module, 0)
-
-    names = {line.partition(".")[0] for line in caplog.messages if line}
-    module.system_metrics.clear()
-    assert names == {
-        *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
-        *("DiskUsage", "DiskUtilization", "DiskAvailable"),
-    }
-
-
-@pytest.mark.usefixtures("ts_names")
 def test_services_of_old_answer() -> None:
     """A SingleNodeService goes through its three steps, and answers nothing without data."""
     base = importlib.import_module("ts.model_service.model_service").SingleNodeService

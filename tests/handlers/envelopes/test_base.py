@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.envelopes import (
@@ -22,9 +20,6 @@ from modelserver_handlers.envelopes import (
     KserveV2Envelope,
 )
 from modelserver_handlers.errors import PredictionException
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def make_context(size: int, **properties: str) -> Context:
@@ -99,84 +94,6 @@ def test_kserve(explain: str, key: str) -> None:
     answers, _ = put(KserveEnvelope, rows, explain=explain)
 
     assert answers == [{key: [1, {"b64": "aGk="}]}, {key: [3]}]
-
-
-def test_kserve_v2() -> None:
-    """``kservev2`` shapes the inputs of every request, and answers each in the Open Inference Protocol."""
-    first = {
-        "id": "abc",
-        "inputs": [
-            {"name": "a", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]},
-            {"name": "b", "shape": [1], "datatype": "BYTES", "data": ["hello"]},
-        ],
-    }
-    second = {
-        "inputs": [{"name": "c", "shape": [2, 1, 2], "datatype": "INT64", "data": [[[1, 2]], [[3, 4]]]}]
-    }
-
-    answers, _ = put(
-        KserveV2Envelope,
-        [{"body": first}, {"body": json.dumps(second).encode()}],
-        lambda values, _: [value["data"] for value in values],
-    )
-
-    whole = {"model_name": "m", "model_version": "2.0"}
-    assert answers == [
-        {
-            "id": "abc",
-            **whole,
-            "outputs": [
-                {"name": "a", "datatype": "INT64", "data": [1, 2, 3, 4], "shape": [4]},
-                {"name": "b", "datatype": "BYTES", "data": ["hello"], "shape": [1]},
-            ],
-        },
-        {
-            "id": "id-1",
-            **whole,
-            "outputs": [{"name": "c", "datatype": "INT64", "data": [1, 2, 3, 4], "shape": [4]}],
-        },
-    ]
-
-
-@pytest.mark.parametrize(
-    ("answer", "datatype", "data"),
-    [
-        (np.ones((1, 2), np.float32), "FP32", [1.0, 1.0]),
-        (torch.tensor([[1], [2]], dtype=torch.uint8), "UINT8", [1, 2]),
-        (np.array([True]), "BOOL", [True]),
-        (np.float64(2.5), "FP64", [2.5]),
-        ([1, 2.5], "FP64", [1, 2.5]),
-        ([True, 2], "INT64", [True, 2]),
-        ({"label": 0.5}, "BYTES", [{"label": 0.5}]),
-        ("text", "BYTES", ["text"]),
-        ([], "FP64", []),
-    ],
-)
-def test_datatypes_of_outputs(answer: Any, datatype: str, data: list[Any]) -> None:
-    """NumPy's and torch's types have their names there; of lists, the widest; all else is BYTES."""
-    rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
-    (found,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
-
-    assert found["outputs"] == [{"name": "i", "datatype": datatype, "data": data, "shape": [len(data)]}]
-
-
-@pytest.mark.parametrize(
-    ("shape", "datatype", "data", "seen"),
-    [
-        (-1, "BYTES", "this year business is good", "this year business is good"),
-        ([-1], "BYTES", ["picture"], "picture"),
-        (3, "INT64", [1, 2, 3], [1, 2, 3]),
-        ([2, -1], "FP32", [1, 2, 3, 4], [[1, 2], [3, 4]]),
-        (-1, "FP32", [], []),
-        ([1], "INT64", 7, [7]),
-    ],
-)
-def test_shapes_and_texts_of_torchserves_samples(shape: Any, datatype: str, data: Any, seen: Any) -> None:
-    """A shape may be a number, a size -1, and the data of BYTES one text."""
-    one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
-    (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
-
-    assert value["data"] == seen
 
 
 @pytest.mark.parametrize(
@@ -288,59 +205,6 @@ def test_handlers_that_break_the_contract(returned: Any, message: str) -> None:
 # What the handler sees
 
 
-def test_context_shows_the_request_of_each_value() -> None:
-    """Ids, headers and parameters at a value's position are those of the request that it came in."""
-
-    def handler(values: list[Any], context: Context) -> list[Any]:
-        return [
-            [
-                context.get_request_id(at),
-                context.get_request_header(at, "who"),
-                context.get_request_parameters(at)["k"],
-            ]
-            for at in range(len(values))
-        ]
-
-    rows = [{"body": {"instances": [1, 2]}}, {"body": {"instances": []}}, {"body": {"instances": [3]}}]
-    answers, context = put(KserveEnvelope, rows, handler)
-
-    assert [answer["predictions"] for answer in answers] == [
-        [["id-0", "0", 0]] * 2,
-        [],
-        [["id-2", "2", 2]],
-    ]
-    assert context.get_request_id(1) == "id-1"
-
-
-def test_statuses_and_headers_reach_the_request() -> None:
-    """What a handler sets for a value is set for its request."""
-
-    def handler(values: list[Any], context: Context) -> list[Any]:
-        context.set_response_status(201, "made", 2)
-        context.set_response_header(2, "x-own", "yes")
-        return values
-
-    _, context = put(KserveEnvelope, [{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}], handler)
-
-    assert (context.get_response_status(0)[0], context.get_response_status(1)) == (200, (201, "made"))
-    assert context.get_response_headers(1) == {"x-own": "yes"}
-
-
-def test_a_rejected_value_rejects_its_request() -> None:
-    """The message says which instance it was; other requests are answered."""
-
-    def handler(values: list[Any], context: Context) -> list[Any]:
-        context.reject(1, "too large", 422)
-        context.reject(3, "too small")
-        return [None if at in (1, 3) else value for at, value in enumerate(values)]
-
-    rows = [{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}, {"body": {"instances": [4]}}]
-    answers, context = put(KserveEnvelope, rows, handler)
-
-    assert answers == [None, {"predictions": [3]}, None]
-    assert context._ms_rejections == {0: (422, "instances[1]: too large"), 2: (400, "too small")}
-
-
 def test_instances_that_the_server_took_out() -> None:
     """They reach the handler as they are (``json``: decoded) and are answered bare."""
     data = [Instance({"b64": "aGk="}), {"body": {"instances": [5]}}, Instance(7)]
@@ -389,26 +253,3 @@ def test_the_two_halves_by_themselves() -> None:
 
     assert envelope.parse_input([{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}]) == [1, 2, 3]
     assert envelope.format_output(["a", "b", "c"]) == [{"predictions": ["a", "b"]}, {"predictions": ["c"]}]
-
-
-@given(st.lists(st.lists(st.integers(), max_size=4) | st.none(), max_size=6))
-def test_every_request_gets_its_own(batch: Sequence[list[int] | None]) -> None:
-    """Whatever the numbers of instances, and whichever requests are malformed (F18, F23)."""
-    rows = [{"body": {"no": 1} if values is None else {"instances": values}} for values in batch]
-
-    answers, context = put(KserveEnvelope, rows)
-
-    assert answers == [None if values is None else {"predictions": values} for values in batch]
-    assert sorted(context._ms_rejections) == [at for at, values in enumerate(batch) if values is None]
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_shapes_of_inputs(shape: list[int]) -> None:
-    """Flat data of any shape becomes what NumPy's reshape makes of it, and nested data stays as it is."""
-    flat = list(range(int(np.prod(shape))))
-    nested = np.reshape(flat, shape).tolist()
-
-    for data in (flat, nested):
-        one = {"name": "i", "shape": shape, "datatype": "INT64", "data": data}
-        (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
-        assert value == {**one, "data": nested}
