@@ -114,7 +114,7 @@ async def test_a_stream_goes_on_after_a_failure(service: InferenceService) -> No
         yield asked(sequence_id="t")
 
     answers = [answer async for answer in service.converse(requests(), CONTEXT)]
-    assert [(answer.status.code, answer.sequence_id) for answer in answers] == [(5, "s"), (0, "t"), (0, "t")]
+    assert [(answer.status.code, answer.sequence_id) for answer in answers] == [(13, "s"), (0, "t"), (0, "t")]
 
 
 @pytest.mark.parametrize(("name", "told"), [("", "model_name is required"), ("none", "none")])

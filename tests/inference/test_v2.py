@@ -85,7 +85,7 @@ def test_small_answers_are_light() -> None:
 
 
 def test_rows_answers_are_one_response() -> None:
-    """It names model, version and the client's id, or one that was made; the handler's parameters are told."""
+    """It names model, version and the client's id, or a new one, and has the handler's parameters."""
     asked = read_tensors(body(), None, TAKES)
     answers = [pack_answer([(OutputForm("y", "INT8", ()), bytes([number]))]) for number in (3, 4)]
     model: Any = SimpleNamespace(name="m", version="1")

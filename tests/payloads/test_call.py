@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.payloads.sinks import SinkServer, sink_server
-
-sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
 from modelserver.payloads.call import LoggedCall
 from modelserver.payloads.event import Origin
@@ -25,23 +21,6 @@ def sink() -> Iterator[SinkServer]:
     """A sink that takes everything."""
     with sink_server() as server:
         yield server
-
-
-class Clock:
-    """Seconds, by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def log_to(url: str, *, timeout: float = 5.0, clock: Clock | None = None, **bounds: int) -> PayloadLog:
-    """A log that is started."""
-    limits = Bounds(**{"connections": 1, **bounds})
-    log = PayloadLog(Sink(url, timeout), Origin("test"), "all", limits, clock or Clock())
-    log.start()
-    return log
 
 
 @pytest.mark.parametrize(
@@ -72,7 +51,8 @@ async def test_modes(sink: SinkServer, mode: str, wanted: list[str]) -> None:
 
 async def test_long_answers_are_not_kept(sink: SinkServer) -> None:
     """An answer in parts that is too large in all is counted, and its parts are not kept meanwhile."""
-    log = log_to(sink.url, body=10)
+    log = PayloadLog(Sink(sink.url, 5.0), Origin("test"), "all", Bounds(body=10))
+    log.start()
     call = LoggedCall(log, [(b"ce-id", b"bad id")], ())
     for _ in range(3):
         call.part(bytes(6))
