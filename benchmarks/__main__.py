@@ -25,7 +25,6 @@ PROGRAMS = {
     "protocols": ("benchmarks.protocols", "what each protocol costs"),
     "kserve_batcher": ("benchmarks.kserve_batcher", "the experiment of KServe's page on its batcher"),
     "observability": ("benchmarks.observability", "what access log and metrics cost"),
-    "footprint": ("benchmarks.footprint", "start and memory"),
     "decoding": ("benchmarks.decoding", "ways to prepare a picture"),
     "optimizations": ("benchmarks.optimizations", "ways to compute a network on a CPU"),
     "gpu": ("benchmarks.gpu", "the server on a GPU, beside the chip's limit"),

@@ -9,14 +9,9 @@ from __future__ import annotations
 import argparse
 import io
 import statistics
-import sys
 import time
 from functools import partial
 from pathlib import Path
-
-if __name__ == "__main__" and not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from typing import TYPE_CHECKING
 
 from benchmarks.archives import photograph

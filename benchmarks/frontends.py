@@ -16,10 +16,6 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-if __name__ == "__main__" and not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from statistics import median
 from typing import TYPE_CHECKING
 

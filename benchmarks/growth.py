@@ -14,10 +14,6 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-if __name__ == "__main__" and not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from typing import TYPE_CHECKING
 
 from benchmarks.archives import build_noop

@@ -13,15 +13,9 @@ import cProfile
 import gc
 import itertools
 import pstats
-import sys
 import time
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol, cast
-
-if __package__ in {None, ""}:
-    from pathlib import Path
-
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import uvloop
 from uvicorn.config import Config

@@ -20,10 +20,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-
-if __name__ == "__main__" and not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from typing import TYPE_CHECKING
 
 from benchmarks.archives import build_noop

@@ -16,15 +16,10 @@ import contextlib
 import copy
 import os
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-
-if __name__ == "__main__" and not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.options import numbers, run
@@ -129,8 +124,8 @@ def measure(
     """All ways of one batch size, the yardsticks, and the operations of a batch, in 10^9."""
     import torch  # noqa: PLC0415 - a dry run needs none
 
-    from modelserver_handlers.device import keep_memory  # noqa: PLC0415
     from modelserver_handlers.networks.calibration import calibration_batch  # noqa: PLC0415
+    from modelserver_handlers.networks.device import keep_memory  # noqa: PLC0415
     from modelserver_handlers.zoo import random_network  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)

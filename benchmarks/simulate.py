@@ -16,9 +16,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-if __name__ == "__main__" and not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from benchmarks.options import run
 from benchmarks.report import heading, machine, number, table, write_json
 from benchmarks.servers import BenchmarkError, model_server

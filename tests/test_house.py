@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points, metadata, version
@@ -285,6 +286,58 @@ def test_handler_methods_are_described(name: str) -> None:
 
     assert methods
     assert [method.__qualname__ for method in methods if not inspect.getdoc(method)] == []
+
+
+# Sizes
+
+_LONGEST = 600
+_MOST_MODULES = 20
+_SMALL = 60
+
+# Longer until what they declare stands beside what it is about.
+_STILL_LONGER = {"app/modelserver/api/openapi.py", "app/modelserver/settings/keys.py"}
+_STILL_UNMIRRORED = {"tests/options/test_table.py", "tests/options/test_values.py"}
+
+
+def lines_by_file() -> dict[str, int]:
+    """The files of both packages, by their paths below the root."""
+    return {
+        path.relative_to(_ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for package, root in _PACKAGES.items()
+        for path in (root / package).rglob("*.py")
+    }
+
+
+def test_files_are_short() -> None:
+    """None has more than 600 lines."""
+    long = {name for name, lines in lines_by_file().items() if lines > _LONGEST}
+
+    assert long == _STILL_LONGER
+
+
+def test_folders_are_small() -> None:
+    """None has more than 20 modules."""
+    folders = Counter(
+        name.rpartition("/")[0] for name in lines_by_file() if not name.endswith("/__init__.py")
+    )
+
+    assert {name: count for name, count in folders.items() if count > _MOST_MODULES} == {}
+
+
+def test_modules_have_their_tests() -> None:
+    """What has more than 60 lines is tested in a file of its name, in the folder that mirrors its own."""
+    wanted = set()
+    for name, lines in lines_by_file().items():
+        folder, _, module = name.removesuffix(".py").partition("/")[2].partition("/")[2].rpartition("/")
+        if lines > _SMALL and module != "__init__":
+            place = [
+                "tests",
+                *(["handlers"] if name.startswith("handlers/") else []),
+                *filter(None, [folder]),
+            ]
+            wanted.add("/".join([*place, f"test_{module.strip('_')}.py"]))
+
+    assert {test for test in wanted if not (_ROOT / test).is_file()} == _STILL_UNMIRRORED
 
 
 # Packaging

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -76,5 +75,4 @@ def site_packages(python: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
     run(main)

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from modelserver_handlers.device import choose_device, give_back_memory, keep_memory
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.labels import load_label_mapping
 from modelserver_handlers.networks import weights
+from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
 from modelserver_handlers.networks.readiness import Batches, make_ready
 from modelserver_handlers.number_rows import (

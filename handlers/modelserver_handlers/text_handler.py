@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modelserver_handlers.base import BaseHandler
-from modelserver_handlers.contractions import expand_contractions
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import handler_settings, whole_number
-from modelserver_handlers.insights import bag_attributions, captum_attributions, find_embedding
-from modelserver_handlers.text_utils import get_tokenizer
+from modelserver_handlers.networks.insights import bag_attributions, captum_attributions, find_embedding
 from modelserver_handlers.texts import (
     BadText,
     features,
@@ -24,6 +22,8 @@ from modelserver_handlers.texts import (
     text_input,
 )
 from modelserver_handlers.vocabulary import VOCABULARY_FILE, Vocabulary, load_vocabulary
+from modelserver_handlers.words.contractions import expand_contractions
+from modelserver_handlers.words.tokenizer import get_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,8 +15,8 @@ from PIL import Image
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.handler_options import NVJPEG, ModelOptions, VisionOptions, handler_settings
-from modelserver_handlers.insights import captum_attributions, integrated_gradients
 from modelserver_handlers.networks.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
+from modelserver_handlers.networks.insights import captum_attributions, integrated_gradients
 from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.pictures.gathering import Gathering
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder

@@ -4,15 +4,11 @@ import re
 import shlex
 from html import unescape
 from html.parser import HTMLParser
-from typing import Any, cast
 
-import httpx
 import pytest
 
-from modelserver.api.app import Services, build_app
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, render_docs
 from modelserver.api.openapi import UNLISTED, describe_listener
-from modelserver.settings.settings import Settings
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -126,15 +122,3 @@ def test_odd_documents_do_not_break_the_page():
 
     assert Page(render_docs({"paths": paths, "components": {"schemas": {"Loop": loop}}})).open == []
     assert Page(render_docs({})).open == []
-
-
-async def test_examples_go_to_the_listener_that_was_asked() -> None:
-    """Whatever its port is; names of parameters are not broken inside words."""
-    for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
-        app = build_app({cast("Any", role)}, Services(cast("Any", None), cast("Any", None), Settings()))
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://host:{port}") as client:
-            page = (await client.get("/docs")).text
-        assert f"http://host:{port}/" in page
-        assert "http://localhost:8080" not in page
-        assert "td:first-child { white-space: nowrap; }" in page

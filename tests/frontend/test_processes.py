@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.frontend import processes as fleet_module
-from modelserver.frontend.link import make_pair
-from modelserver.frontend.process import Frontend, TellServer
 from modelserver.frontend.processes import CORES_EACH, MOST, Fleet, front_ends
-from modelserver.frontend.server_end import Desk
 from modelserver.wire.frontend import Setup
 
 if TYPE_CHECKING:
@@ -96,66 +90,3 @@ async def test_a_front_end_that_does_not_end(
     assert len(pids) == 2
     assert fleet.pids == []
     assert not any(psutil.pid_exists(pid) for pid in pids)
-
-
-def test_imports() -> None:
-    """A front end imports neither torch nor the framework of the application, nor what workers need."""
-    program = (
-        "import sys, modelserver.frontend.process;"
-        "print([m for m in ('torch', 'fastapi', 'starlette', 'pydantic', 'httpx', 'psutil', 'PIL', 'numpy')"
-        " if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-
-    assert done.stdout == "[]\n"
-
-
-async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Records reach the log of the server, with their own time, level, name and traceback."""
-    desk = Desk(None, None, print)  # type: ignore[arg-type]
-    ended = asyncio.Event()
-    frontend = Frontend(None, None, 0, ended.set)  # type: ignore[arg-type]
-    await join(desk, frontend)
-    logger = logging.Logger("modelserver.somewhere")  # noqa: LOG001 - not among those that pytest watches
-    logger.addHandler(TellServer(frontend.link))
-    with caplog.at_level(logging.INFO):
-        logger.info("said %s", "this")
-        try:
-            int("oh")
-        except ValueError:
-            logger.exception("failed")
-        await asyncio.sleep(0.02)
-    desk.link.abort()
-    await asyncio.wait_for(ended.wait(), 5)
-
-    first, second = caplog.records
-    assert (first.name, first.levelno, first.getMessage()) == (
-        "modelserver.somewhere",
-        logging.INFO,
-        "said this",
-    )
-    assert second.levelno == logging.ERROR
-    assert second.getMessage().startswith("failed\nTraceback")
-    assert second.getMessage().endswith("'oh'")
-
-
-async def test_nonsense_from_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
-    """The link to it is cut, and the server lives on."""
-    desk = Desk(None, None, print)  # type: ignore[arg-type]
-    ours, theirs = make_pair()
-    await asyncio.get_running_loop().create_unix_connection(lambda: desk.link, sock=ours)
-    theirs.send(b"\xff" * 20)
-    await asyncio.wait_for(desk.lost, 5)
-    theirs.close()
-
-    assert "makes no sense" in caplog.text
-    with contextlib.suppress(asyncio.CancelledError):
-        await desk.ready
-
-
-async def join(desk: Desk, frontend: Any) -> None:
-    """Connects both by a socket pair."""
-    loop = asyncio.get_running_loop()
-    ours, theirs = make_pair()
-    await loop.create_unix_connection(lambda: desk.link, sock=ours)
-    await loop.create_unix_connection(lambda: frontend.link, sock=theirs)

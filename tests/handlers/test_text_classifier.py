@@ -78,16 +78,6 @@ def test_a_batch_is_answered_whole(make: Make, begin: Any) -> None:
         assert list(answer.values()) == pytest.approx(alone(handler, ids), abs=1e-5)
 
 
-def test_unknown_words_are_left_out_without_a_number_for_them(make: Make, begin: Any) -> None:
-    """A vocabulary without ``<unk>`` knows some words and no others."""
-    handler = make(words={"cat": 4, "the": 2})
-    begin(handler.context)
-
-    (answer,) = handler.handle(["the grey cat"], handler.context)
-
-    assert list(answer.values()) == pytest.approx(alone(handler, [2, 4]), abs=1e-5)
-
-
 def test_bad_texts_are_rejected_alone(make: Make, begin: Any) -> None:
     """What is no text gets its own 400, its neighbours their answers (F8)."""
     handler = make()
@@ -122,15 +112,6 @@ def test_bad_options_are_refused(option: str, make: Make) -> None:
         ModelLoadError, match=f"handler: {option} must be a whole number of at least 1, got 0"
     ):
         make({"handler": {option: 0}})
-
-
-def test_vocabulary_of_the_manifest(make: Make, tmp_path: Path) -> None:
-    """``sourceVocab`` names another file, which must be the archive's own (F59)."""
-    torch.save(["one"], tmp_path / "other.pt")
-
-    assert len(make(sourceVocab="other.pt").source_vocab) == 1
-    with pytest.raises(ModelLoadError, match=r"sourceVocab must be a file of the archive, got '\.\./x\.pt'"):
-        make(sourceVocab="../x.pt")
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum"])
@@ -184,21 +165,3 @@ def test_networks_that_cannot_be_seen_into(make: Make, begin: Any) -> None:
         with pytest.raises(PredictionException) as refusal:
             handler.handle(["cat"], handler.context)
         assert refusal.value.error_code == 501
-
-
-def test_helpers_of_explanations_of_ones_own(make: Make) -> None:
-    """Words by number, and attributions summed up per word."""
-    handler = make()
-    attributions = torch.tensor([[[1.0, 2.0], [0.0, 4.0], [-1.0, 1.0]]])
-
-    assert handler.get_word_token([2, 1, "cat"]) == ["cat", "the", "cat"]
-    assert handler.summarize_attributions(attributions).tolist() == pytest.approx([0.6, 0.8, 0.0])
-
-
-def test_the_misspelt_step_of_cleaning(make: Make) -> None:
-    """``_remove_puncutation`` may be called and overridden, as in TorchServe."""
-    handler = make()
-    assert handler._remove_puncutation("a, b.") == "a b"
-
-    handler._remove_puncutation = lambda text: text.replace("x", "")  # type: ignore[method-assign]
-    assert handler.cleaned_words("xthe, cat") == ["the", ",", "cat"]

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver_handlers.contractions import CONTRACTION_MAP, expand_contractions
-from modelserver_handlers.text_utils import ngrams_iterator
 from modelserver_handlers.texts import (
     BadText,
     features,
@@ -18,6 +16,7 @@ from modelserver_handlers.texts import (
     remove_punctuation,
     text_input,
 )
+from modelserver_handlers.words.tokenizer import ngrams_iterator
 
 
 @pytest.mark.parametrize(
@@ -64,28 +63,6 @@ def test_cleaning() -> None:
     assert remove_html('<p class="x">a &amp; b&#39;s</p><br/>c') == "a  bsc"
     assert remove_accents("naïve Ångström 日本") == "naive Angstrom "
     assert remove_punctuation("U.S.A., x_y 3.5 a-b!") == "USA xy 35 ab"
-
-
-@pytest.mark.parametrize(
-    ("text", "expanded"),
-    [
-        ("it isn't", "it is not"),
-        ("I can't, you won't", "I cannot, you will not"),
-        ("won't've", "will not have"),
-        ("They'll say y'all're late", "They will say you all are late"),
-        ("it’s", "it is"),
-        ("the dog's bone", "the dog's bone"),
-        ("'tis", "it is"),
-    ],
-)
-def test_contractions(text: str, expanded: str) -> None:
-    """The longest that fits is written out; what is none stays."""
-    assert expand_contractions(text) == expanded
-
-
-def test_expanding_is_done_once() -> None:
-    """No expansion has another contraction in it."""
-    assert [words for words in CONTRACTION_MAP.values() if expand_contractions(words) != words] == []
 
 
 @given(st.lists(st.text("ab", min_size=1), max_size=8), st.integers(1, 4))

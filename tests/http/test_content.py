@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from modelserver.errors import BadRequest, PayloadTooLarge
 from modelserver.http.content import MAX_PARAMETERS, UnsupportedEncoding, form_field, inflate, read_query
-from modelserver.worker.forms import parse_multipart, parse_urlencoded
+from modelserver.worker.rows.forms import parse_multipart, parse_urlencoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

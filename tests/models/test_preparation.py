@@ -88,7 +88,7 @@ async def test_worker_is_told(prepare: Any, store: Path) -> None:
         service_envelope="json",
         blacklist_env_vars=re.compile("X.*"),
     )
-    spec = model.pool._spec
+    spec = model.pool.spec
 
     assert (spec.load.model_name, spec.load.model_version, spec.load.handler) == ("m", "1.0", "own.py")
     assert Path(spec.load.model_dir).joinpath("own.py").is_file()
@@ -105,7 +105,7 @@ async def test_handler_of_the_registration(prepare: Any, store: Path) -> None:
     """A handler given at registration beats the manifest's."""
     model = await prepare(parameters={"handler": "other:run"})
 
-    assert model.pool._spec.load.handler == "other:run"
+    assert model.pool.spec.load.handler == "other:run"
 
 
 async def test_no_handler(prepare: Any, store: Path) -> None:
@@ -114,7 +114,7 @@ async def test_no_handler(prepare: Any, store: Path) -> None:
     with pytest.raises(InvalidModel, match="names no handler"):
         await prepare("bare")
 
-    assert (await prepare("bare", default_service_handler="d.py:f")).pool._spec.load.handler == "d.py:f"
+    assert (await prepare("bare", default_service_handler="d.py:f")).pool.spec.load.handler == "d.py:f"
 
 
 async def test_default_handler_outside_of_the_archive(prepare: Any, store: Path) -> None:
@@ -122,7 +122,7 @@ async def test_default_handler_outside_of_the_archive(prepare: Any, store: Path)
     write(store / "bare", handler=None)
     path = "/opt/sagemaker/handler_service.py:handle"
 
-    assert (await prepare("bare", default_service_handler=path)).pool._spec.load.handler == path
+    assert (await prepare("bare", default_service_handler=path)).pool.spec.load.handler == path
     with pytest.raises(InvalidModel, match="only names relative to the archive"):
         await prepare("bare", default_service_handler=path, parameters={"handler": path})
 
@@ -226,7 +226,7 @@ async def test_config_with_tags(prepare: Any, store: Path) -> None:
 
 async def test_usual_workers_have_no_ranks(prepare: Any) -> None:
     """One process, any device."""
-    assert (await prepare("m", gpus=4)).pool._spec.ranks is None
+    assert (await prepare("m", gpus=4)).pool.spec.ranks is None
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ async def test_workers_that_span_devices(
     """Each worker takes the next group of GPUs (reference 18.1, 18.3)."""
     write(store / "wide", config)
     pool = (await prepare("wide", gpus=4)).pool
-    ranks = pool._spec.ranks
+    ranks = pool.spec.ranks
     firsts = list(groups) or [None]
 
     assert (ranks.processes, ranks.broadcast, ranks.groups) == (processes, broadcast, groups)
@@ -260,7 +260,7 @@ async def test_workers_that_span_devices(
 async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:
     """They compute on the CPU, as with TorchServe; each loads the model."""
     write(store / "wide", "parallelType: tp\ntorchrun: {nproc-per-node: 3, OMP_NUMBER_THREADS: 2}")
-    usual, wide = (await prepare("m")).pool._spec, (await prepare("wide")).pool._spec
+    usual, wide = (await prepare("m")).pool.spec, (await prepare("wide")).pool.spec
 
     assert (wide.ranks.processes, wide.ranks.groups, wide.ranks.threads) == (3, {}, 2)
     assert wide.need > 2.9 * usual.need
@@ -290,8 +290,8 @@ async def test_requirements_are_not_installed_unasked(
     assert [record.getMessage() for record in caplog.records] == [
         "needy 1.0: the archive's requirements.txt is not installed: install_py_dep_per_model=false"
     ]
-    assert model.pool._spec.python == sys.executable
-    assert model.pool._spec.extra_environment == {}
+    assert model.pool.spec.python == sys.executable
+    assert model.pool.spec.extra_environment == {}
 
 
 async def test_requirements_are_installed(
@@ -301,7 +301,7 @@ async def test_requirements_are_installed(
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     write(store / "needy", requirementsFile="requirements.txt")
     (store / "needy" / "requirements.txt").write_text("# nothing, in fact\n")
-    spec = (await prepare("needy", install_py_dep_per_model=True)).pool._spec
+    spec = (await prepare("needy", install_py_dep_per_model=True)).pool.spec
 
     assert spec.extra_environment["PYTHONPATH"].startswith(str(tmp_path / "cache" / "environments"))
     assert spec.python == sys.executable
@@ -316,7 +316,7 @@ async def test_a_virtual_environment(
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     write(store / "apart", "useVenv: true\n", requirementsFile="requirements.txt")
     model = await prepare("apart")
-    spec = model.pool._spec
+    spec = model.pool.spec
 
     assert spec.python.startswith(str(tmp_path / "cache" / "environments" / "venv-"))
     assert spec.extra_environment == {}

@@ -105,7 +105,7 @@ async def test_everything_comes_back(new_registry: Callable[..., Registry], stor
     assert model.options.sources["batch_size"] == "snapshot"
     assert model.loaded_at_startup
     assert after.get("a").version == "2.0"
-    assert after.get("a").pool._spec.load.handler == "own.py:handle"
+    assert after.get("a").pool.spec.load.handler == "own.py:handle"
     assert after.get("c").options.split_instances == "false"
 
 
@@ -129,17 +129,6 @@ async def test_missing_archive(
     assert not isinstance(registry.get("b"), FailedVersion)
 
 
-async def test_failed_version_stays_in_the_state(new_registry: Callable[..., Registry], store: Path) -> None:
-    """When the archive is back, the next start finds the model as it was."""
-    items = saved(gone={"1.0": entry("gone", workers=2, handler="own.py")})
-    registry = await restore(new_registry(), items)
-    again = parse_snapshot(json.dumps(registry_document(registry, "x")))
-
-    assert again[0].registration.min_workers == 2
-    assert again[0].registration.handler == "own.py"
-    assert again[0].registration.url == "gone"
-
-
 async def test_broken_archive(new_registry: Callable[..., Registry], store: Path) -> None:
     """The reason of a failed version is what a registration would be answered."""
     (store / "bad.mar").write_bytes(b"no archive")
@@ -148,23 +137,6 @@ async def test_broken_archive(new_registry: Callable[..., Registry], store: Path
     with pytest.raises(InvalidModel) as refused:
         await registry.register(Registration(url="bad.mar"))
     assert getattr(registry.get("bad"), "failure", "") == refused.value.message
-
-
-async def test_failed_version_gives_way(new_registry: Callable[..., Registry], store: Path) -> None:
-    """It can be registered again or removed, and is the default only as long as there is no other."""
-    write_model(store, "a2", "a", "2.0")
-    registry = await restore(
-        new_registry("a2"), saved(a={"1.0": entry("gone")}, gone={"1.0": entry("gone.mar")})
-    )
-    await registry.load_initial(lambda _: None, restored=True)
-    assert registry.get("a").version == "2.0"
-    await registry.register(Registration(url="a"))
-    assert not isinstance(registry.get("a", "1.0"), FailedVersion)
-    with pytest.raises(Conflict):
-        await registry.register(Registration(url="a"))
-    await registry.unregister("gone", None)
-    with pytest.raises(ModelNotFound):
-        registry.get("gone")
 
 
 async def test_other_version_in_the_archive(

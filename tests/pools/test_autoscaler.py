@@ -324,7 +324,7 @@ async def test_memory(
 async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine) -> None:
     """What loading workers of other pools may take still counts as taken."""
     pool, other = await make(), await make(rule=None)
-    other._spec = replace(other.spec, gate=pool.spec.gate)
+    other.spec = replace(other.spec, gate=pool.spec.gate)
     machine.available = RESERVE + BASE_NEED
     other.scale(2, 2)
     await stage.settle()
@@ -344,7 +344,7 @@ async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, mac
         asked.append(PLENTY)
         return PLENTY
 
-    pool._spec = replace(pool.spec, gate=StartGate(available=available))
+    pool.spec = replace(pool.spec, gate=StartGate(available=available))
     look(autoscaler, 0.0, 20.0)
 
     assert 5 <= len(asked) <= 11
@@ -396,7 +396,7 @@ async def test_groups_of_gpus(make: Any, autoscaler: Autoscaler, machine: Machin
     """A worker of several GPUs needs memory on each of its group."""
     ranks = Ranks(0, broadcast=True, groups={0: (0, 1), 2: (2, 3)}, threads=0, ports=Ports(29500))
     pool = await make(devices=DeviceList([0, 2]), rule=None)
-    pool._spec = replace(pool.spec, ranks=ranks)
+    pool.spec = replace(pool.spec, ranks=ranks)
     autoscaler.follow(pool, RULE)
     machine.gpus.update({gpu: GpuMemory(20 << 30, 10 << 30) for gpu in range(4)})
     machine.gpus[3] = GpuMemory(9 << 30, 0)

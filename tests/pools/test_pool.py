@@ -262,7 +262,7 @@ async def test_batch_that_cannot_be_sent(pool: Pool, stage: Any, monkeypatch: py
 async def test_threads(make: Any, stage: Any, spec: WorkerSpec, workers: int, threads: int) -> None:
     """The cores are shared out among a model's workers, whenever they are started; one each at least."""
     pool = make(0)
-    pool._spec = replace(spec, threads=8, gate=StartGate(limit=workers, available=lambda: math.inf))
+    pool.spec = replace(spec, threads=8, gate=StartGate(limit=workers, available=lambda: math.inf))
     pool.scale(workers, workers)
     await stage.enter(workers)
 

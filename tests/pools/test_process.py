@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import re
 import signal
 import sys
 import venv
@@ -15,7 +14,7 @@ import pytest
 
 from modelserver.pools.process import describe_exit, launch
 from modelserver.pools.spawner import Spawner
-from modelserver.pools.spec import THREAD_VARIABLES, WorkerSpec
+from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.worker.elsewhere import NEEDED
 
@@ -33,40 +32,6 @@ from modelserver.worker.elsewhere import NEEDED
 def test_describe_exit(code: int, words: str) -> None:
     """An exit code is told in words (design 6)."""
     assert describe_exit(code) == words
-
-
-def spec(**fields: Any) -> WorkerSpec:
-    return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), threads=3, frame_limit=100, **fields)
-
-
-def test_environment() -> None:
-    """Workers get the server's environment with thread counts, without what is hidden
-    (reference 12.1, F68).
-    """
-    hidden = re.compile("SECRET.*|PASS")
-    environment = spec(hidden_variables=hidden, extra_environment={"RANK": "0"}).environment(
-        {"PATH": "/bin", "SECRET_KEY": "1", "PASS": "2", "PASSAGE": "3", "MKL_NUM_THREADS": "9"}
-    )
-
-    assert environment == {
-        "PATH": "/bin",
-        "PASSAGE": "3",
-        "MKL_NUM_THREADS": "9",
-        "OMP_NUM_THREADS": "3",
-        "OPENBLAS_NUM_THREADS": "3",
-        "PYTHONUNBUFFERED": "1",
-        "TS_DECODE_INPUT_REQUEST": "true",
-        "TS_IPEX_ENABLE": "false",
-        "TS_IPEX_GPU_ENABLE": "false",
-        "RANK": "0",
-    }
-
-
-def test_threads_of_the_models_own() -> None:
-    """They count whatever the server's environment says of all models."""
-    environment = spec(own_threads=2).environment({"OMP_NUM_THREADS": "7"})
-
-    assert {environment[name] for name in THREAD_VARIABLES} == {"2"}
 
 
 class Conversation:

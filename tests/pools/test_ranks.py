@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,8 @@ import msgspec
 import pytest
 
 from modelserver.pools import ranks as ranks_module
-from modelserver.pools import spec
 from modelserver.pools.ranks import RankGroup, launch_ranks, rank_environment, visible
-from modelserver.pools.spec import Ports, Ranks
+from modelserver.pools.spec import Ranks
 from modelserver.wire.messages import (
     Answer,
     Cancelled,
@@ -132,30 +130,6 @@ def test_visible_devices_are_the_servers(server: dict[str, str], shown: str) -> 
 def test_all_variables_are_texts() -> None:
     """As an environment wants them."""
     assert all(isinstance(value, str) for value in rank_environment(1, 2, 29500).values())
-
-
-def test_ports_count_up_past_those_in_use() -> None:
-    """Each start gets another; one that somebody listens on is left out."""
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        ports = Ports(taken.getsockname()[1])
-        first, second = ports.next(), ports.next()
-
-    assert taken is not None
-    assert first != second
-    assert Ports(0).next() > 0
-
-
-def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says where was looked."""
-
-    def refuse(_port: int) -> int:
-        raise OSError("in use")
-
-    monkeypatch.setattr(spec, "free_port", refuse)
-    with pytest.raises(OSError, match="no port of 29500 and the next 1000 is free"):
-        Ports(29500).next()
 
 
 # Loading

@@ -19,7 +19,7 @@ from modelserver.pools import spawner as spawner_module
 from modelserver.pools.preload_reader import PreloadReader
 from modelserver.pools.preloading import Preload
 from modelserver.pools.process import WorkerProcess, launch
-from modelserver.pools.spawner import Spawner, can_fork, why_not
+from modelserver.pools.spawner import Spawner, can_fork
 from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.marks import MARK, mark_of, server_of
 from modelserver.wire.messages import Load, Loaded, LoadFailed, Predict, Row, Stop
@@ -343,66 +343,6 @@ async def test_a_spawner_that_keeps_dying_is_given_up(
         await talk.process.wait()
 
 
-@pytest.mark.parametrize("file", ["codeop.py", "codeop/__init__.py"])
-async def test_modules_of_the_model_come_first(spawner: Spawner, tmp_path: Path, file: str) -> None:
-    """Where the spawner has loaded a module of a name that the model uses too, the model gets its own."""
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text("mine = True\n")
-    (tmp_path / "h.py").write_text(
-        f"import {_HEAVY}\ndef handle(data, context):\n    import codeop; codeop.mine\n"
-    )
-    # It loads codeop.
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "h.py").write_text(f"import {_HEAVY}, code\ndef handle(data, context):\n    return data\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modelserver.pools.preloading.HEAVY", frozenset({_HEAVY, "code"}))
-        before = await Conversation(spawner).start(other)
-    talk = await Conversation(spawner).start(tmp_path)
-    outcome, _ = await talk.next()
-
-    assert before.parent() != os.getpid()
-    assert talk.parent() == os.getpid()
-    assert isinstance(outcome, Loaded)
-    for each in (before, talk):
-        each.process.kill()
-        await each.process.wait()
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        (
-            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-            "1 thread",
-        ),
-        ("import os\nos.pipe()", "descriptors"),
-        ("raise ValueError('broken')", "ValueError while importing preloaded"),
-    ],
-)
-async def test_an_unfit_spawner_refuses(
-    spawner: Spawner,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    source: str,
-    reason: str,
-) -> None:
-    """With threads or strange descriptors it does not fork; workers start plainly, and one line says why."""
-    model = preloaded(monkeypatch, tmp_path, source)
-    caplog.set_level("INFO", "modelserver.workers")
-    for _ in range(2):
-        talk = await Conversation(spawner).start(model)
-        outcome, _ = await talk.next()
-        assert isinstance(outcome, Loaded)
-        assert talk.parent() == os.getpid()
-        talk.process.kill()
-        await talk.process.wait()
-
-    (line,) = [r.getMessage() for r in caplog.records if "not forked" in r.getMessage()]
-    assert reason in line
-
-
 async def test_a_closed_spawner_lets_nobody_wait(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,24 +361,6 @@ async def test_a_closed_spawner_lets_nobody_wait(
 
 def spec(**fields: Any) -> WorkerSpec:
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
-
-
-def test_who_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with another Python, nor with variables that count before anything is imported."""
-    for name in spawner_module.THREAD_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
-    assert why_not(spec(extra_environment={"CUDA_VISIBLE_DEVICES": "1"})) == ""
-    assert "Python of their own" in why_not(spec(python="/usr/bin/python3"))
-    assert "LD_PRELOAD must" in why_not(spec(extra_environment={"LD_PRELOAD": "x.so"}))
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert "one and the same" in why_not(spec())
-    monkeypatch.setenv("MKL_NUM_THREADS", "5")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "5")
-    assert why_not(spec()) == ""
-    for name in spawner_module.THREAD_VARIABLES:
-        monkeypatch.setenv(name, "4,2")
-    assert "one and the same" in why_not(spec())
 
 
 SERVER = """

@@ -79,31 +79,6 @@ def test_keystores(authority: Authority) -> None:
     assert talk(server_context(certificate), client) == "TLSv1.3"
 
 
-def test_old_protocols_are_refused(authority: Authority) -> None:
-    """TLS 1.2 is the oldest that is spoken (F66)."""
-    context = server_context(load_certificate(pair(*authority.issue("old"))))
-
-    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
-    client = ssl.create_default_context(cafile=str(authority.file))
-    client.maximum_version = ssl.TLSVersion.TLSv1_2
-    assert talk(context, client) == "TLSv1.2"
-
-
-def test_clients_may_be_asked_for_a_certificate(authority: Authority) -> None:
-    """With authorities for clients, one without a certificate of theirs is refused (F66)."""
-    key, chain = authority.issue("asking")
-    given = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=authority.file)
-    context = server_context(load_certificate(given))
-    client = ssl.create_default_context(cafile=str(authority.file))
-    client.maximum_version = ssl.TLSVersion.TLSv1_2
-
-    with pytest.raises(ssl.SSLError):
-        talk(context, client)
-    client_key, client_chain = authority.issue("client")
-    client.load_cert_chain(client_chain, client_key)
-    assert talk(context, client) == "TLSv1.2"
-
-
 def test_a_throw_away(authority: Authority) -> None:
     """Without any file one is made for the hosts of the addresses; nobody can verify it (reference 3.3)."""
     certificate = load_certificate(settings())

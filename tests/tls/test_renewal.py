@@ -178,41 +178,6 @@ def made(authority: Authority, name: str, client_ca: bytes = b"", *, old_form: b
     return Certificate(chain.read_bytes(), key.read_bytes(), client_ca)
 
 
-@pytest.mark.parametrize("name", ["localhost", None])
-def test_a_renewed_context(authority: Authority, name: str | None) -> None:
-    """Connections from then on see the new certificate, whether they name a host or not, of whatever key."""
-    client = ssl.create_default_context(cafile=str(authority.file))
-    client.check_hostname = name is not None
-    server = server_context(made(authority, "old", old_form=True))
-    assert subject(shown(server, client, name)) == "old"
-    renew(server, made(authority, "new"))
-    assert subject(shown(server, client, name)) == "new"
-    renew(server, made(authority, "newest", old_form=True))
-
-    assert subject(shown(server, client, name)) == "newest"
-
-
-def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
-    """Clients are held to the new authorities alone."""
-    (tmp_path / "other").mkdir()
-    other = Authority(tmp_path / "other")
-    server = server_context(made(authority, "server", authority.file.read_bytes()))
-    contexts = []
-    for issuer in (authority, other):
-        client = ssl.create_default_context(cafile=str(authority.file))
-        key, chain = issuer.issue("client")
-        client.load_cert_chain(chain, key)
-        contexts.append(client)
-    assert shown(server, contexts[0])
-    with pytest.raises(ssl.SSLError):
-        shown(server, contexts[1])
-    renew(server, made(authority, "server", other.file.read_bytes()))
-
-    assert shown(server, contexts[1])
-    with pytest.raises(ssl.SSLError):
-        shown(server, contexts[0])
-
-
 def test_a_renewal_that_fails(authority: Authority) -> None:
     """A certificate that cannot be used leaves the context as it was."""
     client = ssl.create_default_context(cafile=str(authority.file))

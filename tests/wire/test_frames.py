@@ -37,7 +37,6 @@ from modelserver.wire.messages import (
     Stop,
     ToServer,
     ToWorker,
-    sendable,
 )
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -418,14 +417,3 @@ def test_place_without_an_arena_is_refused(arenas: Arenas) -> None:
     """Who has no arena knows nothing of places."""
     with pytest.raises(ProtocolError, match="8 bytes of rows came"):
         from_worker(encode(*answer(), arenas[1].outgoing)[0])
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [("plain ü", "plain ü"), (404, "404"), (None, "None"), ("a\ud800b", "a?b"), ("\udcff", "?")],
-)
-def test_sendable_text_always_has_a_form_on_the_wire(value: object, text: str) -> None:
-    """Anything becomes text; what is no Unicode becomes a question mark instead of an error."""
-    assert sendable(value) == text
-    sent = encode(LoadFailed(sendable(value)))
-    assert from_worker(b"".join(sent))[0][0] == LoadFailed(text)

@@ -28,13 +28,13 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
+from modelserver.errors import InternalError, ModelServerError
 from modelserver.http.answers import JSON, error_body, is_kserve, status_line
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import Exchange, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
-from modelserver.http.intake import Intake, IntakeFull
+from modelserver.http.intake import Intake, IntakeFull, too_large
 from modelserver.ids import make_uuid
 
 if TYPE_CHECKING:
@@ -216,7 +216,9 @@ class HttpProtocol(HttpToolsProtocol):
             method, version = self.parser.get_method(), self.parser.get_http_version()
             lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
             lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
-            self.parser = new_parser(self)
+            self.parser = httptools.HttpRequestParser(self)
+            # As uvicorn's: what comes after a request that closes does not take away its answer.
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
             try:
                 self.parser.feed_data(rest)
@@ -608,11 +610,6 @@ def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
-
-
-def too_large(limit: int) -> PayloadTooLarge:
-    """The error for a body over the limit."""
-    return PayloadTooLarge(f"The request body is larger than max_request_size={limit} bytes.")
 
 
 def check_regularly(

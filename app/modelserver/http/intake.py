@@ -8,7 +8,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modelserver.errors import ServiceUnavailable
+from modelserver.errors import PayloadTooLarge, ServiceUnavailable
 from modelserver.http.head import HEADER_LIMIT
 
 if TYPE_CHECKING:
@@ -53,3 +53,8 @@ class IntakeFull(ServiceUnavailable):
         super().__init__(
             f"More than max_incoming_bytes={limit} bytes of requests are coming in at this time; try later."
         )
+
+
+def too_large(limit: int) -> PayloadTooLarge:
+    """The error for a body over the limit."""
+    return PayloadTooLarge(f"The request body is larger than max_request_size={limit} bytes.")

@@ -24,8 +24,8 @@ class FailedPool(Pool):
 
     def submit(self, request: Request, asked_version: str | None = None) -> None:
         """Raises ServiceUnavailable with the reason."""
-        self._metrics.rejected("no_worker")
-        raise ServiceUnavailable(f"{self._label} could not be restored: {self.reason}")
+        self.metrics.rejected("no_worker")
+        raise ServiceUnavailable(f"{self.label} could not be restored: {self.reason}")
 
     def expect(self, min_workers: int, max_workers: int) -> None:
         """Notes how many workers there should be."""
@@ -34,7 +34,7 @@ class FailedPool(Pool):
     def scale(self, min_workers: int, max_workers: int) -> list[Worker]:
         """Raises InvalidModel with the reason: there is nothing that a worker could load."""
         raise InvalidModel(
-            f"{self._label} could not be restored: {self.reason} Register it again, or unregister it."
+            f"{self.label} could not be restored: {self.reason} Register it again, or unregister it."
         )
 
     def statistics(self) -> PoolStatistics:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.batching.policies import Adaptive, Window, make_policy
 from modelserver.batching.queue import AtOnce, BatchQueue, QueueFull
 from modelserver.batching.tickets import TicketQueue
 from modelserver.errors import (
@@ -28,8 +27,8 @@ from modelserver.errors import (
     ServiceUnavailable,
 )
 from modelserver.pools.recycling import Recycler
-from modelserver.pools.spec import PoolLimits, PoolMetrics, PoolStatistics, policy_name
-from modelserver.pools.worker import Worker, WorkerState, WorkerTimes
+from modelserver.pools.spec import PoolLimits, PoolMetrics, PoolStatistics, no_worker, policy_for
+from modelserver.pools.worker import Worker, WorkerState, WorkerTimes, least_loaded
 from modelserver.wire.frames import ProtocolError
 
 if TYPE_CHECKING:
@@ -83,13 +82,13 @@ class Pool:
         self.min_workers = 0
         self.max_workers = 0
         self.limits = limits
-        self.queue = self._make_queue(limits, make_policy(policy_name(limits), limits.max_delay))
-        self._label = label
-        self._spec = spec
+        self.queue = self._make_queue(limits, policy_for(limits))
+        self.label = label
+        self.spec = spec
         self._times = times
         self._next_id = next_id
         self._devices = devices
-        self._metrics = metrics
+        self.metrics = metrics
         self._loop = asyncio.get_running_loop()
         # Finer than the loop's own clock, which may count in milliseconds.
         self._clock = time.monotonic
@@ -101,7 +100,7 @@ class Pool:
         self.last_handler_time = 0.0
         self.last_phases = (0.0, 0.0, 0.0)
         self.last_overhead = 0.0
-        self._closing = False
+        self.closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._leaving: dict[Worker, asyncio.Task[None]] = {}
         # Devices of workers that left: those that come next get them, so that devices stay evenly taken.
@@ -126,27 +125,18 @@ class Pool:
 
         ``batch_size`` is what handlers are told, ``frame_limit`` the bytes that a worker may send at once.
         """
-        self._spec = replace(
-            self._spec,
-            load=msgspec.structs.replace(self._spec.load, batch_size=batch_size),
+        self.spec = replace(
+            self.spec,
+            load=msgspec.structs.replace(self.spec.load, batch_size=batch_size),
             frame_limit=frame_limit,
         )
         self._times = times
         for worker in self._all_workers():
-            worker.reconfigure(self._spec, times)
+            worker.reconfigure(self.spec, times)
         self.limits = limits
         self._recycler.follow()
-        self.queue.reconfigure(limits.batch_size, self._policy_for(limits))
+        self.queue.reconfigure(limits.batch_size, policy_for(limits, self.queue.policy))
         self.pump()
-
-    def _policy_for(self, limits: PoolLimits) -> Policy:
-        """What the policy has learned is kept where only its delay changes."""
-        name, policy = policy_name(limits), self.queue.policy
-        if policy.name != name:
-            return make_policy(name, limits.max_delay)
-        if isinstance(policy, (Window, Adaptive)):
-            policy.max_delay = limits.max_delay
-        return policy
 
     # -- requests
 
@@ -156,22 +146,22 @@ class Pool:
         Raises:
             ServiceUnavailable: no worker could ever take it, or the queue is full.
         """
-        if self._closing or not self._has_hope():
+        if self.closing or not self._has_hope():
             if self._successor is not None:
                 # Its sender looked this pool up before the successor had its place.
                 self._successor.submit(request, asked_version)
                 self._passed_on.add(request)
                 return
-            self._metrics.rejected("no_worker")
-            raise self._no_worker(asked_version)
+            self.metrics.rejected("no_worker")
+            raise no_worker(self.name, asked_version, self.failure)
         queue = self.queue
         try:
             queue.put(request)
         except QueueFull as full:
-            self._metrics.rejected(full.reason)
-            raise ServiceUnavailable(no_worker_text(self.name, asked_version)) from full
+            self.metrics.rejected(full.reason)
+            raise no_worker(self.name, asked_version) from full
         if request.waiting > 1:
-            self._metrics.split()
+            self.metrics.split()
         if request.deadline is not None:
             left = max(0.0, request.deadline - self._clock())
             self._deadlines[request] = self._loop.call_later(left, self._expire, request)
@@ -194,7 +184,7 @@ class Pool:
         request.fail(_CLIENT_GONE)
         self._forget_deadline(request)
         _tell_worker(request)
-        self._metrics.cancelled()
+        self.metrics.cancelled()
         self._check_quiet()
 
     def pump(self) -> None:
@@ -221,13 +211,13 @@ class Pool:
         elif queue.requests:
             due = queue.due(now, len(idle))
             if due < math.inf:
-                self._timer = self._loop.call_later(max(0.0, due - now), self._on_timer)
+                self._timer = self._loop.call_later(max(0.0, due - now), self.pump)
 
     def _prefetch(self, now: float) -> None:
         """Full batches may wait at a busy worker, which prepares them; others can still grow here."""
         queue = self.queue
         while queue.has_full():
-            worker = self._least_loaded()
+            worker = least_loaded(self.workers)
             if worker is None:
                 self._crowded = True
                 return
@@ -235,14 +225,6 @@ class Pool:
             if batch is None:
                 return
             self._send(worker, batch, now)
-
-    def _least_loaded(self) -> Worker | None:
-        """The worker with room that holds the fewest batches."""
-        found: Worker | None = None
-        for worker in self.workers:
-            if worker.has_room and (found is None or len(worker.in_flight) < len(found.in_flight)):
-                found = worker
-        return found
 
     def _send(self, worker: Worker, batch: Batch, now: float) -> None:
         batch.sent_at = now
@@ -257,16 +239,12 @@ class Pool:
         except ProtocolError as error:
             self._fail_batch(batch, InternalError(f"The batch cannot be sent to a worker: {error}"))
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.pump()
-
     def _expire(self, request: Request) -> None:
         self._deadlines.pop(request, None)
         if request.done:
             return
         self.queue.remove(request)
-        self._metrics.expired()
+        self.metrics.expired()
         waited = self._clock() - request.arrived
         request.fail(DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms."))
         _tell_worker(request)
@@ -279,12 +257,12 @@ class Pool:
     # -- what workers tell
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
-        self._metrics.worker_loaded(worker.label, seconds)
+        self.metrics.worker_loaded(worker.label, seconds)
         self._recycler.loaded(worker)
         for warning in worker.warnings:
             if warning not in self.warnings:
                 self.warnings.append(warning)
-                _log.warning("Model %s: %s", self._label, warning)
+                _log.warning("Model %s: %s", self.label, warning)
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
@@ -304,7 +282,7 @@ class Pool:
         # Free the worker's place first: what the answers below trigger may already fill it.
         self.pump()
         self._deliver(batch, result, tail, now)
-        self._metrics.batch(
+        self.metrics.batch(
             batch.size,
             len(batch.parcels),
             self.limits.batch_size,
@@ -313,10 +291,10 @@ class Pool:
             result.phases,
         )
         if result.calls > 1:
-            self._metrics.isolated(sum(answer.failed for answer in answers))
+            self.metrics.isolated(sum(answer.failed for answer in answers))
         if result.metrics:
             for m in result.metrics:
-                self._metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
+                self.metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
         most = self.limits.max_worker_requests
         if most and worker.served >= most:
             self._recycler.served(worker)
@@ -353,7 +331,7 @@ class Pool:
         worker.proceed(batch)
 
     def _deliver(self, batch: Batch, result: Result, tail: memoryview, now: float) -> None:
-        answers, handler_time, waited = result.answers, result.handler_time, self._metrics.queue_wait
+        answers, handler_time, waited = result.answers, result.handler_time, self.metrics.queue_wait
         position = index = 0
         for parcel in batch.parcels:
             pieces: list[tuple[Answer, bytes]] = []
@@ -401,11 +379,6 @@ class Pool:
                 return True
         return False
 
-    def _no_worker(self, asked_version: str | None = None) -> ServiceUnavailable:
-        """The refusal where there is nobody to serve, with the reason if there is one."""
-        text, reason = no_worker_text(self.name, asked_version), self.failure.partition("\n")[0]
-        return ServiceUnavailable(f"{text}. Its workers fail: {reason[:LONGEST_REASON]}" if reason else text)
-
     def _refuse_if_hopeless(self) -> None:
         """Without any worker that may come back, nothing that waits will ever be served."""
         if self._has_hope():
@@ -415,7 +388,7 @@ class Pool:
     def _clear_queue(self) -> None:
         """What waits goes to the successor if there is one; what was begun, and the rest, is refused."""
         for request in self.queue.drain():
-            error = self._no_worker()
+            error = no_worker(self.name, failure=self.failure)
             if self._successor is not None and request.dispatched is None:
                 self._forget_deadline(request)
                 try:
@@ -468,10 +441,10 @@ class Pool:
     def make_worker(self, device: int | None) -> Worker:
         """Starts a worker that has no place yet."""
         worker_id = self._next_id()
-        load = msgspec.structs.replace(self._spec.load, gpu_id=device)
-        threads = max(1, self._spec.threads // max(1, self._sharers))
-        spec = replace(self._spec, load=load, threads=threads)
-        worker = Worker(worker_id, f"W-{worker_id}-{self._label}", spec, self._times, self)
+        load = msgspec.structs.replace(self.spec.load, gpu_id=device)
+        threads = max(1, self.spec.threads // max(1, self._sharers))
+        spec = replace(self.spec, load=load, threads=threads)
+        worker = Worker(worker_id, f"W-{worker_id}-{self.label}", spec, self._times, self)
         worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
         return worker
 
@@ -499,7 +472,7 @@ class Pool:
         task = self._loop.create_task(self._leave(worker))
         self._leaving[worker] = task
         task.add_done_callback(lambda _: self._gone(worker))
-        self._metrics.worker_gone(worker.label)
+        self.metrics.worker_gone(worker.label)
 
     async def _leave(self, worker: Worker) -> None:
         await worker.stop(self._times.response)
@@ -518,7 +491,7 @@ class Pool:
 
     async def drain(self, grace: float) -> bool:
         """Takes no more requests in and serves what waits; True if that was done within ``grace`` s."""
-        self._closing = True
+        self.closing = True
         self.queue.flushing = True
         self.pump()
         if self._is_quiet():
@@ -542,11 +515,11 @@ class Pool:
         workers = self._all_workers()
         await self.close(self._times.response)
         for worker in workers:
-            self._metrics.worker_gone(worker.label)
+            self.metrics.worker_gone(worker.label)
 
     async def close(self, grace: float) -> None:
         """Refuses what still waits, lets what runs finish within ``grace`` seconds, ends all workers."""
-        self._closing = True
+        self.closing = True
         self._recycler.close()
         self._clear_queue()
         workers, self.workers = self._all_workers(), []
@@ -572,29 +545,9 @@ class Pool:
     # -- reports
 
     @property
-    def label(self) -> str:
-        """``<model>_<version>``."""
-        return self._label
-
-    @property
-    def spec(self) -> WorkerSpec:
-        """What workers are started with."""
-        return self._spec
-
-    @property
-    def metrics(self) -> PoolMetrics:
-        """Where it is counted."""
-        return self._metrics
-
-    @property
-    def closing(self) -> bool:
-        """Whether it takes no more requests in."""
-        return self._closing
-
-    @property
     def need(self) -> int:
         """Bytes that loading one worker may take."""
-        return self._spec.need
+        return self.spec.need
 
     @property
     def healthy(self) -> bool:
@@ -634,8 +587,6 @@ class Pool:
         )
 
 
-# Of the reason that clients are told, in characters.
-LONGEST_REASON = 500
 _CLIENT_GONE = ConnectionError("The client is gone.")
 _STREAM_REFUSED = (
     "The handler answers in parts, which one answer for several instances cannot carry; "
@@ -647,13 +598,3 @@ def _tell_worker(request: Request) -> None:
     worker: Worker | None = request.worker
     if worker is not None:
         worker.cancel(request)
-
-
-def no_worker_text(model: str, version: str | None = None) -> str:
-    """What TorchServe says when a queue is full and when there is no worker (reference 6.5, verbatim)."""
-    named = "" if version is None else f' Version {version}"'
-    return (
-        f'Model "{model}"{named} has no worker to serve inference request. '
-        "Please use scale workers API to add workers. If this is a sequence inference, please check if it is "
-        "closed, or expired; or exceeds maxSequenceJobQueueSize"
-    )

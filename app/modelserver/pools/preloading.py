@@ -34,15 +34,13 @@ _OURS_LIGHT = frozenset(
         "context",
         "envelopes",
         "errors",
-        "headers",
         "labels",
         "metrics",
         "micro_batching",
         "streaming",
         "tensor_rows",
-        "text_utils",
         "timer",
-        "utilities",
+        "words",
     }
 )
 # TorchServe's names of what needs torch, which lead to ours.

@@ -27,8 +27,9 @@ from modelserver.batching.sequences import (
     SequenceQueue,
     SequenceStatistics,
 )
-from modelserver.errors import ModelServerError, ResponseTimeout, ServiceUnavailable, WorkerDied
-from modelserver.pools.pool import Pool, no_worker_text
+from modelserver.errors import ModelServerError, ResponseTimeout, WorkerDied
+from modelserver.pools.pool import Pool
+from modelserver.pools.spec import no_worker
 from modelserver.pools.worker import Worker, WorkerState, WorkerTimes
 
 if TYPE_CHECKING:
@@ -98,14 +99,12 @@ class SequencePool(Pool):
         self._end_those_over()
         reason = self._objection(request)
         if reason:
-            self._metrics.rejected(reason)
-            if reason == "no_worker":
-                raise self._no_worker(asked_version)
-            raise ServiceUnavailable(no_worker_text(self.name, asked_version))
+            self.metrics.rejected(reason)
+            raise no_worker(self.name, asked_version, self.failure if reason == "no_worker" else "")
         try:
             super().submit(request, asked_version)
         except SequenceLost as lost:
-            self._metrics.rejected("sequence_lost")
+            self.metrics.rejected("sequence_lost")
             raise self._lost(str(lost)) from lost
 
     def _objection(self, request: Request) -> str:
@@ -126,7 +125,7 @@ class SequencePool(Pool):
         if super()._has_hope():
             return
         for request in self.queue.drain_unplaced():
-            self._end(request, self._no_worker())
+            self._end(request, no_worker(self.name, failure=self.failure))
 
     def _end_those_over(self) -> None:
         """Ends the sequences whose time is over."""
@@ -135,7 +134,7 @@ class SequencePool(Pool):
     def _close_out(self, requests: Iterable[Request]) -> None:
         """Refuses what still waits of sequences that ended."""
         for request in requests:
-            self._end(request, ServiceUnavailable(no_worker_text(self.name)))
+            self._end(request, no_worker(self.name))
         for worker, ended in self._draining.items():
             if not self.queue.living(worker):
                 ended.set()
@@ -175,7 +174,7 @@ class SequencePool(Pool):
                     break
                 self._send(worker, batch, now)
         if due < math.inf:
-            self._timer = self._loop.call_later(max(0.0, due - now), self._on_timer)
+            self._timer = self._loop.call_later(max(0.0, due - now), self.pump)
         self._check_quiet()
 
     def _disarm(self) -> None:
@@ -185,7 +184,7 @@ class SequencePool(Pool):
         self._soon = self._timer = None
 
     def _is_free(self, worker: Worker) -> bool:
-        return worker.has_room if self._spec.concurrency else worker.idle
+        return worker.has_room if self.spec.concurrency else worker.idle
 
     def _serving(self) -> Iterator[Worker]:
         """The workers that are loaded, and those that leave when their sequences have ended."""
@@ -243,7 +242,7 @@ class SequencePool(Pool):
 
     async def _leave(self, worker: Worker) -> None:
         """Lets its sequences end, then ends it."""
-        if self.queue.living(worker) and not self._closing:
+        if self.queue.living(worker) and not self.closing:
             ended = self._draining[worker] = asyncio.Event()
             longest = self._sequences.max_age
             try:
@@ -257,7 +256,7 @@ class SequencePool(Pool):
 
     async def close(self, grace: float) -> None:
         """As the parent; nobody waits for the ends of sequences any more."""
-        self._closing = True
+        self.closing = True
         self._close_out(self.queue.drain())
         await super().close(grace)
 

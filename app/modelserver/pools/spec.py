@@ -1,4 +1,4 @@
-"""What a worker is started with."""
+"""What a worker is started with, and what a pool goes by."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from modelserver.batching.policies import Adaptive, Window, make_policy
+from modelserver.errors import ServiceUnavailable
 from modelserver.pools.gate import BASE_NEED, StartGate
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Mapping
 
+    from modelserver.batching.policies import Policy
     from modelserver.pools.printed_metrics import Measured
     from modelserver.wire.messages import Load
 
@@ -197,6 +200,34 @@ class PoolStatistics:
     failed: int
 
 
-def policy_name(limits: PoolLimits) -> str:
-    """A batch of one is always full: there is nothing to hold, and nothing to learn for it."""
-    return limits.policy if limits.batch_size > 1 else "greedy"
+def policy_for(limits: PoolLimits, current: Policy | None = None) -> Policy:
+    """The policy of these limits; what ``current`` has learned is kept where only its delay changes.
+
+    A batch of one is always full: there is nothing to hold, and nothing to learn for it.
+    """
+    name = limits.policy if limits.batch_size > 1 else "greedy"
+    if current is None or current.name != name:
+        return make_policy(name, limits.max_delay)
+    if isinstance(current, (Window, Adaptive)):
+        current.max_delay = limits.max_delay
+    return current
+
+
+# Of the reason that clients are told, in characters.
+LONGEST_REASON = 500
+
+
+def no_worker(model: str, version: str | None = None, failure: str = "") -> ServiceUnavailable:
+    """The refusal where the queue is full or nobody serves, with why workers fail if they do.
+
+    In TorchServe's words, which know no difference between the two (reference 6.5). ``version``: as it was
+    asked for.
+    """
+    named = "" if version is None else f' Version {version}"'
+    text = (
+        f'Model "{model}"{named} has no worker to serve inference request. '
+        "Please use scale workers API to add workers. If this is a sequence inference, please check if it is "
+        "closed, or expired; or exceeds maxSequenceJobQueueSize"
+    )
+    reason = failure.partition("\n")[0][:LONGEST_REASON]
+    return ServiceUnavailable(f"{text}. Its workers fail: {reason}" if reason else text)

@@ -38,7 +38,7 @@ from modelserver.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from modelserver.batching.request import Batch, Request
     from modelserver.pools.spec import WorkerSpec
@@ -564,3 +564,12 @@ def _retrieve(future: asyncio.Future[None]) -> None:
     """Marks a failure as seen: whoever waits gets it, and if nobody does, the log has it already."""
     if not future.cancelled():
         future.exception()
+
+
+def least_loaded(workers: Iterable[Worker]) -> Worker | None:
+    """The worker with room that holds the fewest batches."""
+    found: Worker | None = None
+    for worker in workers:
+        if worker.has_room and (found is None or len(worker.in_flight) < len(found.in_flight)):
+            found = worker
+    return found

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
-from modelserver.worker.rows import request_parameters
+from modelserver.worker.rows.rows import request_parameters
 from modelserver.worker.service import tell_failure, timed
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
 from modelserver.worker.work import check_contract, rejection

@@ -34,9 +34,9 @@ from modelserver.worker.answers import Unserializable, encode_body, encode_insta
 from modelserver.worker.failures import in_short, print_failure
 from modelserver.worker.hints import hint_for
 from modelserver.worker.metrics import HandlerMetrics
-from modelserver.worker.rows import Decoded, decode_row, request_headers, request_parameters
+from modelserver.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
+from modelserver.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver.worker.streaming import CLIENT_GONE, CallStream, Outlet, exhaust, holds_generators
-from modelserver.worker.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver.worker.work import (
     _NO_PHASES,
     Encoded,

@@ -17,7 +17,7 @@ from modelserver.wire.messages import (
 )
 from modelserver.worker.failures import explain_failure, in_short, located
 from modelserver.worker.hints import hint_for
-from modelserver.worker.rows import Decoded
+from modelserver.worker.rows.rows import Decoded
 from modelserver_handlers.context import BatchState
 from modelserver_handlers.tensor_rows import TensorRows
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
     from pathlib import Path
 
-    from modelserver.worker.rows import Decoded
+    from modelserver.worker.rows.rows import Decoded
     from modelserver_handlers.context import BatchState
     from modelserver_handlers.tensor_rows import TensorRows
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 _OTHER_PROCESS = "it is a part of TorchServe's own process"
 _LLM = (
     "language models are served by a handler of one's own (docs/handlers.md: streaming, asyncCommunication)"
@@ -33,8 +31,3 @@ ABSENT: dict[str, str] = {
     "ts.utils.setup_model_venv": _OTHER_PROCESS,
 }
 """Module to the reason."""
-
-
-def refuse(module: str) -> NoReturn:
-    """Ends the import of ``module``: raises ImportError that says why."""
-    raise ImportError(f"modelserver does not offer {module}: {ABSENT[module]}.", name=module)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+from modelserver_handlers.compat.utilities import get_yaml_config
 from modelserver_handlers.metrics.metric import MetricsStore
-from modelserver_handlers.utilities import get_yaml_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

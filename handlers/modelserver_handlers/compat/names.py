@@ -1,18 +1,16 @@
 """Every name of TorchServe's Python side and its state here: ``python -m modelserver_handlers.compat.names``.
 
-Prints docs/ts-names.md. What is offered is read from the doors themselves; remarks and what is not offered
-stand below.
+Prints docs/ts-names.md. What is offered stands in its own table; remarks and what is left out stand below.
 """
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver_handlers.compat import PATH, TORCHSERVE_VERSION
+from modelserver_handlers.compat import TORCHSERVE_VERSION
 from modelserver_handlers.compat.absent import ABSENT
+from modelserver_handlers.compat.offered import OFFERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,13 +112,9 @@ class TsName:
 
 
 def offered() -> Iterator[str]:
-    """``module.name`` of everything that the doors lead to; nothing is imported."""
-    for path in sorted(Path(PATH).rglob("*.py")):
-        parts = path.relative_to(PATH).with_suffix("").parts
-        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                yield from (f"{module}.{name}" for name in ast.literal_eval(node.value))
+    """``module.name`` of everything that is there; nothing is imported."""
+    yield "ts.__version__"
+    yield from (f"{module}.{name}" for module, names in OFFERED.items() for name in names)
 
 
 def names() -> list[TsName]:

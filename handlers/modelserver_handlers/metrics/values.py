@@ -46,5 +46,6 @@ class Units:
     }
 
 
+METRIC_UNIT = Units()
 TIME_UNITS = ("ms", "s")
 SIZE_UNITS = ("MB", "kB", "GB", "B")

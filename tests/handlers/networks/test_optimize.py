@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.handlers.processor import HAS_BF16, needs_bf16
+from tests.handlers.processor import needs_bf16
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
 
-from modelserver_handlers.insights import integrated_gradients
-from modelserver_handlers.networks import prepared
 from modelserver_handlers.networks.calibration import calibration_batch
+from modelserver_handlers.networks.insights import integrated_gradients
 from modelserver_handlers.networks.optimize import FastForward, deviation, optimize, probe_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 SHAPE = (3, 32, 32)
 
@@ -108,22 +105,6 @@ class Chain(Viewing):
         self.fourth = nn.Conv2d(16, 16, 1)
 
 
-class Deciding(Block):
-    """Its way depends on its input's values: it cannot be traced."""
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block, or negative."""
-        return super().forward(rows) if rows.sum() > 0 else -super().forward(rows)
-
-
-class Chancy(Block):
-    """Adds a number that is another each time."""
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block, and more."""
-        return super().forward(rows) + torch.rand(())
-
-
 def settled(model: nn.Module) -> nn.Module:
     """With seeded weights and norms that have seen something, in evaluation mode."""
     generator = torch.Generator().manual_seed(3)
@@ -201,29 +182,6 @@ def test_a_resnet(resnet18: nn.Module) -> None:
         assert deviation(outputs(fast, pictures), outputs(resnet18, pictures)) < 1e-4
 
 
-def test_layers_are_joined() -> None:
-    """Norm, sum and activations of a block are parts of its two convolutions."""
-    fast = settled(Block())
-    optimize(fast, SHAPE)
-    assert isinstance(fast.forward, FastForward)
-
-    left = Counter(type(module).__name__ for module in fast.forward._graph.children())
-
-    # The sum stays apart where a convolution has groups, and with it the activation behind it.
-    assert left == {"FusedConvolution": 2, "Linear": 1, "ReLU": 1}
-
-
-def test_sums_are_joined(resnet18: nn.Module) -> None:
-    """Nothing is left of a ResNet but convolutions, pooling and the last layer."""
-    fast = copy.deepcopy(resnet18)
-    optimize(fast, (3, 64, 64))
-    assert isinstance(fast.forward, FastForward)
-    code = fast.forward._graph.code
-
-    assert "add" not in code
-    assert "relu" not in code
-
-
 def refused(model: Any, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...] = SHAPE) -> str:
     """The reason for which a network is left alone; it is not touched."""
     caplog.set_level("INFO")
@@ -231,25 +189,6 @@ def refused(model: Any, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...]
     assert not optimize(model, shape)
     assert getattr(model, "forward", None) == before
     return caplog.messages[-1]
-
-
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (Deciding(), "no convolutions"),
-        (Chancy(), "would differ"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3, padding_mode="reflect")), "no convolutions"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "no convolutions"),
-        (nn.Sequential(weight_norm(nn.Conv2d(3, 4, 3))), "no convolutions"),
-        (lambda batch: batch, "no eager network"),
-    ],
-)
-def test_left_alone(model: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be traced, compared or joined stays as it is, and the log says why."""
-    if isinstance(model, nn.Module):
-        model.eval()
-
-    assert reason in refused(model, caplog)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
@@ -390,63 +329,6 @@ def test_bfloat16() -> None:
     assert answers.dtype == torch.float32
     assert 1e-5 < deviation(answers, outputs(plain, rows())) < 0.05
     assert all(tensor.dtype != torch.bfloat16 for tensor in fast.state_dict().values())
-
-
-def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second worker maps what the first one made, and computes the same."""
-    first, second = settled(Block()), settled(Block())
-    second.load_state_dict(first.state_dict())
-    optimize(first, SHAPE)
-    (file,) = folder.glob("*.pt")
-    monkeypatch.setattr(prepared, "_make", None)
-
-    assert optimize(second, SHAPE)
-    assert str(file) in Path("/proc/self/maps").read_text()
-    assert torch.equal(outputs(first, rows()), outputs(second, rows()))
-
-
-def test_other_weights_are_not_taken_from_the_cache(folder: Path) -> None:
-    """Another number, outline or precision, or lone rows, mean another file; the batch size does not."""
-    block = settled(Block())
-    for precision, size in (("fp32", 8), ("bf16", 8), ("fp32", 1), ("fp32", 5)):
-        optimize(copy.deepcopy(block), SHAPE, precision, size)
-    changed = copy.deepcopy(block)
-    changed.last.bias.data[0] += 1e-6  # type: ignore[union-attr, index]
-    optimize(changed, SHAPE)
-    other = settled(Block(nn.SiLU()))
-    other.load_state_dict(block.state_dict())
-    optimize(other, SHAPE)
-
-    assert len(list(folder.glob("*.pt"))) == (5 if HAS_BF16 else 4)
-
-
-def test_a_broken_file_is_made_anew(folder: Path) -> None:
-    """What cannot be read from the cache is replaced."""
-    block = settled(Block())
-    optimize(copy.deepcopy(block), SHAPE)
-    (file,) = folder.glob("*.pt")
-    size = file.stat().st_size
-    file.write_bytes(b"nothing")
-    fast = copy.deepcopy(block)
-
-    assert optimize(fast, SHAPE)
-    assert file.stat().st_size == size
-    assert deviation(outputs(fast, rows()), outputs(block, rows())) < 1e-4
-
-
-@pytest.mark.parametrize("without", ["cache", "sharing"])
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
-def test_without_a_cache(without: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of the worker's own do as well."""
-    if without == "cache":
-        monkeypatch.setenv("MODELSERVER_CACHE", "off")
-    else:
-        monkeypatch.setattr(prepared.packed, "can_share", lambda: False)
-    plain = settled(Block())
-    fast = copy.deepcopy(plain)
-
-    assert optimize(fast, SHAPE, precision)
-    assert deviation(outputs(fast, rows()), outputs(plain, rows())) < (1e-4 if precision == "fp32" else 0.05)
 
 
 def test_deviation() -> None:

@@ -1,0 +1,99 @@
+"""The modules of ``ts``, made from the table of what is offered when they are imported.
+
+Only ``ts`` itself is a file: so its place on ``sys.path`` decides who wins, and processes that inherit that
+path find it too. It opens the doors: Python then asks :class:`DoorFinder` for what would lie in its folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.abc import Loader, PathEntryFinder
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modelserver_handlers.compat import PATH
+from modelserver_handlers.compat.absent import ABSENT
+from modelserver_handlers.compat.offered import BESIDE, LATE, OFFERED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_FOLDER = Path(PATH, "ts")
+_HOMES = {name: place for names in OFFERED.values() for name, place in names.items()} | {
+    "MetricUnit": "metrics.values.METRIC_UNIT"
+}
+_MODULES = OFFERED.keys() | ABSENT.keys()
+_PACKAGES = {
+    ".".join(parts[:count])
+    for parts in (name.split(".") for name in _MODULES)
+    for count in range(2, len(parts))
+}
+
+
+def open_doors() -> None:
+    """Let the modules of ``ts`` be found."""
+    if DoorFinder not in sys.path_hooks:
+        sys.path_hooks.insert(0, DoorFinder)
+        sys.path_importer_cache.pop(str(_FOLDER), None)
+
+
+class DoorFinder(PathEntryFinder):
+    """Finds the modules of one package of ours; raises ImportError for folders that are none."""
+
+    def __init__(self, folder: str) -> None:
+        if not Path(folder).is_relative_to(_FOLDER):
+            raise ImportError(f"{folder} is not a package of TorchServe's names", path=folder)
+        self._package = ".".join(Path(folder).relative_to(PATH).parts)
+
+    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module, offered or refused; its file is the one that makes it."""
+        if fullname not in self._names():
+            return None
+        inner = [str(Path(PATH, *fullname.split(".")))] if fullname in _PACKAGES else None
+        return spec_from_file_location(fullname, __file__, loader=_Door(), submodule_search_locations=inner)
+
+    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """Name and whether it is a package, as ``pkgutil`` asks for them."""
+        for name in sorted(self._names()):
+            yield prefix + name.rpartition(".")[2], name in _PACKAGES
+
+    def _names(self) -> set[str]:
+        return {name for name in _MODULES | _PACKAGES if name.rpartition(".")[0] == self._package}
+
+
+class _Door(Loader):
+    """Hands names on, or refuses."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Raises ImportError that says why a module is not offered."""
+        name = module.__name__
+        if name in ABSENT:
+            raise ImportError(f"modelserver does not offer {name}: {ABSENT[name]}.", name=name)
+        offered = OFFERED.get(name, {})
+        late = {short: place for short, place in offered.items() if f"{name}.{short}" in LATE}
+        beside = {short: _HOMES[short] for short in BESIDE.get(name, "").split()}
+        for short, place in (offered | beside).items():
+            if short not in late:
+                setattr(module, short, _found(place))
+        if offered:
+            vars(module)["__all__"] = sorted(offered)
+        if late:
+            vars(module)["__getattr__"] = _getter(name, late)
+
+
+def _found(place: str) -> Any:
+    home, _, name = place.rpartition(".")
+    return getattr(import_module(f"modelserver_handlers.{home}"), name)
+
+
+def _getter(module: str, late: Mapping[str, str]) -> Callable[[str], Any]:
+    def get(name: str) -> Any:
+        if name in late:
+            return _found(late[name])
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return get

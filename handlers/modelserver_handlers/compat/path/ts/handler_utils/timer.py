@@ -1,7 +1,0 @@
-"""Times of a handler's methods."""
-
-from __future__ import annotations
-
-from modelserver_handlers.timer import timed
-
-__all__ = ["timed"]

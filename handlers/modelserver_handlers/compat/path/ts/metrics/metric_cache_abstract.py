@@ -1,9 +1,0 @@
-"""The object at ``context.metrics``."""
-
-from __future__ import annotations
-
-from modelserver_handlers.metrics.cache import MetricsCache as MetricCacheAbstract
-from modelserver_handlers.metrics.caching import MetricAbstract  # noqa: F401 - as in TorchServe
-from modelserver_handlers.metrics.values import Dimension, MetricTypes  # noqa: F401 - as in TorchServe
-
-__all__ = ["MetricCacheAbstract"]

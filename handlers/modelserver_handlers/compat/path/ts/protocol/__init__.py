@@ -1,1 +1,0 @@
-"""What TorchServe's workers speak."""

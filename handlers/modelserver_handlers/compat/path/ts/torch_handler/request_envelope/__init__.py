@@ -1,1 +1,0 @@
-"""Envelopes of requests."""

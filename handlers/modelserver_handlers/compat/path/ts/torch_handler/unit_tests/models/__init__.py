@@ -1,1 +1,0 @@
-"""Networks for tests of handlers."""

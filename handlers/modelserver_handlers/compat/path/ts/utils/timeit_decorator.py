@@ -1,7 +1,0 @@
-"""Times of calls."""
-
-from __future__ import annotations
-
-from modelserver_handlers.timer import timeit
-
-__all__ = ["timeit"]

@@ -1,0 +1,123 @@
+"""Why a network answers as it does: what the built-in handlers compute, and the door to Captum.
+
+Integrated gradients are computed here, with Captum's numbers and without it. Captum is needed only by
+handlers that ask for it: as ``self.ig`` and ``self.lig``, or themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from modelserver_handlers.errors import PredictionException
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+
+EXTRA = "modelserver[explain]"
+
+
+def captum_attributions() -> ModuleType:
+    """The module ``captum.attr``. Raises PredictionException (501) that says how to install it."""
+    try:
+        return importlib.import_module("captum.attr")
+    except ImportError as error:
+        raise PredictionException(f"This needs Captum ({error}): pip install '{EXTRA}'", 501) from error
+
+
+def find_embedding(model: Any) -> nn.Embedding | nn.EmbeddingBag | None:
+    """The layer ``embedding`` of an eager network, else its first one of that kind; None without one."""
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        return None
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    named = getattr(model, "embedding", None)
+    if isinstance(named, kinds):
+        return named
+    return next((module for module in model.modules() if isinstance(module, kinds)), None)
+
+
+def bag_attributions(
+    forward: Callable[[], torch.Tensor],
+    bag: nn.EmbeddingBag,
+    ids: torch.Tensor,
+    offsets: torch.Tensor,
+    target: int | Sequence[int],
+) -> torch.Tensor:
+    """How much each of ``ids`` spoke for class ``target`` (one, or one per text): integrated gradients.
+
+    ``forward`` runs the network on these ids and offsets. The path starts at a text without words, and the
+    attributions of a text add up to what its words change in the class's output. Raises IndexError for a
+    class that the network does not have, PredictionException (501) for a bag that is neither sum nor mean.
+    """
+    if bag.mode not in ("mean", "sum"):
+        raise PredictionException(f"texts in a bag of mode {bag.mode!r} cannot be explained", 501)
+    counts = torch.diff(offsets, append=torch.tensor([len(ids)], device=offsets.device))
+    texts = torch.repeat_interleave(torch.arange(len(offsets), device=ids.device), counts)
+    gradients = _mean_gradients(forward, bag, target)
+    weights = bag.weight.detach()[ids]
+    if bag.mode == "mean":
+        weights = weights / counts[texts].unsqueeze(1)
+    return (weights * gradients[texts]).sum(dim=1)
+
+
+def _mean_gradients(
+    forward: Callable[[], torch.Tensor], layer: nn.Module, target: int | Sequence[int]
+) -> torch.Tensor:
+    """Of the chosen outputs by the layer's output, integrated along the way from zero to that."""
+    nodes, widths = np.polynomial.legendre.leggauss(STEPS)
+    total: torch.Tensor | None = None
+    for node, width in zip(nodes, widths, strict=True):
+        seen: list[torch.Tensor] = []
+
+        def replace(_layer: Any, _inputs: Any, output: torch.Tensor, at: float = float(node)) -> torch.Tensor:
+            seen.append((output.detach() * ((at + 1) / 2)).requires_grad_())  # noqa: B023 - called below
+            return seen[-1]  # noqa: B023
+
+        hook = layer.register_forward_hook(replace)
+        try:
+            with torch.enable_grad():
+                outputs = forward()
+        finally:
+            hook.remove()
+        chosen = chosen_outputs(outputs, target).sum()
+        gradient = torch.autograd.grad(chosen, seen[0])[0] * float(width / 2)
+        total = gradient if total is None else total + gradient
+    assert total is not None  # noqa: S101 - there are steps
+    return total
+
+
+STEPS = 15  # as TorchServe
+
+
+def chosen_outputs(outputs: torch.Tensor, target: int | Sequence[int]) -> torch.Tensor:
+    """Of n x classes, each row's output for its class. Raises IndexError for a class that there is not."""
+    targets = torch.as_tensor(target).expand(len(outputs))
+    # Looked at here: on a GPU a wrong index would end the worker.
+    if len(targets) and not -outputs.shape[1] <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
+        raise IndexError(f"the classes are 0 to {outputs.shape[1] - 1}")
+    rows = torch.arange(len(outputs), device=outputs.device)
+    return outputs[rows, targets.to(outputs.device)]
+
+
+def integrated_gradients(
+    model: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, target: int | Sequence[int]
+) -> torch.Tensor:
+    """Attributions of ``inputs`` (n x ...) to class ``target`` (one, or one per row), in the inputs' shape.
+
+    The path starts at zero and is integrated by Gauss-Legendre quadrature. Raises IndexError for a class that
+    the model does not have, and RuntimeError for a model without gradients (one that AOTInductor compiled).
+    """
+    nodes, widths = np.polynomial.legendre.leggauss(STEPS)
+    total = torch.zeros_like(inputs)
+    for node, width in zip(nodes, widths, strict=True):
+        point = (inputs.detach() * float((node + 1) / 2)).requires_grad_()
+        with torch.enable_grad():
+            chosen = chosen_outputs(model(point), target).sum()
+        total += torch.autograd.grad(chosen, point)[0] * float(width / 2)
+    return total * inputs

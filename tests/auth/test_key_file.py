@@ -1,0 +1,54 @@
+"""The file of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.auth.keeper import TokenKeeper
+from modelserver.auth.key_file import KeyFile, Token
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.25
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "key_file.json"
+
+
+def test_a_link_is_not_followed(tmp_path: Path, path: Path, clock: Clock) -> None:
+    """The tokens replace a link that lies there, and do not go where it points."""
+    target = tmp_path / "public"
+    target.write_text("kept")
+    path.symlink_to(target)
+    TokenKeeper({}, None, KeyFile(path), clock)
+
+    assert target.read_text() == "kept"
+    assert not path.is_symlink()
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path, clock: Clock) -> None:
+    """It stops the start with a line that names the file (reference 16.1)."""
+    with pytest.raises(ConfigError, match=r"cannot be written: .*key_file\.json: No such file or directory"):
+        TokenKeeper({}, None, KeyFile(tmp_path / "missing" / "key_file.json"), clock)
+
+
+def test_tokens_do_not_print_themselves() -> None:
+    """A token in a message or log would be one that all can read."""
+    assert repr(Token("secret", 5.0)) == "Token(expires=5.0)"

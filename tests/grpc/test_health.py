@@ -1,0 +1,83 @@
+"""The standard health service."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.errors import ModelNotFound
+from modelserver.grpc.health import HealthService
+from modelserver.grpc.messages import message
+
+_SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
+
+
+class Registry:
+    """Has one model."""
+
+    def __init__(self) -> None:
+        self.healthy = True
+        self.pool = SimpleNamespace(ready=False)
+
+    def get(self, name: str) -> Any:
+        if name != "m":
+            raise ModelNotFound.named(name)
+        return SimpleNamespace(pool=self.pool)
+
+
+def asked(service: str = "") -> Any:
+    """A question."""
+    return message("grpc.health.v1.HealthCheckRequest")(service=service)
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """Of a healthy server, whose model is not ready."""
+    return Registry()
+
+
+@pytest.fixture
+def stopping() -> asyncio.Event:
+    """Set when the server stops."""
+    return asyncio.Event()
+
+
+@pytest.fixture
+def service(registry: Any, stopping: asyncio.Event) -> HealthService:
+    """The service under test."""
+    return HealthService(registry, ["own.Service"], stopping)
+
+
+async def test_who_is_asked_about(service: HealthService, stopping: asyncio.Event) -> None:
+    """The server by no name or a service's, a model by its own; a server that stops serves nothing."""
+    context: Any = None
+
+    async def told() -> list[int]:
+        names = ("", "own.Service", "grpc.health.v1.Health", "m")
+        return [(await service.check(asked(name), context)).status for name in names]
+
+    assert await told() == [_SERVING] * 3 + [_NOT_SERVING]
+    with pytest.raises(ModelNotFound, match="other"):
+        await service.check(asked("other"), context)
+    stopping.set()
+    assert await told() == [_NOT_SERVING] * 4
+
+
+async def test_changes_are_watched_until_the_end(
+    service: HealthService, registry: Registry, stopping: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state now, and each that is another."""
+    monkeypatch.setattr("modelserver.grpc.health.EVERY", 0.001)
+    context: Any = None
+    watched = service.watch(asked("m"), context)
+    seen = [(await anext(watched)).status]
+    registry.pool.ready = True
+    seen.append((await anext(watched)).status)
+    asyncio.get_running_loop().call_later(0.01, stopping.set)
+    seen += [answer.status async for answer in watched]
+
+    assert seen == [_NOT_SERVING, _SERVING, _NOT_SERVING]
+    assert [answer.status async for answer in service.watch(asked("no"), context)] == [_UNKNOWN]

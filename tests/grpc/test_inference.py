@@ -1,0 +1,126 @@
+"""TorchServe's inference service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from modelserver.errors import ModelNotFound
+from modelserver.grpc.inference import InferenceService
+from modelserver.grpc.messages import message
+from modelserver.grpc.statuses import Refused
+from modelserver.wire.messages import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from modelserver.batching.request import Request
+
+
+class Pool:
+    """Answers each request with what came."""
+
+    def submit(self, request: Request, version: str | None) -> None:
+        def answer() -> None:
+            if request.on_part is not None:
+                request.on_part(request, Answer(4), b"part")
+            body = bytes(request.bodies[0])
+            request.deliver(0, [(Answer(len(body)), body)])
+
+        asyncio.get_running_loop().call_soon(answer)
+
+    def cancel(self, request: Request) -> None:
+        assert request.done
+
+
+class Registry:
+    """Has one model."""
+
+    def __init__(self) -> None:
+        self.healthy = True
+        self.model = SimpleNamespace(
+            name="m",
+            pool=Pool(),
+            metrics=SimpleNamespace(answered=lambda *_: None, request=lambda _: None),
+            options=SimpleNamespace(request_timeout=None),
+            sequence_headers=None,
+            batches=False,
+        )
+
+    def get(self, name: str, version: str | None = None) -> Any:
+        if name != "m":
+            raise ModelNotFound.named(name)
+        return self.model
+
+
+@pytest.fixture
+def registry() -> Any:
+    """What the service answers from."""
+    return Registry()
+
+
+@pytest.fixture
+def service(registry: Any) -> InferenceService:
+    """The service under test."""
+    return InferenceService(registry)
+
+
+CONTEXT: Any = SimpleNamespace(
+    invocation_metadata=lambda: (), time_remaining=lambda: None, set_trailing_metadata=lambda _: None
+)
+
+
+def asked(name: str = "m", **more: Any) -> Any:
+    """A request with one field."""
+    return message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
+        model_name=name, input={"data": b"\x01"}, **more
+    )
+
+
+async def test_ping_says_what_rest_says(service: InferenceService, registry: Registry) -> None:
+    """The text of ``/ping``; the call ends well either way."""
+    ping: Any = None
+    told = [json.loads((await service.ping(ping, CONTEXT)).health)["status"]]
+    registry.healthy = False
+    told.append(json.loads((await service.ping(ping, CONTEXT)).health)["status"])
+
+    assert told == ["Healthy", "Unhealthy"]
+
+
+async def test_fields_travel_as_they_came(service: InferenceService) -> None:
+    """The worker gets all of them, by name."""
+    answer = await service.predict(asked(), CONTEXT)
+
+    assert msgspec.msgpack.decode(answer.prediction) == {"data": b"\x01"}
+
+
+async def test_an_answer_may_come_in_parts(service: InferenceService) -> None:
+    """What the handler returns is the last of them."""
+    parts = [part.prediction async for part in service.stream(asked(), CONTEXT)]
+
+    assert (parts[0], len(parts)) == (b"part", 2)
+
+
+async def test_a_stream_goes_on_after_a_failure(service: InferenceService) -> None:
+    """The failure is an answer with a status; ids of sequences are given back."""
+
+    async def requests() -> AsyncIterator[Any]:
+        yield asked("none", sequence_id="s")
+        yield asked(sequence_id="t")
+
+    answers = [answer async for answer in service.converse(requests(), CONTEXT)]
+    assert [(answer.status.code, answer.sequence_id) for answer in answers] == [(13, "s"), (0, "t"), (0, "t")]
+
+
+@pytest.mark.parametrize(("name", "told"), [("", "model_name is required"), ("none", "none")])
+async def test_requests_without_a_model_are_refused(service: InferenceService, name: str, told: str) -> None:
+    """Before they are in any queue."""
+    with pytest.raises(Refused) as caught:
+        await service.predict(asked(name), CONTEXT)
+
+    assert told in str(caught.value.__cause__)

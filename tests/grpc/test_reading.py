@@ -1,0 +1,81 @@
+"""Requests of ModelInfer, read for a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from modelserver.errors import BadRequest
+from modelserver.grpc.messages import message
+from modelserver.grpc.reading import read_bytes, read_message
+from modelserver.inference.v2 import Takes
+from modelserver.options.signature import Signature
+from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
+from modelserver.wire.messages import SequenceHeaders
+
+TAKES = Takes("m", Signature())
+SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
+
+
+def asked(rows: int = 2, **parameters: Any) -> Any:
+    """So many rows of one number."""
+    request = message("inference.ModelInferRequest")(model_name="m", id="own")
+    tensor = request.inputs.add(name="x", datatype="UINT8", shape=[rows, 1])
+    tensor.contents.uint_contents.extend(number % 256 for number in range(rows))
+    for name, value in parameters.items():
+        kind = "bool_param" if isinstance(value, bool) else "int64_param"
+        setattr(request.parameters[name], kind, value)
+    return request
+
+
+def test_rows_are_taken_apart() -> None:
+    """Of a model that takes rows; on the loop and by a helper alike."""
+    here, aside = (
+        read_message(asked(), TAKES, splits=True),
+        read_bytes(asked().SerializeToString(), TAKES, splits=True),
+    )
+
+    for read in (here, aside):
+        assert read.apart is not None
+        assert [bytes(body) for body in read.apart.bodies] == [b"\0", b"\1"]
+        assert (read.request.id, read.body) == ("own", b"")
+    assert aside.request.inputs == []
+
+
+def test_another_model_gets_the_whole_as_json() -> None:
+    """As the same request has it over REST."""
+    read = read_message(asked(), TAKES, splits=False)
+
+    assert read.apart is None
+    assert json.loads(read.body)["inputs"] == [
+        {"name": "x", "datatype": "UINT8", "shape": [2, 1], "data": [0, 1]}
+    ]
+
+
+def test_a_sequence_is_said_by_headers() -> None:
+    """Only where the model has sequences; the parameters are taken out then."""
+    said = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+
+    assert read_message(asked(**said), SEQUENCES, splits=False).sequence == {
+        "seq-id": "7",
+        "seq-start": "true",
+    }
+    assert read_message(asked(**said), TAKES, splits=False).sequence == {}
+
+
+def test_what_is_heavy_is_left_to_a_helper() -> None:
+    """Where it must be light."""
+    request = asked(0)
+    request.inputs[0].shape[:] = [LIGHT_BYTES + 1, 1]
+    request.inputs[0].ClearField("contents")
+    request.raw_input_contents.append(bytes(LIGHT_BYTES + 1))
+    with pytest.raises(TooHeavy):
+        read_message(request, TAKES, splits=False, light=True)
+
+
+def test_nonsense_is_a_bad_request() -> None:
+    """It names the message that it should have been."""
+    with pytest.raises(BadRequest, match=r"no inference\.ModelInferRequest"):
+        read_bytes(b"\xff\xff", TAKES, splits=True)

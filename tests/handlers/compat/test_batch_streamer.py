@@ -1,0 +1,61 @@
+"""Texts of several generations at once."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver_handlers.compat.batch_streamer import TextIteratorStreamerBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step has one text per generation; one that has ended is empty while others go on."""
+
+    class Streamer:
+        """What transformers has for one text."""
+
+        def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
+            self.texts: list[str | None] = []
+            assert (tokenizer, skip_prompt, timeout, options) == ("tokenizer", True, None, {"skip": 1})
+
+        def put(self, value: list[str]) -> None:
+            self.texts += [text for text in value if text]
+
+        def end(self) -> None:
+            self.texts.append(None)
+
+        def __iter__(self) -> Iterator[str]:
+            return self
+
+        def __next__(self) -> str:
+            text = self.texts.pop(0)  # fails if it is asked after its end
+            if text is None:
+                raise StopIteration
+            return text
+
+    class Row(list[str]):
+        """A tensor of one dimension."""
+
+        @property
+        def shape(self) -> tuple[int]:
+            return (len(self),)
+
+    streamers = ModuleType("transformers.generation.streamers")
+    streamers.TextIteratorStreamer = Streamer  # type: ignore[attr-defined]
+    for name in ("transformers", "transformers.generation"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, streamers.__name__, streamers)
+    streamer = TextIteratorStreamerBatch("tokenizer", 2, skip_prompt=True, skip=1)
+    for row in (Row(["a", "x"]), Row(["b", ""])):
+        streamer.put(row)
+    streamer.end()
+
+    assert list(streamer) == [[{"text": "a"}, {"text": "x"}], [{"text": "b"}, {"text": ""}]]
+    with pytest.raises(ValueError, match="batch size is set to 2"):
+        streamer.put(Row(["a"]))

@@ -1,0 +1,24 @@
+"""Servers that are started and stopped from Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.cli import build_parser
+from modelserver_handlers.compat import launcher
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_the_launcher_speaks_the_commands_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every flag that it gives is one of the command."""
+    given: list[list[str]] = []
+    monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: given.append(command))
+    launcher.start("store", "file", True, "plugins", True, "all", True)
+    launcher.stop()
+
+    parsed = [build_parser().parse_args(command[3:]) for command in given]
+    assert (parsed[0].start, parsed[0].model_store, parsed[0].models) == (True, "store", ["all"])
+    assert parsed[0].enable_model_api
+    assert parsed[1].stop

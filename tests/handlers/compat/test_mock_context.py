@@ -1,0 +1,23 @@
+"""Contexts and model folders for tests of handlers."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from modelserver_handlers.compat import mock_context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_downloaded_model_is_model_pt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its URL says, as MockContext's default expects it; what is there is not fetched again."""
+    monkeypatch.setattr(mock_context, "urlopen", lambda url: io.BytesIO(b"weights"))
+    mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
+    monkeypatch.setattr(mock_context, "urlopen", None)
+    mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
+
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("model.pt", b"weights")]

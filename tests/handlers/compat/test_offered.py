@@ -1,0 +1,62 @@
+"""Our package ``ts`` beside the public names of the real one, as they were recorded."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver_handlers.compat import PATH
+from modelserver_handlers.compat.absent import ABSENT
+from modelserver_handlers.compat.names import LEFT_OUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.json"
+
+# TorchServe's own tests, but for what they offer to tests of handlers, and a piece of what needs nvidia-dali.
+_NOT_FOR_HANDLERS = ("ts.torch_handler.unit_tests.", "ts.handler_utils.preprocess.")
+_FOR_TESTS = "ts.torch_handler.unit_tests.test_utils."
+# What a handler never calls: it prints the line that a worker of TorchServe reports a value in.
+_MEMBERS_LEFT_OUT = {"CachingMetric.emit_metrics"}
+
+
+@pytest.fixture
+def ts_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``ts`` can be imported, and is forgotten afterwards."""
+    monkeypatch.syspath_prepend(PATH)
+    yield
+    for name in [name for name in sys.modules if name == "ts" or name.startswith("ts.")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("ts_names")
+def test_every_public_name_of_torchserve_has_a_state() -> None:
+    """Each module, function and class of the real package is there, or the table says why not; so is each
+    public member of its classes (reference 13).
+    """
+    theirs: dict[str, dict[str, list[str] | None] | None] = json.loads(RECORDED.read_text("utf-8"))
+    missing = []
+    for module, names in theirs.items():
+        if module in ABSENT or (module.startswith(_NOT_FOR_HANDLERS) and not module.startswith(_FOR_TESTS)):
+            continue
+        ours = importlib.import_module(module)
+        for name, members in (names or {}).items():
+            if f"{module}.{name}" in LEFT_OUT:
+                continue
+            found = getattr(ours, name, None)
+            missing += [f"{module}.{name}"] if found is None else []
+            there = set(dir(found)) | _MEMBERS_LEFT_OUT
+            missing += [
+                f"{module}.{name}.{member}"
+                for member in (members or ())
+                if found is not None and member not in there and f"{name}.{member}" not in there
+            ]
+
+    assert len(theirs) > 50
+    assert missing == []

@@ -1,0 +1,157 @@
+"""Metrics that handlers declare, and those that they only add (reference 13.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver_handlers.metrics import emission as emissions
+from modelserver_handlers.metrics.cache import MetricsCache, MetricsCacheYamlImpl
+from modelserver_handlers.metrics.errors import (
+    MetricsCacheIOError,
+    MetricsCacheKeyError,
+    MetricsCachePyYamlError,
+    MetricsCacheTypeError,
+    MetricsCacheValueError,
+)
+from modelserver_handlers.metrics.metric import MetricsStore
+from modelserver_handlers.metrics.values import Dimension, MetricTypes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver_handlers.metrics.emission import Emission
+
+GAUGE = MetricTypes.GAUGE
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
+    """What is emitted by metrics of no cache."""
+    found: list[Emission] = []
+    monkeypatch.setattr(emissions, "_sink", found.append)
+    return found
+
+
+@pytest.fixture
+def cache(seen: list[Emission]) -> MetricsCache:
+    """The cache of a model named ``m``, with two requests in its batch."""
+    made = MetricsCache("m")
+    made.set_request_ids({0: "id-0", 1: "id-1"})
+    return made
+
+
+def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> None:
+    """By name and type; a second declaration takes the place of the first."""
+    first = cache.add_metric_to_cache("n", "count")
+    assert cache.get_metric("n") is first
+    second = cache.add_metric_to_cache("n", "count", ["a"])
+    assert cache.get_metric("n", MetricTypes.COUNTER) is second
+
+    cache.add_time("t", 1, dimensions=[Dimension("a", "b")])
+    assert cache.get_metric("t", GAUGE).dimension_names == ["a", "ModelName", "Level"]
+    assert cache.cache_keys() == [MetricTypes.COUNTER, GAUGE]
+
+
+def test_get_metric_without_one(cache: MetricsCache) -> None:
+    """A metric that is not there is a KeyError, a type that is none a TypeError, both by their own names."""
+    with pytest.raises(MetricsCacheKeyError, match=r"MetricTypes\.COUNTER' and name 'n' doesn't exist"):
+        cache.get_metric("n")
+    with pytest.raises(MetricsCacheTypeError, match="must be a MetricTypes enum"):
+        cache.get_metric("n", "counter")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "arguments", [(5, "count"), ("n", 5), ("n", "count", [1]), ("n", "count", ["a"], "counter")]
+)
+def test_declarations_are_checked(cache: MetricsCache, arguments: tuple[Any, ...]) -> None:
+    """Names are text, the type is one of MetricTypes."""
+    with pytest.raises(MetricsCacheTypeError):
+        cache.add_metric_to_cache(*arguments)
+
+
+def test_one_name_may_have_several_dimensions(cache: MetricsCache, seen: list[Emission]) -> None:
+    """Better than TorchServe, which drops all but the first set."""
+    cache.add_counter("n", 1, None, [Dimension("a", "b")])
+    cache.add_counter("n", 1, 0)
+
+    assert [len(emission.dimensions) for emission in seen] == [3, 2]
+    assert [emission.request_id for emission in seen] == ["id-0,id-1", "id-0"]
+
+
+@pytest.mark.parametrize("unit", ["min", "", None, 5])
+def test_wrong_units_are_value_errors(cache: MetricsCache, unit: Any) -> None:
+    """Of durations and sizes, in the cache and the old store; the class is TorchServe's, and a ValueError."""
+    for add in (cache.add_time, cache.add_size):
+        with pytest.raises(MetricsCacheValueError):
+            add("t", 1, unit=unit)
+    store = MetricsStore({0: "id-0"}, "m")
+    for add_to_store in (store.add_time, store.add_size):
+        with pytest.raises(ValueError, match="unit for"):
+            add_to_store("t", 1, unit=unit)
+
+    assert issubclass(MetricsCacheValueError, ValueError)
+
+
+def test_other_metrics_take_any_unit(cache: MetricsCache, seen: list[Emission]) -> None:
+    """As in TorchServe: one without a long name is passed on, and what is no text cannot be declared."""
+    cache.add_metric("n", 1, "min")
+    declared = cache.add_metric_to_cache("d", "min")
+    declared.add_or_update(1, [])
+
+    assert [emission.unit for emission in seen] == ["min", "min"]
+    with pytest.raises(MetricsCacheTypeError):
+        cache.add_metric_to_cache("d", 5)  # type: ignore[arg-type]
+
+
+# From a file
+
+YAML = """
+model_metrics:
+  gauge:
+    - {name: HandlerTime, unit: ms, dimensions: [ModelName, Level]}
+  histogram:
+    - {name: H, unit: s, dimensions: []}
+"""
+
+
+def test_metrics_of_a_file(tmp_path: Path) -> None:
+    """initialize_cache declares what model_metrics lists."""
+    path = tmp_path / "metrics.yaml"
+    path.write_text(YAML)
+    cache = MetricsCacheYamlImpl(str(path))
+    assert cache.cache == {}
+
+    cache.initialize_cache()
+    assert cache.get_metric("HandlerTime", GAUGE).dimension_names == ["ModelName", "Level"]
+    assert cache.get_metric("H", MetricTypes.HISTOGRAM).unit == "Seconds"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ts_metrics: {}", MetricsCacheKeyError),
+        ("model_metrics: {timer: [{name: n, unit: s, dimensions: []}]}", MetricsCacheKeyError),
+        ("model_metrics: {gauge: [{unit: s, dimensions: []}]}", MetricsCacheKeyError),
+        ("a: [", MetricsCachePyYamlError),
+    ],
+)
+def test_wrong_files(tmp_path: Path, text: str, error: type[Exception]) -> None:
+    """A file without the section, with another kind, without a name, and none at all."""
+    path = tmp_path / "metrics.yaml"
+    path.write_text(text)
+
+    with pytest.raises(error):
+        MetricsCacheYamlImpl(str(path)).initialize_cache()
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A file that is not there is an OSError, a path that is none a TypeError."""
+    with pytest.raises(MetricsCacheIOError, match="Error reading file"):
+        MetricsCacheYamlImpl(str(tmp_path / "none.yaml"))
+    with pytest.raises(MetricsCacheTypeError):
+        MetricsCacheYamlImpl(None)  # type: ignore[arg-type]
+
+
+# The way of old

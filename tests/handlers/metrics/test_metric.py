@@ -1,0 +1,88 @@
+"""Metric objects of the old kind, and the store of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver_handlers.metrics import emission as emissions
+from modelserver_handlers.metrics.metric import Metric, MetricEncoder, MetricsStore, emit_metrics
+from modelserver_handlers.metrics.values import Dimension
+
+if TYPE_CHECKING:
+    from modelserver_handlers.metrics.emission import Emission
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
+    """What is emitted by metrics of no cache."""
+    found: list[Emission] = []
+    monkeypatch.setattr(emissions, "_sink", found.append)
+    return found
+
+
+def test_metric_objects(seen: list[Emission]) -> None:
+    """A metric tells its value as text and as a mapping, and reports updates."""
+    metric = Metric("n", 3, "count", [Dimension("a", "b")], "id", "counter")
+    assert str(metric).startswith("n.Count:3|#a:b|#hostname:")
+    assert str(metric).endswith(",id")
+
+    metric.update(4)
+    assert (metric.value, seen[0].value, seen[0].kind) == (7, 4, "counter")
+    metric.reset()
+    described = metric.to_dict()
+    assert {key: described[key] for key in ("MetricName", "Value", "Unit", "RequestId")} == {
+        "MetricName": "n",
+        "Value": 0,
+        "Unit": "Count",
+        "RequestId": "id",
+    }
+    assert '"Dimensions": [{"Name": "a", "Value": "b"}]' in MetricEncoder().encode(metric)
+    with pytest.raises(TypeError):
+        MetricEncoder().encode(object())
+
+
+def test_store(seen: list[Emission]) -> None:
+    """The store makes one metric per name, unit, request and dimensions, and updates it from then on."""
+    store = MetricsStore({0: "id"}, "m")
+    store.add_counter("c", 1)
+    store.add_counter("c", 2, 0)
+    store.add_time("t", 3)
+    store.add_size("s", 3)
+    store.add_percent("p", 3)
+    store.add_error("e", "text")
+    store.add_metric("x", 1, "images", dimensions=[Dimension("a", "b")])
+
+    assert [metric.name for metric in store.store] == ["c", "t", "s", "p", "e", "x"]
+    assert store.store[0].value == 3
+    assert [emission.value for emission in seen] == [2]
+    assert [str(dimension) for dimension in store.store[4].dimensions] == ["Level:Error"]
+    with pytest.raises(ValueError, match="unit for a timed metric"):
+        store.add_time("t", 1, unit="h")
+    with pytest.raises(ValueError, match="unit for size based metric"):
+        store.add_size("t", 1, unit="h")
+
+
+def test_stored_metrics_are_found_by_torchserves_keys() -> None:
+    """Name, unit, requests and dimensions, joined by hyphens."""
+    store = MetricsStore({0: "abcd", 1: "xyz"}, "m")
+    store.add_counter("Words", 1, 1)
+    store.add_counter("Words", 1)
+    store.add_error("Broken", "wrong")
+
+    assert list(store.cache) == [
+        "Words-count-xyz-ModelName:m-Level:Model",
+        "Words-count-abcd,xyz-ModelName:m-Level:Model",
+        "Broken--None-Level:Error",
+    ]
+
+
+def test_emit_metrics(seen: list[Emission]) -> None:
+    """Each metric's value is reported once."""
+    emit_metrics([Metric("n", 3, "ms", []), Metric("k", 4, None, [])])
+
+    assert [(emission.name, emission.value, emission.unit) for emission in seen] == [
+        ("n", 3, "Milliseconds"),
+        ("k", 4, "unit"),
+    ]

@@ -1,0 +1,113 @@
+"""Attributions equal to Captum's, and the door to Captum."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.networks.insights import (
+    STEPS,
+    bag_attributions,
+    captum_attributions,
+    find_embedding,
+    integrated_gradients,
+)
+from modelserver_handlers.text_handler import TextHandler
+from modelserver_handlers.vision import VisionHandler
+
+
+class Bag(nn.Module):
+    """Three classes of texts."""
+
+    def __init__(self, mode: str = "mean") -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.bag = nn.EmbeddingBag(9, 4, mode=mode)
+        self.head = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.bag(ids, offsets))
+        return logits
+
+
+def test_pictures_have_captums_attributions() -> None:
+    """Integrated gradients of a small network are Captum's with as many steps, to 1e-5."""
+    captum = pytest.importorskip("captum.attr")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval()
+    pictures, targets = torch.randn(3, 3, 8, 8), [4, 0, 2]
+
+    found = integrated_gradients(model, pictures, targets)
+
+    theirs = captum.IntegratedGradients(model).attribute(pictures, target=targets, n_steps=STEPS)
+    assert torch.allclose(found, theirs.float(), atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum"])
+def test_words_have_captums_attributions(mode: str) -> None:
+    """What a word adds is what Captum says of its embedding, to 1e-5."""
+    captum = pytest.importorskip("captum.attr")
+    model = Bag(mode)
+    ids, offsets = torch.tensor([1, 5, 5, 7, 0, 2]), torch.tensor([0, 4])
+
+    found = bag_attributions(lambda: model(ids, offsets), model.bag, ids, offsets, [2, 0])
+
+    for start, end, target in ((0, 4, 2), (4, 6, 0)):
+        words = model.bag.weight[ids[start:end]].detach().unsqueeze(0)
+
+        def of_words(embedded: torch.Tensor) -> torch.Tensor:
+            together: torch.Tensor = embedded.mean(1) if mode == "mean" else embedded.sum(1)
+            return model.head(together)  # type: ignore[no-any-return]
+
+        theirs = captum.IntegratedGradients(of_words).attribute(words, target=target, n_steps=STEPS)
+        assert torch.allclose(found[start:end], theirs[0].sum(dim=1).float(), atol=1e-5)
+
+
+def test_no_hook_stays() -> None:
+    """A network that fails while it is looked into is left as it was."""
+    model = Bag()
+    ids, offsets = torch.tensor([1]), torch.tensor([0])
+
+    def fails() -> torch.Tensor:
+        model(ids, offsets)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        bag_attributions(fails, model.bag, ids, offsets, 0)
+    assert not model.bag._forward_hooks
+
+
+def test_the_embedding_is_found() -> None:
+    """By its name, else by its kind; a scripted network shows none."""
+    model = Bag()
+
+    assert find_embedding(model) is model.bag
+    model.embedding = nn.Embedding(2, 2)
+    assert find_embedding(model) is model.embedding
+    assert find_embedding(torch.jit.script(Bag())) is None
+    assert find_embedding(len) is None
+
+
+def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for Captum where it is not installed is told how to get it."""
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+
+    with pytest.raises(PredictionException, match=r"pip install 'modelserver\[explain\]'") as refusal:
+        captum_attributions()
+    assert refusal.value.error_code == 501
+
+
+def test_handlers_of_ones_own_get_captums_objects() -> None:
+    """``self.ig`` and ``self.lig`` are there as in TorchServe, and may be replaced."""
+    captum = pytest.importorskip("captum.attr")
+    vision, text = VisionHandler(), TextHandler()
+    vision.model, text.model = nn.Linear(2, 2), Bag()
+
+    assert isinstance(vision.ig, captum.IntegratedGradients)
+    assert isinstance(text.lig, captum.LayerIntegratedGradients)
+    vision.ig = "own"
+    assert vision.ig == "own"

@@ -1,0 +1,52 @@
+"""Answers in parts, as handlers send them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver_handlers.streaming import send_intermediate_predict_response
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Sent:
+    """A context of a batch, which keeps what is sent and rejected."""
+
+    def __init__(self, *ids: str) -> None:
+        self.parts: list[Mapping[int, Any]] = []
+        self.rejected: list[tuple[Any, ...]] = []
+        self._ms_state = SimpleNamespace(
+            request_ids=dict(enumerate(ids)),
+            stream=SimpleNamespace(send=self.parts.append),
+            reject=lambda *rejected: self.rejected.append(rejected),
+        )
+
+
+def test_parts_go_to_the_requests_of_their_ids() -> None:
+    """A handler may number them as it likes; ids that are not in the batch are passed over."""
+    context = Sent("a", "b")
+    send_intermediate_predict_response(["1", "2"], context._ms_state.request_ids, "", 200, context)
+    send_intermediate_predict_response({5: "x", 6: "y"}, {5: "b", 6: "gone"}, "", 200, context)
+
+    assert context.parts == [{0: "1", 1: "2"}, {1: "x"}]
+
+
+def test_another_code_is_the_requests_error() -> None:
+    """Nothing is sent then."""
+    context = Sent("a", "b")
+    send_intermediate_predict_response(None, {0: "b"}, "wrong", 404, context)
+
+    assert (context.parts, context.rejected) == ([], [(1, "wrong", 404)])
+
+
+def test_other_ranks_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 answers for all."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    send_intermediate_predict_response(["1"], {0: "a"}, "", 200, object())
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(RuntimeError, match="only while the server calls"):
+        send_intermediate_predict_response(["1"], {0: "a"}, "", 200, object())

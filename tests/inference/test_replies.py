@@ -1,0 +1,143 @@
+"""Who waits for the answer to a request in a queue."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.batching.request import Request
+from modelserver.errors import DeadlineExceeded
+from modelserver.http.exchange import Exchange, Target
+from modelserver.inference.replies import Reply
+from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
+
+
+class Kept(Exchange):
+    """Keeps what it is answered."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        super().__init__(Target("/p", b"", "/p"), b"POST", "1.1")
+        self.parts: list[Any] = []
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return []
+
+    def packed_headers(self) -> bytes:
+        return b"\x90"
+
+    def reply(
+        self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
+    ) -> None:
+        self.parts.append((status, body, extra))
+
+    def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
+        self.parts.append((status, extra))
+
+    def send(self, part: bytes) -> None:
+        self.parts.append(part)
+
+    def end(self, complete: bool = True) -> None:
+        self.parts.append(complete)
+
+    def unsent(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def exchange() -> Kept:
+    """That of the request."""
+    return Kept()
+
+
+@pytest.fixture
+def broken_off() -> list[None]:
+    """Has one element for each answer that was broken off."""
+    return []
+
+
+@pytest.fixture
+def reply(exchange: Kept, broken_off: list[None]) -> Reply:
+    """To a request of V1, which is answered two seconds after it came."""
+    metrics = SimpleNamespace(answered=lambda *_: None, broken_off=lambda: broken_off.append(None))
+    model: Any = SimpleNamespace(metrics=metrics, exposes_errors=False, batches=False)
+    route: Any = SimpleNamespace(explain=False, version=None, kserve=True, v1=True)
+    aside: Any = None
+    return Reply(exchange, model, route, lambda: 2.0, aside)
+
+
+def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
+    """A request whose rows have these answers, from one batch."""
+    request = Request("id", [Row("id", 0, kind)] * len(answers), [b""] * len(answers), 0.0)
+    request.batch_id, request.batch_size, request.dispatched = "b", 4, 0.5
+    request.handler_time = 1.0
+    request.deliver(0, list(answers))
+    return request
+
+
+def test_one_answer_is_the_body(reply: Reply, exchange: Kept) -> None:
+    """Its status, headers and times go with it."""
+    reply.whole(ended((Answer(2, 201, headers=[("x-own", "1")]), b"ok")))
+
+    ((status, body, extra),) = exchange.parts
+    assert (status, body) == (201, b"ok")
+    assert extra.decode().splitlines() == [
+        "x-batch-id: b",
+        "x-batch-size: 4",
+        "server-timing: queue;dur=500.000, inference;dur=1000.000",
+        "x-own: 1",
+    ]
+
+
+def test_instances_are_joined(reply: Reply, exchange: Kept) -> None:
+    """The answers are the predictions."""
+    reply.split(ended((Answer(1), b"1"), (Answer(3), b"[2]"), kind=INSTANCE))
+
+    status, body, _ = exchange.parts[0]
+    assert (status, json.loads(body)) == (200, {"predictions": [1, [2]]})
+
+
+def test_the_first_failure_is_everybodys(reply: Reply, exchange: Kept) -> None:
+    """It says which instance failed."""
+    reply.split(ended((Answer(1), b"1"), (Answer(3, 500, failed=True), b"bad"), kind=INSTANCE))
+
+    status, body, _ = exchange.parts[0]
+    assert (status, json.loads(body)["error"]) == (500, "instances[1]: bad")
+
+
+def test_an_error_of_the_server_is_told(reply: Reply, exchange: Kept) -> None:
+    """With the batch, where there was one."""
+    request = Request("id", [Row("id", 0)], [b""], 0.0)
+    request.fail(DeadlineExceeded("too late"))
+    reply.whole(request)
+
+    status, body, extra = exchange.parts[0]
+    assert (status, b"too late" in body, extra) == (504, True, b"")
+
+
+def test_parts_come_before_the_last(reply: Reply, exchange: Kept) -> None:
+    """Status and headers are the first part's."""
+    request = ended((Answer(1), b"c"))
+    reply.part(request, Answer(1, 202), b"a")
+    reply.part(request, Answer(1), b"b")
+    reply.whole(request)
+
+    (status, _), *rest = exchange.parts
+    assert (status, rest) == (202, [b"a", b"b", b"c", True])
+
+
+def test_a_late_failure_breaks_off(
+    reply: Reply, exchange: Kept, broken_off: list[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that can be done; the log says why, and it is counted."""
+    request = ended((Answer(3, 500, failed=True), b"bad"))
+    reply.part(request, Answer(1), b"a")
+    reply.whole(request)
+
+    assert exchange.parts[-1] is False
+    assert (len(broken_off), "broke off after its first part: bad" in caplog.text) == (1, True)

@@ -1,0 +1,64 @@
+"""Archives that helper processes read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.archives.sources import Located
+from modelserver.errors import InvalidModel
+from modelserver.models.reading import Reader, read_archive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An archive that is a folder."""
+    made = tmp_path / "m"
+    (made / "MAR-INF").mkdir(parents=True)
+    model = {"modelName": "m", "modelVersion": "2.0", "handler": "h.py", "configFile": "c.yaml"}
+    (made / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"runtime": "python", "model": model}))
+    (made / "h.py").write_text("def handle(data, context):\n    return data\n")
+    (made / "c.yaml").write_text("batchSize: 4\nown: [1]\n")
+    return made
+
+
+def test_what_an_archive_says(folder: Path, tmp_path: Path) -> None:
+    """Manifest and configuration, without the documents as a whole."""
+    contents = read_archive(str(folder), "m", str(tmp_path / "work" / "x"), temporary=False)
+
+    assert (contents.model_dir, contents.temporary) == (str(folder), False)
+    assert (contents.manifest.model_name, contents.manifest.raw) == ("m", {})
+    assert contents.config is not None
+    assert contents.config.problem == ""
+
+
+def test_a_configuration_that_cannot_be_read_is_a_problem(folder: Path, tmp_path: Path) -> None:
+    """It is told with the model; the archive is read all the same."""
+    (folder / "c.yaml").write_text("[")
+    contents = read_archive(str(folder), "m", str(tmp_path / "work" / "x"), temporary=False)
+
+    assert contents.config is not None
+    assert contents.config.problem
+
+
+@pytest.mark.slow
+async def test_a_helper_reads(folder: Path, tmp_path: Path) -> None:
+    """What it found comes back; what it refuses is refused, and leaves nothing."""
+    reader, work = Reader(), tmp_path / "work"
+    work.mkdir()
+    broken = tmp_path / "broken.mar"
+    broken.write_bytes(b"PK no archive")
+    try:
+        archive = await reader.open(Located("m", folder), work)
+        with pytest.raises(InvalidModel):
+            await reader.open(Located("broken.mar", broken), work)
+    finally:
+        reader.close()
+
+    assert (archive.model_dir, archive.manifest.model_version) == (folder, "2.0")
+    assert list(work.iterdir()) == []

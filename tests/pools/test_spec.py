@@ -1,0 +1,76 @@
+"""What a worker is started with."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.pools.spec import THREAD_VARIABLES, Ports
+
+if TYPE_CHECKING:
+    from modelserver.pools.spec import WorkerSpec
+
+import re
+
+from modelserver.pools.spec import WorkerSpec
+from modelserver.wire.messages import Load
+
+
+def spec(**fields: Any) -> WorkerSpec:
+    return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), threads=3, frame_limit=100, **fields)
+
+
+def test_environment() -> None:
+    """Workers get the server's environment with thread counts, without what is hidden
+    (reference 12.1, F68).
+    """
+    hidden = re.compile("SECRET.*|PASS")
+    environment = spec(hidden_variables=hidden, extra_environment={"RANK": "0"}).environment(
+        {"PATH": "/bin", "SECRET_KEY": "1", "PASS": "2", "PASSAGE": "3", "MKL_NUM_THREADS": "9"}
+    )
+
+    assert environment == {
+        "PATH": "/bin",
+        "PASSAGE": "3",
+        "MKL_NUM_THREADS": "9",
+        "OMP_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "PYTHONUNBUFFERED": "1",
+        "TS_DECODE_INPUT_REQUEST": "true",
+        "TS_IPEX_ENABLE": "false",
+        "TS_IPEX_GPU_ENABLE": "false",
+        "RANK": "0",
+    }
+
+
+def test_ports_count_up_past_those_in_use() -> None:
+    """Each start gets another; one that somebody listens on is left out."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        ports = Ports(taken.getsockname()[1])
+        first, second = ports.next(), ports.next()
+
+    assert taken is not None
+    assert first != second
+    assert Ports(0).next() > 0
+
+
+def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says where was looked."""
+
+    def refuse(_port: int) -> int:
+        raise OSError("in use")
+
+    monkeypatch.setattr(spec, "free_port", refuse)
+    with pytest.raises(OSError, match="no port of 29500 and the next 1000 is free"):
+        Ports(29500).next()
+
+
+def test_threads_of_the_models_own() -> None:
+    """They count whatever the server's environment says of all models."""
+    environment = spec(own_threads=2).environment({"OMP_NUM_THREADS": "7"})
+
+    assert {environment[name] for name in THREAD_VARIABLES} == {"2"}
