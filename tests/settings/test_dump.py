@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.settings.load import given_properties, load_settings
 from modelserver.settings.properties import dump
-from modelserver.settings.values import property_text
+from modelserver.settings.texts import property_text
 
 if TYPE_CHECKING:
     from pathlib import Path

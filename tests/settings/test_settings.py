@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modelserver.errors import ConfigError
+from modelserver.settings.address import Address
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, explain, load_settings
 from modelserver.settings.model_defaults import ModelDefaults
-from modelserver.settings.settings import Address, ModelToLoad, Settings
+from modelserver.settings.settings import Settings
+from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
