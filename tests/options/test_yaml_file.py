@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from modelserver.errors import InvalidModel
 from modelserver.options.table import (
     CONFIG_KEYS,
     HANDLER_KEYS,
-    OPTIONS,
     Batcher,
     ModelConfig,
     Torchrun,
@@ -235,12 +233,6 @@ def test_unknown_keys_of_torchrun_are_told() -> None:
 
 
 # The table
-
-
-def test_every_field_has_a_row() -> None:
-    """What the file may say is a row each, and no key has two."""
-    assert [*OPTIONS] == [field.name for field in fields(ModelConfig) if field.name != "raw"]
-    assert len(CONFIG_KEYS) == len(OPTIONS)
 
 
 @pytest.mark.parametrize("key", [key for key in CONFIG_KEYS if key != "batcher"])

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from modelserver.settings.key import property_text
 from modelserver.settings.load import given_properties, load_settings
 from modelserver.settings.properties import dump
-from modelserver.settings.texts import property_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,6 +19,7 @@ from modelserver.inference.customized import ask_handler
 from modelserver.models.changes import Change
 from modelserver.options.resolve import ASKED, PARAMETERS, Registration
 from modelserver.options.table import CHANGEABLE
+from modelserver.settings.model_defaults import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,6 @@ _log = logging.getLogger("modelserver.api")
 
 PAGE = 100
 
-_RUNTIMES = ("python", "python3", "LSP")
 # The last two are TorchServe's, which ignores them too.
 _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_gpu", "timeout")
 
@@ -233,7 +233,7 @@ def read_registration(parameters: Parameters) -> Registration:
     if parameters.text("url") is None:
         raise BadRequest("Parameter url is required.")
     runtime = parameters.text("runtime")
-    if runtime is not None and runtime not in _RUNTIMES:
+    if runtime is not None and runtime not in RUNTIMES:
         raise BadRequest(f"Invalid RuntimeType value: {runtime}")
     values: dict[str, Any] = {}
     for name, row in PARAMETERS.items():

@@ -16,7 +16,7 @@ from modelserver.options.option import options_of, parameter, parameters_of
 from modelserver.options.signature import Signature
 from modelserver.options.table import OPTIONS, RANKED, Asked, Batcher, ModelConfig, Torchrun
 from modelserver.options.values import anything, boolean, whole
-from modelserver.settings.model_defaults import ModelDefaults
+from modelserver.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Registration(Asked):
     )
     model_name: str | None = parameter(_TEXT, "The model's name; by default the archive's.")
     handler: str | None = parameter(_TEXT, "The handler, such as image_classifier or module:function.")
-    runtime: str | None = parameter(_TEXT, "The archive's runtime.", {"enum": ["python", "python3", "LSP"]})
+    runtime: str | None = parameter(_TEXT, "The archive's runtime.", {"enum": [*RUNTIMES]})
     initial_workers: int | None = parameter(
         _NUMBER, "Workers to start; by default default_workers_per_model.", {"example": 1}
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable  # noqa: TC003 - helpers read annotations at run time
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from modelserver.settings.texts import property_text
+from modelserver.settings.model_defaults import models_text
 
 Category = Literal["C", "N", "D"]
 _T = TypeVar("_T")
@@ -108,6 +109,21 @@ GRPC = "gRPC"
 ENVIRONMENT = "Environment"
 DEVICES = "Devices"
 JAVA = "Accepted for TorchServe's sake"
+
+
+def property_text(value: object) -> str:
+    """A setting's value as it stands in a file; empty for one that is not set."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
+    if isinstance(value, tuple):
+        return ",".join(map(property_text, value))
+    if isinstance(value, Mapping):
+        return models_text(value) if value else ""
+    return str(value)
 
 
 def _field_of(make: Callable[_P, Key]) -> Callable[Concatenate[_T, _P], _T]:
