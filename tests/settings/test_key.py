@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 
 import pytest
 
 from modelserver.settings.key import LIMITS, Kind, keys_of, setting
-from modelserver.settings.keys import KEYS
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,3 @@ def test_what_follows_from_a_row(name: str, variable: str | None, allowed: str) 
 
     assert (key.env, key.allowed) == (variable, allowed)
     assert key.is_ours == (name == "told")
-
-
-def test_the_rows_of_a_group_stand_together() -> None:
-    """Each group is one section of the page and of the file."""
-    groups = [group for group, _ in groupby(KEYS.values(), key=lambda key: key.group)]
-
-    assert len(groups) == len(set(groups))

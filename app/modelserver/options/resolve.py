@@ -200,7 +200,9 @@ def resolve_options(
 
 @dataclass(frozen=True, slots=True)
 class _Resolver:
-    """All there is to choose from; a method per option answers with the value and its source."""
+    """All there is to choose from. What is not simply the first value by rank has a method of its own, which
+    answers with the value and its source.
+    """
 
     registration: Registration
     config: ModelConfig
@@ -266,11 +268,7 @@ class _Resolver:
         )
 
     def batch_policy(self) -> _Choice[BatchPolicy]:
-        asked_for, source = _first(
-            (self.registration.given("batch_policy"), REGISTER),
-            (self.config.batch_policy, YAML),
-            last=self.setting("batch_policy"),
-        )
+        asked_for, source = self.ranked(OPTIONS["batch_policy"])
         if asked_for is not None:
             return BatchPolicy(asked_for.lower()), source
         block, block_source = self.batcher()
@@ -299,7 +297,7 @@ class _Resolver:
 
     def service_envelope(self) -> _Choice[str]:
         """The name of an envelope, or nothing."""
-        name, source = _first((self.config.service_envelope, YAML), last=self.setting("service_envelope"))
+        name, source = self.ranked(OPTIONS["service_envelope"])
         return "" if name in (None, "none") else name, source
 
     def split_instances(self) -> _Choice[str]:
