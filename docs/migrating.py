@@ -27,7 +27,7 @@ from modelserver.inference.routes import parse_route
 from modelserver.settings.keys import KEYS, NOT_YET
 
 if TYPE_CHECKING:
-    from modelserver.settings.keys import Key
+    from modelserver.settings.key import Key
 
 _BEGIN = """\
 # From TorchServe to modelserver

@@ -17,7 +17,8 @@ from modelserver.auth.policy import notice
 from modelserver.daemon import Readiness, start_detached
 from modelserver.errors import ConfigError
 from modelserver.pidfile import is_server, pid_file, read_pid, remove_own, write_pid
-from modelserver.settings.keys import BATCHER, KEYS, OWN, PAYLOADS, TORCHSERVE, Key, Kind
+from modelserver.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
+from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, explain, load_settings
 from modelserver.settings.sources import named_config_file
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from modelserver.settings.keys import TORCHSERVE
+from modelserver.settings.key import TORCHSERVE
 from modelserver.settings.sources import STARTED_AS
 
 if TYPE_CHECKING:

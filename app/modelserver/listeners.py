@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.auth.keeper import TokenKeeper
-    from modelserver.settings.settings import Address, Settings
+    from modelserver.settings.address import Address
+    from modelserver.settings.settings import Settings
     from modelserver.tls.context import Certificate
 
 BACKLOG = 2048

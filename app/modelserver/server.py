@@ -64,8 +64,9 @@ if TYPE_CHECKING:
     from modelserver.grpc.server import GrpcServers
     from modelserver.http.connection import HotRoutes
     from modelserver.payloads.log import PayloadLog
+    from modelserver.settings.address import Address
     from modelserver.settings.load import LoadedSettings
-    from modelserver.settings.settings import Address, Settings
+    from modelserver.settings.settings import Settings
     from modelserver.tls.context import Certificate
 
 

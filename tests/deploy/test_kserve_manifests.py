@@ -24,7 +24,8 @@ from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser, setting_flags
 from modelserver.container.__main__ import MOUNTED, prepare
 from modelserver.container.kserve import HTTP_PORT, METRICS_PORT
-from modelserver.options.yaml_file import Batcher, parse_model_config
+from modelserver.options.table import Batcher
+from modelserver.options.yaml_file import parse_model_config
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import load_settings
 

@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from modelserver.options.reference import reference
-from modelserver.options.resolve import ModelOptions, Registration
-from modelserver.options.table import (
-    CONFIG_KEYS,
-    HANDLER_KEYS,
-    MODELS,
-    SPECIAL_KEYS,
-    TORCHRUN_KEYS,
-    ConfigKey,
-)
+from modelserver.options.option import MODELS, Option
+from modelserver.options.reference import default_of, reference
+from modelserver.options.resolve import PARAMETERS, ModelOptions
+from modelserver.options.table import CONFIG_KEYS, HANDLER_KEYS, TORCHRUN_KEYS
 from modelserver.options.yaml_file import parse_model_config
 from modelserver.settings.keys import KEYS
 from modelserver.settings.model_defaults import ModelDefaults
@@ -35,7 +29,7 @@ def test_every_key_has_one_row() -> None:
     tables = re.findall(r"(?m)(^\| key.*\n(?:^\|.*\n)+)", reference())
     rows = re.findall(r"(?m)^\| `([\w-]+)` \|", "".join(tables))
 
-    assert rows == [*CONFIG_KEYS, *SPECIAL_KEYS, *HANDLER_KEYS, *TORCHRUN_KEYS]
+    assert rows == [*CONFIG_KEYS, *HANDLER_KEYS, *TORCHRUN_KEYS]
 
 
 def test_rows_have_as_many_cells_as_their_heads() -> None:
@@ -44,21 +38,23 @@ def test_rows_have_as_many_cells_as_their_heads() -> None:
         assert len({len(re.split(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
 
 
-@pytest.mark.parametrize("key", CONFIG_KEYS.values(), ids=lambda key: key.name)
-def test_what_ranks_above_and_below_exists(key: ConfigKey) -> None:
+@pytest.mark.parametrize("option", CONFIG_KEYS.values(), ids=CONFIG_KEYS)
+def test_what_ranks_above_and_below_exists(option: Option) -> None:
     """Parameters of the registration, fields of ``models=``, keys of config.properties."""
-    names = [name for text in (*key.above, *key.below) for name in re.findall(r"`([\w.=]+)`", text)]
-    known = {*Registration.__slots__, *KEYS, "models=", "batcher.maxBatchSize", "batcher.maxLatency"}
+    ranks = *option.ranks_above, *option.ranks_below
+    names = [name for text in ranks for name in re.findall(r"`([\w.=]+)`", text)]
+    known = {*PARAMETERS, *KEYS, "models=", "batcher.maxBatchSize", "batcher.maxLatency"}
 
     assert set(names) <= known | {"batcher.timeout"}
-    assert (MODELS in key.below) == (key.field in ModelDefaults.__slots__)
+    assert (MODELS in option.ranks_below) == (option.name in ModelDefaults.__slots__)
 
 
-@pytest.mark.parametrize("key", CONFIG_KEYS.values(), ids=lambda key: key.name)
-def test_defaults_are_those_in_effect(key: ConfigKey) -> None:
+@pytest.mark.parametrize("option", CONFIG_KEYS.values(), ids=CONFIG_KEYS)
+def test_defaults_are_those_in_effect(option: Option) -> None:
     """What the page calls the default is what a model without the key gets."""
-    if key.default and " " not in key.default and key.field != "client_timeout_ms":
-        assert yaml.safe_load(key.default) == getattr(ModelOptions(), key.field)
+    default = default_of(option)
+    if default and " " not in default and option.name != "client_timeout_ms":
+        assert yaml.safe_load(default) == getattr(ModelOptions(), option.name)
 
 
 def test_the_examples_can_be_used() -> None:

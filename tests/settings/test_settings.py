@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from modelserver.errors import ConfigError
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, load_settings
-from modelserver.settings.settings import ModelToLoad
+from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.settings.keys import KEYS, OWN, TORCHSERVE
+from modelserver.settings.key import OWN, TORCHSERVE
+from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, explain, given_properties, load_settings
 from modelserver.settings.settings import Settings
 from modelserver.settings.sources import STARTED_AS

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 from typing import TYPE_CHECKING
 
-from modelserver.settings.values import property_text
+from modelserver.settings.key import property_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from modelserver.models.version import FailedVersion
+from modelserver.options.table import OPTIONS
 from modelserver.telemetry.system import gpu_usage, worker_memory
 
 if TYPE_CHECKING:
@@ -53,9 +54,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "useJobTicket": options.use_job_ticket,
         "useVenv": options.use_venv,
         **describe_sequences(options),
-        "maxWorkerMemory": options.max_worker_memory or None,
-        "maxWorkerRequests": options.max_worker_requests or None,
-        "workerThreads": options.worker_threads or None,
+        **described(options),
         "loadedAtStartup": model.loaded_at_startup,
         **describe_failure(model),
         "warnings": pool.warnings or None,
@@ -95,26 +94,32 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
     options = model.options
     if not options.autoscale:
         return None
-    described: dict[str, Any] = {
-        "targetWait": options.autoscale_target_wait,
-        "upPause": options.autoscale_up_pause,
-        "downPause": options.autoscale_down_pause,
+    answer: dict[str, Any] = {
+        **described(options, "autoscaling"),
         "source": options.sources.get("autoscale", "default"),
     }
     state = model.pool.autoscaling
     if state is None or state.decision is None or state.sample is None:
-        return described
-    described |= {
+        return answer
+    answer |= {
         "wish": state.decision.wish,
         "reason": state.decision.reason,
         "queueWait": None if math.isinf(state.sample.wait) else round(state.sample.wait * 1000),
         "busy": round(state.sample.busy, 2),
     }
     if (event := state.event) is not None:
-        described["lastChange"] = {
+        answer["lastChange"] = {
             "time": _shown(event.at), "from": event.before, "to": event.after, "reason": event.reason
         }  # fmt: skip
-    return described
+    return answer
+
+
+def described(options: ModelOptions, block: str = "") -> dict[str, Any]:
+    """What is shown as it is, in the block or beside all of them; bounds that are 0 are none."""
+    places = (
+        (option.described.rpartition("."), name) for name, option in OPTIONS.items() if option.described
+    )
+    return {shown: getattr(options, name) or None for (within, _, shown), name in places if within == block}
 
 
 def describe_sequences(options: ModelOptions) -> dict[str, Any]:

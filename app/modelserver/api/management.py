@@ -17,7 +17,9 @@ from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.http.answers import JSON, header_pairs, pretty
 from modelserver.inference.customized import ask_handler
 from modelserver.models.changes import Change
-from modelserver.options.resolve import Registration
+from modelserver.options.resolve import ASKED, PARAMETERS, Registration
+from modelserver.options.table import CHANGEABLE
+from modelserver.settings.model_defaults import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,36 +34,6 @@ _log = logging.getLogger("modelserver.api")
 
 PAGE = 100
 
-_REGISTRATION_TEXTS = ("url", "model_name", "handler", "runtime", "batch_policy", "split_instances")
-_REGISTRATION_NUMBERS = (
-    "batch_size",
-    "max_batch_delay",
-    "initial_workers",
-    "min_workers",
-    "max_workers",
-    "response_timeout",
-    "startup_timeout",
-    "max_batch_size",
-    "max_latency",
-    "timeout",
-    "autoscale_target_wait",
-    "autoscale_up_pause",
-    "autoscale_down_pause",
-    "max_worker_memory",
-    "max_worker_requests",
-    "worker_threads",
-)
-_REGISTRATION = (
-    *_REGISTRATION_TEXTS,
-    *_REGISTRATION_NUMBERS,
-    *("synchronous", "s3_sse_kms", "autoscale"),
-)
-_RUNTIMES = ("python", "python3", "LSP")
-_CHANGES = (
-    *("batch_size", "max_batch_delay", "batch_policy", "response_timeout"),
-    *("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause"),
-    *("max_worker_memory", "max_worker_requests"),
-)
 # The last two are TorchServe's, which ignores them too.
 _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_gpu", "timeout")
 
@@ -99,7 +71,7 @@ class ManagementApi:
     async def register_by(self, parameters: Parameters) -> Response:
         """Registers what the parameters name. Raises MethodNotAllowed where models may not be."""
         self._check_model_api()
-        parameters.warn_of_unknown(_REGISTRATION)
+        parameters.warn_of_unknown(PARAMETERS)
         registration = read_registration(parameters)
         if registration.batch_size == 0:
             parameters.warn("The parameter batch_size=0 is no size of a batch, the default is used")
@@ -167,7 +139,7 @@ class ManagementApi:
         TorchServe passes the url over. Raises MethodNotAllowed where models may not be registered.
         """
         self._check_model_api()
-        parameters.warn_of_unknown((*_REGISTRATION, *_SCALING))
+        parameters.warn_of_unknown((*PARAMETERS, *_SCALING))
         given = read_replacement(parameters)
         warnings = parameters.warnings
         version = version or parameters.text("model_version")
@@ -188,7 +160,7 @@ class ManagementApi:
 
         TorchServe knows the workers only, and scales to one where their number is not named.
         """
-        parameters.warn_of_unknown((*_SCALING, *_CHANGES))
+        parameters.warn_of_unknown((*_SCALING, *CHANGEABLE))
         version = version or parameters.text("model_version")
         min_workers = parameters.integer("min_worker", 1) or 0
         max_workers = parameters.integer("max_worker", min_workers) or 0
@@ -196,7 +168,7 @@ class ManagementApi:
             raise BadRequest("max_worker cannot be less than min_worker.")
         if min_workers < 0:
             raise BadRequest(f"min_worker={min_workers}: a whole number of at least 0 is needed")
-        if any(parameters.text(key) is not None for key in _CHANGES):
+        if any(parameters.text(key) is not None for key in CHANGEABLE):
             change = read_change(parameters)
             if change:
                 await self._registry.change(name, version, change)
@@ -261,12 +233,16 @@ def read_registration(parameters: Parameters) -> Registration:
     if parameters.text("url") is None:
         raise BadRequest("Parameter url is required.")
     runtime = parameters.text("runtime")
-    if runtime is not None and runtime not in _RUNTIMES:
+    if runtime is not None and runtime not in RUNTIMES:
         raise BadRequest(f"Invalid RuntimeType value: {runtime}")
-    values: dict[str, Any] = {name: parameters.text(name) for name in _REGISTRATION_TEXTS}
-    values |= {name: parameters.integer(name) for name in _REGISTRATION_NUMBERS}
-    values |= {name: parameters.boolean(name) for name in ("synchronous", "s3_sse_kms")}
-    values["autoscale"] = parameters.switch("autoscale")
+    values: dict[str, Any] = {}
+    for name, row in PARAMETERS.items():
+        if row.values.type == "integer":
+            values[name] = parameters.integer(name)
+        elif row.values.type == "boolean":
+            values[name] = parameters.switch(name) if name in ASKED else parameters.boolean(name)
+        else:
+            values[name] = parameters.text(name)
     return Registration(**values)
 
 
@@ -285,11 +261,8 @@ def read_replacement(parameters: Parameters) -> Registration:
 
 def read_change(parameters: Parameters) -> Change:
     """What a scale request changes beside the workers. Raises BadRequest for a value out of range."""
-    values: dict[str, Any] = {
-        "batch_policy": parameters.text("batch_policy"),
-        "autoscale": parameters.switch("autoscale"),
-    }
-    return Change.of(**values, **{n: parameters.whole(n) for n in _CHANGES if n not in values})
+    read = {"string": parameters.text, "integer": parameters.whole, "boolean": parameters.switch}
+    return Change.of(**{name: read[option.values.type](name) for name, option in CHANGEABLE.items()})
 
 
 def status(code: int, text: str, warnings: Sequence[str] = ()) -> Response:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
+from modelserver.options.resolve import PARAMETERS
+from modelserver.options.table import CHANGEABLE, OPTIONS
 from modelserver.tensors.datatypes import BYTES, DATATYPES
 from modelserver.tensors.tensor import VARIABLE, elements
 
@@ -27,6 +29,13 @@ _METHODS = ("get", "head", "post", "put", "patch", "delete")
 _WITHOUT_BODY = frozenset({"get", "head", "delete"})
 # Marks operations that the page for people leaves out: another method of a path does the same.
 UNLISTED = "x-unlisted"
+
+# Of the parameters of a registration; the others are between them.
+_FIRST = (
+    *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
+    *("max_latency", "batch_policy", "timeout", "initial_workers"),
+)
+_LAST = ("synchronous", "response_timeout", "startup_timeout", "s3_sse_kms")
 
 # Elements that an example shows.
 _LONGEST_EXAMPLE = 8
@@ -491,48 +500,11 @@ def _register() -> Document:
 
 
 def _register_parameters() -> dict[str, Document]:
-    def of(type_: str, description: str, **schema: Any) -> Document:
-        return {"type_": type_, "description": description, **schema}
-
+    names = dict.fromkeys((*_FIRST, *(name for name in PARAMETERS if name not in _LAST), *_LAST))
+    rows = {name: PARAMETERS[name] for name in names}
     return {
-        "url": of("string", "Archive or folder in the model store, or a URL.", example="resnet-152.mar"),
-        "model_name": of("string", "The model's name; by default the archive's."),
-        "handler": of("string", "The handler, such as image_classifier or module:function."),
-        "runtime": of("string", "The archive's runtime.", enum=["python", "python3", "LSP"]),
-        "batch_size": of(
-            "integer", "Instances in a batch at most; by default the archive's, else 1.", example=8
-        ),
-        "max_batch_size": of("integer", "The same as batch_size, in the words of KServe's batcher."),
-        "max_batch_delay": of("integer", "Milliseconds the oldest instance waits for a fuller batch."),
-        "max_latency": of("integer", "The same as max_batch_delay, in the words of KServe's batcher."),
-        "batch_policy": of(
-            "string",
-            "When a waiting batch goes: window when full or after the delay, greedy at once, adaptive at "
-            "once unless waiting pays. By default window when a delay is given, else adaptive.",
-            enum=["window", "greedy", "adaptive"],
-        ),
-        "timeout": of("integer", "Seconds until a request that is not answered gets a 504."),
-        "initial_workers": of(
-            "integer", "Workers to start; by default default_workers_per_model.", example=1
-        ),
-        "min_workers": of("integer", "Workers at least."),
-        "max_workers": of("integer", "Workers at most."),
-        "split_instances": of(
-            "string",
-            "Whether the instances of a V1 body are split: auto by the handler, true always, false never.",
-            enum=["auto", "true", "false"],
-        ),
-        "autoscale": of("boolean", "Start and end workers by load, between min_workers and max_workers."),
-        "autoscale_target_wait": of("integer", "Milliseconds that requests may wait for a worker."),
-        "autoscale_up_pause": of("integer", "Milliseconds of longer waits before there are more workers."),
-        "autoscale_down_pause": of("integer", "Milliseconds of spare workers before there are fewer."),
-        "max_worker_memory": of("integer", "Bytes a worker may occupy until a fresh one takes its place."),
-        "max_worker_requests": of("integer", "Requests a worker answers until a fresh one takes its place."),
-        "worker_threads": of("integer", "Threads of each worker; 0 is an equal share of the cores."),
-        "synchronous": of("boolean", "Answer when the workers are ready.", default=True),
-        "response_timeout": of("integer", "Seconds a worker may take for a batch."),
-        "startup_timeout": of("integer", "Seconds a worker may take to load the model."),
-        "s3_sse_kms": of("boolean", "No effect: downloads from S3 are not signed.", default=False),
+        name: {"type_": row.values.type, "description": row.description, **row.schema}
+        for name, row in rows.items()
     }
 
 
@@ -567,16 +539,7 @@ def _scale(operation_id: str, parameters: list[Document], *, has_version: bool) 
         _query("min_worker", "integer", "Workers at least.", default=1, example=2),
         _query("max_worker", "integer", "Workers at most; by default min_worker."),
         _query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
-        _query("batch_size", "integer", "Instances of a batch from now on; workers stay unless named."),
-        _query("max_batch_delay", "integer", "Milliseconds that the oldest may wait, from now on."),
-        _query("batch_policy", "string", "When a batch goes, from now on: window, greedy or adaptive."),
-        _query("response_timeout", "integer", "Seconds a worker may take for a batch, from now on."),
-        _query("autoscale", "boolean", "Start and end workers by load, between the bounds."),
-        _query("autoscale_target_wait", "integer", "Milliseconds that requests may wait for a worker."),
-        _query("autoscale_up_pause", "integer", "Milliseconds of longer waits until there are more workers."),
-        _query("autoscale_down_pause", "integer", "Milliseconds of spare workers until there are fewer."),
-        _query("max_worker_memory", "integer", "Bytes a worker may occupy until it is replaced."),
-        _query("max_worker_requests", "integer", "Requests a worker answers until it is replaced."),
+        *(_query(name, row.values.type, row.changed) for name, row in CHANGEABLE.items()),
         _query(
             "url",
             "string",
@@ -771,7 +734,7 @@ def _model_description() -> Document:
         *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"),
         *("maxRetryTimeoutInSec", "clientTimeoutInMills", "parallelLevel", "sequenceMaxIdleMSec"),
         *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
-        *("maxWorkerMemory", "maxWorkerRequests", "workerThreads"),
+        *(row.described for row in OPTIONS.values() if row.described and "." not in row.described),
     )
     flags = ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup")
     queue = _object({"remainingCapacity": {"type": "integer"}, "pendingRequests": {"type": "integer"}})

@@ -12,7 +12,7 @@ from uuid import uuid4
 from modelserver.archives.manifest import MANIFEST_PATH, Manifest, check_handler, parse_manifest
 from modelserver.archives.unpack import Limits, unpack
 from modelserver.errors import InternalError, InvalidModel
-from modelserver.options.yaml_file import ModelConfig  # noqa: TC001 - helpers read annotations at run time
+from modelserver.options.table import ModelConfig  # noqa: TC001 - helpers read annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

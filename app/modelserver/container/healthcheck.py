@@ -25,7 +25,8 @@ from modelserver.settings.load import load_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.settings.settings import Address, Settings
+    from modelserver.settings.address import Address
+    from modelserver.settings.settings import Settings
 
 ROUTE: Final = "/v2/health/ready"
 TIMEOUT: Final = 4.0  # seconds, for each step

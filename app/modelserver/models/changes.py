@@ -7,74 +7,52 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest
 from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
+from modelserver.options.table import BATCHES, CHANGEABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-# They decide how a batch is made, and mean something else where requests are not batched like others.
-_BATCHING = ("batch_size", "max_batch_delay", "batch_policy")
-_AUTOSCALING = ("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
-_RECYCLING = ("max_worker_memory", "max_worker_requests")
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be changed, None for what stays; the timeout in s, the other times in ms, memory in bytes.
+    """What is to be changed: the names of options, and their values.
 
     Exactly what is named changes: a delay alone leaves the policy, other than at a registration.
     """
 
-    batch_size: int | None = None
-    max_batch_delay: int | None = None
-    batch_policy: str | None = None
-    response_timeout: int | None = None
-    autoscale: bool | None = None
-    autoscale_target_wait: int | None = None
-    autoscale_up_pause: int | None = None
-    autoscale_down_pause: int | None = None
-    max_worker_memory: int | None = None
-    max_worker_requests: int | None = None
+    values: Mapping[str, Any]
 
     @classmethod
     def of(cls, **given: Any) -> Change:
         """A change whose values were checked as those of a registration are. Raises BadRequest."""
-        unset = {"batch_size": (-1, 0), "max_batch_delay": (-1, -100), "response_timeout": (-1,)}
-        named = {name: value for name, value in given.items() if value not in (None, "")}
-        checked = Registration(**named)
-        if checked.batch_policy is not None:
-            named["batch_policy"] = checked.batch_policy.lower()
-        return cls(**{name: value for name, value in named.items() if value not in unset.get(name, ())})
+        checked = Registration(**given)
+        named = {name: checked.given(name) for name in CHANGEABLE if checked.given(name) is not None}
+        if "batch_policy" in named:
+            named["batch_policy"] = BatchPolicy(named["batch_policy"].lower())
+        return cls(named)
 
     def __bool__(self) -> bool:
-        return any(True for _ in self.named())
+        return bool(self.values)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={_shown(value)}" for name, value in self.named())
-
-    def named(self) -> Iterator[tuple[str, Any]]:
-        """The names and values of what changes."""
-        for name in (*_BATCHING, "response_timeout", *_AUTOSCALING, *_RECYCLING):
-            value = getattr(self, name)
-            if value is not None:
-                yield name, value
+        return ", ".join(f"{name}={_shown(value)}" for name, value in self.values.items())
 
     def applied_to(self, options: ModelOptions) -> ModelOptions:
         """The options with the change. Raises BadRequest for what such a version cannot have."""
-        changed: dict[str, Any] = dict(self.named())
+        changed = self.values
         if reason := _fixed(options):
-            for name in _BATCHING:
-                if name in changed:
+            for name in changed:
+                # It decides how a batch is made: something else where requests are not batched like others.
+                if CHANGEABLE[name].group == BATCHES:
                     raise BadRequest(f"{name} cannot be changed while the model runs: {reason}")
         if options.sequence_batching and changed.get("autoscale"):
             raise BadRequest("autoscale=true is not possible: the workers keep the state of sequences")
-        if "batch_policy" in changed:
-            changed["batch_policy"] = BatchPolicy(changed["batch_policy"])
         sources = {**options.sources, **dict.fromkeys(changed, REGISTER)}
         return replace(options, **changed, sources=sources)
 
 
 def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
 
 
 def _fixed(options: ModelOptions) -> str:

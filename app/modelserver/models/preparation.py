@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from modelserver.models.changes import Change
     from modelserver.models.version import SavedModel
-    from modelserver.options.yaml_file import ModelConfig
+    from modelserver.options.table import ModelConfig
     from modelserver.pools.spawner import Spawner
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics

@@ -12,22 +12,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest, OutOfMemory
-from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
+from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
 
 
 _ASKED_FOR = (REGISTER, SNAPSHOT)
-# TorchServe's marks for "not given".
-_UNSET = {
-    "batch_size": (-1, 0),
-    "max_batch_delay": (-1, -100),
-    "response_timeout": (-1,),
-    "startup_timeout": (-1,),
-}
 # Of each the words of a registration, and KServe's.
-_SYNONYMS = (("batch_size", "max_batch_size"), ("max_batch_delay", "max_latency"))
+_SYNONYMS = [(option.name, option.kserve) for option in ASKED.values() if option.kserve]
 _OF_ONE_REQUEST = (
     *("url", "trusted", "synchronous", "s3_sse_kms"),
     *("initial_workers", "min_workers", "max_workers"),
@@ -56,7 +49,7 @@ def taken_over(before: ModelVersion, given: Registration) -> Registration:
         if field.name not in _OF_ONE_REQUEST
     }
     for name, other in _SYNONYMS:
-        value = _named(given, name) if _named(given, name) is not None else _named(given, other)
+        value = given.given(name) if given.given(name) is not None else given.given(other)
         if value is None:
             value = _asked_for(before, name)
         in_block = before.registration.has_batcher or given.has_batcher
@@ -101,15 +94,10 @@ def check_memory(before: ModelVersion, after: ModelVersion, used: int, available
 
 
 def _value(name: str, before: ModelVersion, given: Registration) -> Any:
-    value = _named(given, name)
+    value = given.given(name)
     if value is None:
         value = _asked_for(before, name)
     return getattr(before.registration, name) if value is None else value
-
-
-def _named(given: Registration, name: str) -> Any:
-    value = getattr(given, name)
-    return None if value == "" or value in _UNSET.get(name, ()) else value
 
 
 def _asked_for(before: ModelVersion, name: str) -> Any:

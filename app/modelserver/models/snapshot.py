@@ -16,29 +16,18 @@ from typing import TYPE_CHECKING, Any
 from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.models.version import SavedModel, mar_name
-from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
+from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
+    from modelserver.options.option import Option
 
 
 DEFAULT_TIMEOUT = 120  # seconds, where TorchServe's older snapshots have none
 _FETCHED = ("http", "https")
-# Field and option; kept where they were asked for by hand.
-AUTOSCALING = {
-    "autoscale": "autoscale",
-    "autoscaleTargetWait": "autoscale_target_wait",
-    "autoscaleUpPause": "autoscale_up_pause",
-    "autoscaleDownPause": "autoscale_down_pause",
-}
-WORKERS = {
-    "maxWorkerMemory": "max_worker_memory",
-    "maxWorkerRequests": "max_worker_requests",
-    "workerThreads": "worker_threads",
-}
 
 
 def registry_document(registry: Registry, file_name: str) -> dict[str, Any]:
@@ -79,11 +68,9 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
             document["trusted"] = True
     if registration.handler:
         document["handler"] = registration.handler
-    if options.sources.get("split_instances") in (REGISTER, SNAPSHOT):
-        document["splitInstances"] = options.split_instances
-    for field, option in (*AUTOSCALING.items(), *WORKERS.items()):
-        if options.sources.get(option) in (REGISTER, SNAPSHOT):
-            document[field] = getattr(options, option)
+    for option in ASKED.values():
+        if option.own and options.sources.get(option.name) in (REGISTER, SNAPSHOT):
+            document.setdefault(option.key, getattr(options, option.name))
     if registration.has_batcher:
         document["batcher"] = True
         document["timeout"] = registration.timeout
@@ -123,16 +110,8 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
             max_workers=fields.number("maxWorkers"),
             response_timeout=fields.number("responseTimeout") or DEFAULT_TIMEOUT,
             startup_timeout=fields.number("startupTimeout") or DEFAULT_TIMEOUT,
-            batch_policy=fields.text("batchPolicy"),
-            split_instances=fields.text("splitInstances"),
             timeout=fields.number("timeout"),
-            autoscale=fields.flag("autoscale") if "autoscale" in settings else None,
-            autoscale_target_wait=fields.number("autoscaleTargetWait"),
-            autoscale_up_pause=fields.number("autoscaleUpPause"),
-            autoscale_down_pause=fields.number("autoscaleDownPause"),
-            max_worker_memory=fields.number("maxWorkerMemory"),
-            max_worker_requests=fields.number("maxWorkerRequests"),
-            worker_threads=fields.number("workerThreads"),
+            **{option.name: fields.value(option) for option in ASKED.values() if option.own},
             batch_size=None if batcher else batch_size,
             max_batch_delay=None if batcher else delay,
             max_batch_size=batch_size if batcher else None,
@@ -150,6 +129,10 @@ class _Fields:
 
     place: str
     values: Mapping[str, Any]
+
+    def value(self, option: Option) -> Any:
+        read = {"string": self.text, "integer": self.number, "boolean": self.flag}[option.values.type]
+        return read(option.key) if option.key in self.values else None
 
     def number(self, name: str) -> int | None:
         value = self.values.get(name)

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import sys
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from modelserver.environments.environment_store import LIMIT as STORE_LIMIT
 from modelserver.environments.environments import INSTALL_LIMIT
-from modelserver.options.table import CONFIG_KEYS, HANDLER_KEYS, SPECIAL_KEYS, TORCHRUN_KEYS, ConfigKey
+from modelserver.options.resolve import ModelOptions
+from modelserver.options.table import CONFIG_KEYS, FURTHER, HANDLER_KEYS, TITLES, TORCHRUN_KEYS
 from modelserver.options.yaml_file import MAX_PROCESSES
 from modelserver.pools.ranks import FAILED_GRACE
+
+if TYPE_CHECKING:
+    from modelserver.options.option import Option
 
 _INTRODUCTION = """\
 # model-config.yaml
@@ -137,34 +142,53 @@ first; so is what a server left that was killed in the middle of an installation
 
 def reference() -> str:
     """The text of the page."""
+    tables = (option for option in CONFIG_KEYS.values() if option.group != FURTHER)
     sections = (
-        f"\n### {group}\n{_HEAD}" + "".join(map(_row, keys))
-        for group, keys in groupby(CONFIG_KEYS.values(), key=lambda key: key.group)
+        f"\n### {title}\n{_HEAD}" + "".join(map(_row, options))
+        for title, options in groupby(tables, key=lambda option: TITLES[option.group])
     )
-    special = _pairs("key of the server", SPECIAL_KEYS)
+    further = {key: _meaning(option) for key, option in CONFIG_KEYS.items() if option.group == FURTHER}
+    special = _pairs("key of the server", further)
     handlers = _pairs("key of handlers", {key.name: key.summary for key in HANDLER_KEYS.values()})
     torchrun = "".join(f"| `{name}` | {_cell(meaning)} |\n" for name, meaning in TORCHRUN_KEYS.items())
     return (
         _INTRODUCTION
         + "".join(sections)
-        + f"\n### Further forms\n{special}"
+        + f"\n### {TITLES[FURTHER]}\n{special}"
         + f"\n## Keys of handlers\n\nThe server hands these on.\n{handlers}"
         + _FURTHER.replace("{torchrun}", torchrun)
     )
 
 
-def _row(key: ConfigKey) -> str:
-    strict = " **strict**" if key.strict else ""
-    default = f"`{key.default}`" if key.default and " " not in key.default else key.default
+def _row(option: Option) -> str:
+    default = default_of(option)
     cells = (
-        f"`{key.name}`",
-        f"{_cell(key.values.allowed)}{strict}",
-        default,
-        ", ".join(key.above),
-        ", ".join(key.below),
-        _cell(key.summary),
+        f"`{option.key}`",
+        _cell(option.values.allowed) + " **strict**" * option.is_strict,
+        f"`{default}`" if default and " " not in default else default,
+        ", ".join(option.ranks_above),
+        ", ".join(option.ranks_below),
+        _cell(_summary(option)),
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def default_of(option: Option) -> str:
+    """What a model has where nobody says anything, as the file would name it."""
+    if option.default is not None:
+        return option.default
+    value = getattr(ModelOptions(), option.name, None)
+    return str(value).lower() if isinstance(value, int) else ""
+
+
+def _summary(option: Option) -> str:
+    return option.summary[:-1] + "; own." if option.own else option.summary
+
+
+def _meaning(option: Option) -> str:
+    """Of an option whose values have a form of their own."""
+    ranks = f" Above it: {', '.join(option.ranks_above)}; below: {', '.join(option.ranks_below)}."
+    return f"{option.values.allowed}: {_summary(option)} What cannot be meant is refused.{ranks * option.own}"
 
 
 def _pairs(title: str, meanings: dict[str, str]) -> str:

@@ -7,20 +7,23 @@ that is asked for means window, and the rest is adaptive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modelserver.errors import BadRequest
+from modelserver.options.option import options_of, parameter, parameters_of
 from modelserver.options.signature import Signature
-from modelserver.options.table import MOST_THREADS, RANKED
-from modelserver.options.values import LARGEST_SIZE
-from modelserver.options.yaml_file import BATCH_POLICIES, LARGEST, Batcher, ModelConfig, Torchrun
-from modelserver.settings.model_defaults import ModelDefaults
+from modelserver.options.table import OPTIONS, RANKED, Asked, Batcher, ModelConfig, Torchrun
+from modelserver.options.values import anything, boolean, whole
+from modelserver.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from modelserver.options.option import Option
+    from modelserver.options.values import Values
 
 REGISTER = "register parameter"
 YAML = "model-config.yaml"
@@ -36,10 +39,8 @@ DEFAULT_BATCH_SIZE = 1
 DEFAULT_BATCH_DELAY = 100
 DEFAULT_MAX_RETRY_TIMEOUT = 300
 DEFAULT_SEQUENCE_IDLE_MS = 60_000
-# Of autoscaling, in ms.
-SHORTEST_PAUSE = 100
 SplitInstances = Literal["auto", "true", "false"]
-_SPLITS = ("auto", "true", "false")
+_TEXT, _NUMBER = anything("text"), anything("a whole number", "integer")
 _BLOCK = Batcher()
 _UNTOUCHED = Settings()
 _T = TypeVar("_T")
@@ -55,74 +56,62 @@ class BatchPolicy(str, Enum):
     ADAPTIVE = "adaptive"
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration(Asked):
     """The parameters of a registration, None where not given (reference 5.2).
 
-    ``max_batch_delay``, ``max_latency`` and the times of ``autoscale`` are in ms, timeouts in s.
     ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's words and count as a ``batcher:`` block.
-    TorchServe's own marks for "not given" are understood: -1 and 0 as batch size, -1 as a timeout, -1 and
-    -100 as delay. ``trusted`` is no parameter: an operator named the url at the start, so it may lie outside
-    of the model store.
+    ``trusted`` is no parameter: an operator named the url at the start, so it may lie outside of the model
+    store.
 
     Raises BadRequest for values out of range.
     """
 
-    url: str | None = None
-    model_name: str | None = None
-    handler: str | None = None
-    runtime: str | None = None
-    batch_size: int | None = None
-    max_batch_delay: int | None = None
-    initial_workers: int | None = None
-    min_workers: int | None = None
-    max_workers: int | None = None
-    synchronous: bool | None = None
-    response_timeout: int | None = None
-    startup_timeout: int | None = None
-    s3_sse_kms: bool | None = None
-    batch_policy: str | None = None
-    max_batch_size: int | None = None
-    max_latency: int | None = None
-    timeout: int | None = None
-    split_instances: str | bool | None = None
-    autoscale: bool | None = None
-    autoscale_target_wait: int | None = None
-    autoscale_up_pause: int | None = None
-    autoscale_down_pause: int | None = None
-    max_worker_memory: int | None = None
-    max_worker_requests: int | None = None
-    worker_threads: int | None = None
+    url: str | None = parameter(
+        _TEXT, "Archive or folder in the model store, or a URL.", {"example": "resnet-152.mar"}
+    )
+    model_name: str | None = parameter(_TEXT, "The model's name; by default the archive's.")
+    handler: str | None = parameter(_TEXT, "The handler, such as image_classifier or module:function.")
+    runtime: str | None = parameter(_TEXT, "The archive's runtime.", {"enum": [*RUNTIMES]})
+    initial_workers: int | None = parameter(
+        _NUMBER, "Workers to start; by default default_workers_per_model.", {"example": 1}
+    )
+    max_batch_size: int | None = parameter(
+        whole(1), "The same as batch_size, in the words of KServe's batcher."
+    )
+    max_latency: int | None = parameter(
+        whole(1), "The same as max_batch_delay, in the words of KServe's batcher."
+    )
+    timeout: int | None = parameter(whole(1), "Seconds until a request that is not answered gets a 504.")
+    synchronous: bool | None = parameter(boolean(), "Answer when the workers are ready.", {"default": True})
+    s3_sse_kms: bool | None = parameter(
+        boolean(), "No effect: downloads from S3 are not signed.", {"default": False}
+    )
     trusted: bool = False
 
     def __post_init__(self) -> None:
-        _at_least(1, batch_size=_given(self.batch_size, -1, 0))
-        _at_least(0, max_batch_delay=_given(self.max_batch_delay, -1, -100))
-        _at_least(1, response_timeout=_given(self.response_timeout, -1))
-        _at_least(1, startup_timeout=_given(self.startup_timeout, -1))
-        _at_least(0, min_workers=self.min_workers, max_workers=self.max_workers)
-        _at_least(1, autoscale_target_wait=self.autoscale_target_wait)
-        _at_least(
-            SHORTEST_PAUSE,
-            autoscale_up_pause=self.autoscale_up_pause,
-            autoscale_down_pause=self.autoscale_down_pause,
-        )
-        _at_least(0, max_worker_requests=self.max_worker_requests)
-        _at_least(0, LARGEST_SIZE, max_worker_memory=self.max_worker_memory)
-        _at_least(0, MOST_THREADS, worker_threads=self.worker_threads)
-        _at_least(1, max_batch_size=self.max_batch_size, max_latency=self.max_latency, timeout=self.timeout)
-        _one_of(BATCH_POLICIES, batch_policy=self.batch_policy)
-        _one_of(_SPLITS, split_instances=self.split_instances)
-        _unambiguous("batch_size", _given(self.batch_size, -1, 0), "max_batch_size", self.max_batch_size)
-        _unambiguous(
-            "max_batch_delay", _given(self.max_batch_delay, -1, -100), "max_latency", self.max_latency
-        )
+        for name, row in PARAMETERS.items():
+            _check(name, self.given(name), row.values)
+        for option in ASKED.values():
+            if option.kserve:
+                _unambiguous(option.name, self.given(option.name), option.kserve, self.given(option.kserve))
         _ordered(self.min_workers, self.max_workers)
+
+    def given(self, name: str) -> Any:
+        """A parameter's value, None for nothing and for TorchServe's marks for "not given"."""
+        value = getattr(self, name)
+        return None if value == "" or (name in ASKED and value in ASKED[name].unset) else value
 
     @property
     def has_batcher(self) -> bool:
         """One of KServe's words was used."""
         return not (self.max_batch_size is None and self.max_latency is None and self.timeout is None)
+
+
+ASKED = options_of(Registration)
+"""The options that a registration may name, by name."""
+PARAMETERS = {**{name: option.parameter for name, option in ASKED.items()}, **parameters_of(Registration)}
+"""The parameters of a registration by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +202,9 @@ def resolve_options(
 
 @dataclass(frozen=True, slots=True)
 class _Resolver:
-    """All there is to choose from; a method per option answers with the value and its source."""
+    """All there is to choose from. What is not simply the first value by rank has a method of its own, which
+    answers with the value and its source.
+    """
 
     registration: Registration
     config: ModelConfig
@@ -228,25 +219,15 @@ class _Resolver:
         warnings: list[str] = []
         workers, workers_source = self.workers(warnings)
         chosen: dict[str, _Choice[Any]] = {
+            **{option.name: self.ranked(option) for option in _RANKED_ALIKE},
             "batch_size": self.batch_size(),
             "max_batch_delay": self.max_batch_delay(),
             "batch_policy": self.batch_policy(),
             "batcher": self.batcher(),
-            "response_timeout": self.response_timeout(),
-            "startup_timeout": self.startup_timeout(),
             "request_timeout": self.request_timeout(),
-            "max_retry_timeout": _first(
-                (self.config.max_retry_timeout, YAML), last=(DEFAULT_MAX_RETRY_TIMEOUT, DEFAULT)
-            ),
             "min_workers": (workers[0], workers_source),
             "max_workers": (workers[1], workers_source),
             "autoscale": self.autoscale(warnings),
-            **{name: self.ranked(name) for name in (*_AUTOSCALE_TIMES, *_WORKER_LIMITS)},
-            "worker_threads": _first(
-                (self.registration.worker_threads, REGISTER),
-                (self.config.worker_threads, YAML),
-                last=(0, DEFAULT),
-            ),
             "job_queue_size": _first(
                 (self.config.job_queue_size or None, YAML), last=self.setting("job_queue_size")
             ),
@@ -255,11 +236,9 @@ class _Resolver:
             "service_envelope": self.service_envelope(),
             "device_type": self.device_type(warnings),
             "device_ids": self.device_ids(warnings),
-            "parallel_type": _first((self.config.parallel_type, YAML), last=("", DEFAULT)),
             "parallel_level": self.parallel_level(warnings),
             "processes": self.processes(),
             "rank_threads": self.rank_threads(),
-            **{name: self.yaml_only(name) for name in _YAML_ONLY},
             "sequence_max_idle_ms": self.sequence_max_idle(warnings),
         }
         return ModelOptions(
@@ -270,7 +249,7 @@ class _Resolver:
 
     def batch_size(self) -> _Choice[int]:
         return _first(
-            (_given(self.registration.batch_size, -1, 0), REGISTER),
+            (self.registration.given("batch_size"), REGISTER),
             (self.registration.max_batch_size, REGISTER),
             (self.in_block("max_batch_size"), YAML),
             (self.config.batch_size, YAML),
@@ -282,7 +261,7 @@ class _Resolver:
 
     def max_batch_delay(self) -> _Choice[int]:
         return _first(
-            (_given(self.registration.max_batch_delay, -1, -100), REGISTER),
+            (self.registration.given("max_batch_delay"), REGISTER),
             (self.registration.max_latency, REGISTER),
             (self.in_block("max_latency"), YAML),
             (self.config.max_batch_delay or None, YAML),
@@ -291,11 +270,7 @@ class _Resolver:
         )
 
     def batch_policy(self) -> _Choice[BatchPolicy]:
-        asked_for, source = _first(
-            (self.registration.batch_policy or None, REGISTER),
-            (self.config.batch_policy, YAML),
-            last=self.setting("batch_policy"),
-        )
+        asked_for, source = self.ranked(OPTIONS["batch_policy"])
         if asked_for is not None:
             return BatchPolicy(asked_for.lower()), source
         block, block_source = self.batcher()
@@ -313,22 +288,6 @@ class _Resolver:
             return True, YAML
         return self.setting("enable_batcher") if self.settings.enable_batcher else (False, DEFAULT)
 
-    def response_timeout(self) -> _Choice[int]:
-        return _first(
-            (_given(self.registration.response_timeout, -1), REGISTER),
-            (self.config.response_timeout, YAML),
-            (self.fallback.response_timeout, MODELS_KEY),
-            last=self.setting("default_response_timeout"),
-        )
-
-    def startup_timeout(self) -> _Choice[int]:
-        return _first(
-            (_given(self.registration.startup_timeout, -1), REGISTER),
-            (self.config.startup_timeout, YAML),
-            (self.fallback.startup_timeout, MODELS_KEY),
-            last=self.setting("default_startup_timeout"),
-        )
-
     def request_timeout(self) -> _Choice[float | None]:
         client_timeout = self.config.client_timeout_ms
         return _first(
@@ -340,7 +299,7 @@ class _Resolver:
 
     def service_envelope(self) -> _Choice[str]:
         """The name of an envelope, or nothing."""
-        name, source = _first((self.config.service_envelope, YAML), last=self.setting("service_envelope"))
+        name, source = self.ranked(OPTIONS["service_envelope"])
         return "" if name in (None, "none") else name, source
 
     def split_instances(self) -> _Choice[str]:
@@ -399,17 +358,13 @@ class _Resolver:
         threads = None if torchrun is None else torchrun.threads
         return (0, DEFAULT) if threads is None else (threads, YAML)
 
-    def yaml_only(self, name: str) -> _Choice[Any]:
-        """What nobody but the yaml says."""
-        return _first((getattr(self.config, name), YAML), last=(getattr(_NOTHING_SAID, name), DEFAULT))
-
     def sequence_max_idle(self, warnings: list[str]) -> _Choice[int]:
         """Where sequences are kept they end by idleness at some time.
 
         TorchServe answers every request with 500 if no time is given (reference 8.9). 0 as "never" would let
         the sequences of clients that left hold their places for ever.
         """
-        asked_for: _Choice[int] = self.yaml_only("sequence_max_idle_ms")
+        asked_for: _Choice[int] = self.ranked(OPTIONS["sequence_max_idle_ms"])
         if asked_for[0] or not self.config.sequence_batching:
             return asked_for
         warnings.append(
@@ -481,22 +436,22 @@ class _Resolver:
 
     def autoscale(self, warnings: list[str]) -> _Choice[bool]:
         """Not where workers keep the state of sequences: which of them go is their clients' matter."""
-        asked_for = _first(
-            (self.registration.autoscale, REGISTER),
-            (self.config.autoscale, YAML),
-            last=self.setting("autoscale"),
-        )
+        asked_for: _Choice[bool] = self.ranked(OPTIONS["autoscale"])
         if not self.config.sequence_batching or not asked_for[0]:
             return asked_for
         if asked_for[1] in {REGISTER, YAML}:
             warnings.append("autoscale has no effect on a model with sequenceBatching")
         return False, DEFAULT
 
-    def ranked(self, name: str) -> _Choice[int]:
+    def ranked(self, option: Option) -> _Choice[Any]:
+        """The first who says something, where nothing else plays a part."""
+        name = option.name
+        otherwise = getattr(_NOTHING_SAID, name), DEFAULT
         return _first(
-            (getattr(self.registration, name), REGISTER),
+            (self.registration.given(name) if name in ASKED else None, REGISTER),
             (getattr(self.config, name), YAML),
-            last=self.setting(name),
+            (getattr(self.fallback, name, None), MODELS_KEY),
+            last=self.setting(option.setting) if option.setting else otherwise,
         )
 
     def in_block(self, name: str) -> int | None:
@@ -520,21 +475,8 @@ class _Resolver:
         return value, _kind_of_source(self.setting_sources[key])
 
 
-_AUTOSCALE_TIMES = ("autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
-_WORKER_LIMITS = ("max_worker_memory", "max_worker_requests")
-_YAML_ONLY = (
-    "use_job_ticket",
-    "use_venv",
-    "sequence_batching",
-    "continuous_batching",
-    "async_communication",
-    "sequence_max_idle_ms",
-    "sequence_timeout_ms",
-    "max_num_sequence",
-    "max_sequence_job_queue_size",
-    "signature",
-)
 _NOTHING_SAID = ModelOptions()
+_RANKED_ALIKE = [OPTIONS[each.name] for each in fields(ModelOptions) if each.name in OPTIONS]
 
 
 def _first(*candidates: tuple[_T | None, str], last: tuple[_T, str]) -> _Choice[_T]:
@@ -552,26 +494,19 @@ def _kind_of_source(source: str) -> str:
     return COMMAND_LINE if source.startswith("flag ") else CONFIG_FILE
 
 
-def _given(value: int | None, *unset: int) -> int | None:
-    return None if value in unset else value
-
-
 def _as_split(value: str | bool | None) -> str | None:
     return None if value is None else str(value).lower() or None
 
 
-def _at_least(minimum: int, most: int = LARGEST, /, **parameters: int | None) -> None:
-    for name, value in parameters.items():
-        if value is not None and value < minimum:
-            raise BadRequest(f"{name}={value}: a whole number of at least {minimum} is needed")
-        if value is not None and value > most:
-            raise BadRequest(f"{name}: a whole number of at most {most} is needed")
-
-
-def _one_of(choices: tuple[str, ...], **parameters: str | bool | None) -> None:
-    for name, value in parameters.items():
-        if value is not None and str(value).lower() not in ("", *choices):
-            raise BadRequest(f"{name}={value}: one of {', '.join(choices)} is needed")
+def _check(name: str, value: Any, values: Values) -> None:
+    if value is None:
+        return
+    if values.choices and str(value).lower() not in values.choices:
+        raise BadRequest(f"{name}={value}: one of {', '.join(values.choices)} is needed")
+    if values.least is not None and value < values.least:
+        raise BadRequest(f"{name}={value}: a whole number of at least {values.least} is needed")
+    if values.most is not None and value > values.most:
+        raise BadRequest(f"{name}: a whole number of at most {values.most} is needed")
 
 
 def _unambiguous(name: str, value: int | None, other_name: str, other: int | None) -> None:

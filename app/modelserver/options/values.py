@@ -1,9 +1,9 @@
-"""What values of model-config.yaml may be: a check, and its words for messages and for the page of keys."""
+"""What values of options may be: a check, and its words for messages and for the page of keys."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,13 +16,18 @@ LARGEST_SIZE = 2**53 - 1
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """``read`` returns the value as it is used, or raises ValueError, whose text ends a sentence.
+    """``read`` returns a value of the file as it is used, or raises ValueError, whose text ends a sentence.
 
-    ``allowed`` are the values in words that fit before ``is needed``.
+    ``allowed`` are the values in words that fit before ``is needed``. As parameters they are of ``type``, a
+    number from ``least`` to ``most``, a text one of the ``choices``, each where given.
     """
 
     allowed: str
     read: Callable[[object], Any]
+    type: Literal["string", "integer", "boolean"] = "string"
+    least: int | None = None
+    most: int | None = None
+    choices: tuple[str, ...] = ()
 
 
 class CorrectedError(Exception):
@@ -42,7 +47,7 @@ def whole(minimum: int, most: int = LARGEST) -> Values:
             return value
         raise ValueError(f"{_most(most) if _is_whole(value) and value > most else allowed} is needed")
 
-    return Values(allowed, read)
+    return Values(allowed, read, "integer", minimum, most)
 
 
 def raised_to_one() -> Values:
@@ -56,7 +61,7 @@ def raised_to_one() -> Values:
             raise CorrectedError(f"{allowed} is needed", 1)
         return value
 
-    return Values(allowed, read)
+    return Values(allowed, read, "integer", 1, LARGEST)
 
 
 def boolean() -> Values:
@@ -67,7 +72,23 @@ def boolean() -> Values:
             return value
         raise ValueError("true or false is needed")
 
-    return Values("true or false", read)
+    return Values("true or false", read, "boolean")
+
+
+def anything(content: str, type_: Literal["string", "integer"] = "string") -> Values:
+    """What is checked elsewhere."""
+    return Values(content, lambda value: value, type_)
+
+
+def flag_or_auto() -> Values:
+    """True or false, or ``auto``, which is as if nothing was said."""
+
+    def read(value: object) -> bool | None:
+        if value == "auto" or isinstance(value, bool):
+            return value if isinstance(value, bool) else None
+        raise ValueError("true, false or auto is needed")
+
+    return Values("`true`, `false` or `auto`", read, choices=("auto", "true", "false"))
 
 
 def one_of(*choices: str) -> Values:
@@ -79,7 +100,7 @@ def one_of(*choices: str) -> Values:
             return value.lower()
         raise ValueError(f"{allowed} is needed")
 
-    return Values(allowed, read)
+    return Values(allowed, read, choices=choices)
 
 
 def device_list() -> Values:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
 from modelserver.errors import InvalidModel
-from modelserver.options.signature import Signature  # noqa: TC001 - read at run time by the helpers
-from modelserver.options.table import BATCH_POLICIES, CONFIG_KEYS, KNOWN, TORCHRUN_KEYS
+from modelserver.options.table import CONFIG_KEYS, KNOWN, TORCHRUN_KEYS, Batcher, ModelConfig, Torchrun
 from modelserver.options.values import LARGEST, CorrectedError, shown, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-__all__ = ["BATCH_POLICIES", "LARGEST", "Batcher", "ModelConfig", "Torchrun", "parse_model_config"]
+    from collections.abc import Iterable, Mapping
 
 _LARGEST_DOCUMENT = 100_000  # nodes, aliases followed
 _TOO_LARGE = f"more than {_LARGEST_DOCUMENT} values, aliases followed"
@@ -27,70 +22,6 @@ _LONGEST = 64
 _LOOKED_AT = 200  # unknown keys
 # Of one worker; a number beyond it is a mistake.
 MAX_PROCESSES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Batcher:
-    """The ``batcher:`` block of KServe: latency in ms, timeout in s. ``given`` names the fields it sets."""
-
-    max_batch_size: int = 32
-    max_latency: int = 500
-    timeout: int = 60
-    given: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Torchrun:
-    """The ``torchrun:`` block: a worker is ``processes`` processes, of ``threads`` threads each if given."""
-
-    processes: int = 1
-    threads: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """The keys of the file, None where it does not set them; ``raw`` is the whole document.
-
-    Delays and the ``_ms`` fields are in ms, timeouts in s. A ``max_batch_delay`` or ``job_queue_size`` of 0
-    counts as not set where settings are ranked.
-    """
-
-    min_workers: int | None = None
-    max_workers: int | None = None
-    autoscale: bool | None = None
-    autoscale_target_wait: int | None = None
-    autoscale_up_pause: int | None = None
-    autoscale_down_pause: int | None = None
-    max_worker_memory: int | None = None
-    max_worker_requests: int | None = None
-    worker_threads: int | None = None
-    batch_size: int | None = None
-    max_batch_delay: int | None = None
-    response_timeout: int | None = None
-    startup_timeout: int | None = None
-    device_type: Literal["cpu", "gpu"] | None = None
-    device_ids: tuple[int, ...] | None = None
-    parallel_type: str | None = None
-    parallel_level: int | None = None
-    torchrun: Torchrun | None = None
-    max_retry_timeout: int | None = None
-    client_timeout_ms: int | None = None
-    job_queue_size: int | None = None
-    use_job_ticket: bool | None = None
-    use_venv: bool | None = None
-    sequence_batching: bool | None = None
-    continuous_batching: bool | None = None
-    async_communication: bool | None = None
-    sequence_max_idle_ms: int | None = None
-    sequence_timeout_ms: int | None = None
-    max_num_sequence: int | None = None
-    max_sequence_job_queue_size: int | None = None
-    batch_policy: Literal["adaptive", "greedy", "window"] | None = None
-    split_instances: bool | None = None
-    batcher: Batcher | None = None
-    signature: Signature | None = None
-    service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
@@ -103,24 +34,23 @@ def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
     document = _load(text)
     warnings: list[str] = []
     values: dict[str, object] = {}
-    for key in CONFIG_KEYS.values():
-        value = document.get(key.name)
+    for key, option in CONFIG_KEYS.items():
+        value = document.get(key)
         if value is None:
             continue
         try:
-            values[key.field] = key.values.read(value)
+            values[option.name] = option.values.read(value)
         except CorrectedError as error:
-            values[key.field] = error.value
-            warnings.append(f"model-config.yaml: {key.name}={value}: {error}, {error.value} is used")
+            values[option.name] = error.value
+            warnings.append(f"model-config.yaml: {key}={value}: {error}, {error.value} is used")
         except ValueError as error:
-            if key.strict:
-                raise InvalidModel(f"model-config.yaml: {key.name}={shown(value)}: {error}") from None
-            warnings.append(f"model-config.yaml: {key.name}={shown(value)} is ignored: {error}")
+            if option.is_strict:
+                raise InvalidModel(f"model-config.yaml: {key}={shown(value)}: {error}") from None
+            warnings.append(f"model-config.yaml: {key}={shown(value)} is ignored: {error}")
     if "torchrun" in values:
         values["torchrun"] = _torchrun(cast("dict[str, object]", values["torchrun"]), warnings)
     if "batcher" in document:
         values["batcher"] = _batcher(document["batcher"], warnings)
-    values["split_instances"] = _split_instances(document.get("splitInstances"))
     warnings += _misspelt(document)
     return ModelConfig(raw=document, **cast("dict[str, Any]", values)), warnings
 
@@ -220,14 +150,6 @@ def _count(block: Mapping[str, object], key: str) -> int | None:
         return cast("int", whole(1).read(block[key]))
     except ValueError as error:
         raise InvalidModel(f"model-config.yaml: torchrun.{key}={shown(block[key])}: {error}") from None
-
-
-def _split_instances(value: object) -> bool | None:
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, bool):
-        return value
-    raise InvalidModel(f"model-config.yaml: splitInstances={shown(value)}: true, false or auto is needed")
 
 
 _BATCHER_FIELDS = {

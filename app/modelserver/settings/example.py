@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from modelserver.settings.keys import KEYS, NOT_YET, TORCHSERVE, Key
+from modelserver.settings.key import TORCHSERVE, Key
+from modelserver.settings.keys import KEYS, NOT_YET
 
 _HEADER = """\
 # Settings of modelserver, found as ./config.properties, --ts-config FILE or TS_CONFIG_FILE.

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from modelserver.errors import ConfigError
 from modelserver.settings.checks import check
-from modelserver.settings.keys import KEYS, TLS, TORCHSERVE, Key, Kind
+from modelserver.settings.key import TLS, TORCHSERVE, Key, Kind, property_text
+from modelserver.settings.keys import KEYS
 from modelserver.settings.remarks import remarks
-from modelserver.settings.settings import ANY_URL, Settings
+from modelserver.settings.serving import ANY_URL
+from modelserver.settings.settings import Settings
 from modelserver.settings.sources import DEFAULT, Given, find_config_file, gather
-from modelserver.settings.values import convert, property_text
+from modelserver.settings.values import convert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _WHOLE = re.compile(r"[0-9]{1,15}")
-_RUNTIMES = ("python", "python3", "LSP")
+RUNTIMES = ("python", "python3", "LSP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,14 @@ class ModelDefaults:
 ModelTable = Mapping[str, Mapping[str, ModelDefaults]]
 """Model name, then version."""
 
-_NUMBERS = ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout")
+_NUMBERS = {
+    "minWorkers": "min_workers",
+    "maxWorkers": "max_workers",
+    "batchSize": "batch_size",
+    "maxBatchDelay": "max_batch_delay",
+    "responseTimeout": "response_timeout",
+    "startupTimeout": "startup_timeout",
+}
 
 
 def parse_models(text: str) -> ModelTable:
@@ -39,6 +47,22 @@ def parse_models(text: str) -> ModelTable:
         name: {version: _defaults(settings) for version, settings in versions.items()}
         for name, versions in _document(text).items()
     }
+
+
+def models_text(table: ModelTable) -> str:
+    """The property that says the same (reference 3.4)."""
+    return json.dumps(
+        {
+            name: {version: _given(settings) for version, settings in versions.items()}
+            for name, versions in table.items()
+        }
+    )
+
+
+def _given(settings: ModelDefaults) -> dict[str, object]:
+    fields = {**_NUMBERS, "runtimeType": "runtime_type"}
+    values = {key: getattr(settings, field) for key, field in fields.items()}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def ignored_values(text: str) -> list[str]:
@@ -70,14 +94,9 @@ def _object(value: object, what: str) -> dict[str, object]:
 
 def _defaults(settings: Mapping[str, object]) -> ModelDefaults:
     runtime = settings.get("runtimeType")
+    values: dict[str, Any] = {field: _number(settings.get(key)) for key, field in _NUMBERS.items()}
     return ModelDefaults(
-        min_workers=_number(settings.get("minWorkers")),
-        max_workers=_number(settings.get("maxWorkers")),
-        batch_size=_number(settings.get("batchSize")),
-        max_batch_delay=_number(settings.get("maxBatchDelay")),
-        response_timeout=_number(settings.get("responseTimeout")),
-        startup_timeout=_number(settings.get("startupTimeout")),
-        runtime_type=runtime if isinstance(runtime, str) and runtime in _RUNTIMES else None,
+        **values, runtime_type=runtime if isinstance(runtime, str) and runtime in RUNTIMES else None
     )
 
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import sys
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from modelserver.settings.keys import KEYS, NOT_YET, Key
+from modelserver.settings.keys import KEYS, NOT_YET
+
+if TYPE_CHECKING:
+    from modelserver.settings.key import Key
 
 _INTRODUCTION = """\
 # Configuration

@@ -5,7 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from modelserver.settings.keys import BATCHER, KEYS, NOT_YET, Key, Kind
+from modelserver.settings.key import BATCHER, Key, Kind
+from modelserver.settings.keys import KEYS, NOT_YET
 from modelserver.settings.model_defaults import ignored_values
 
 if TYPE_CHECKING:

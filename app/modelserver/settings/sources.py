@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from modelserver.errors import ConfigError
-from modelserver.settings.keys import KEYS, TORCHSERVE
+from modelserver.settings.key import TORCHSERVE
+from modelserver.settings.keys import KEYS
 from modelserver.settings.properties import line_numbers, parse, substitute
 
 if TYPE_CHECKING:

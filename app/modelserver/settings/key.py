@@ -1,0 +1,147 @@
+"""What is said of a setting, once: what reads, checks, writes or explains it derives from that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from modelserver.settings.model_defaults import models_text
+
+Category = Literal["C", "N", "D"]
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+# Of a whole number that counts instances or measures time: as model-config.yaml has it.
+LARGEST = 2**31 - 1
+
+
+class Kind(Enum):
+    """What the text of a value is read as; the value says it in words."""
+
+    BOOLEAN = "true or false"
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    TEXT = "text"
+    CHOICE = "one of"
+    ADDRESS = "http[s]://host[:port] or unix:/path"
+    PATH = "a path"
+    FILE = "an existing file"
+    DIRECTORY = "an existing directory"
+    REGEX = "a regular expression"
+    URL_PATTERNS = "regular expressions, separated by commas"
+    LOAD_LIST = "[name=]archive items, separated by commas, or all"
+    JSON = "a JSON object"
+    COUNT = "auto, or a whole number"
+    MODELS = 'JSON like {"name": {"version": {"batchSize": 8}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting, the row of the field ``name``.
+
+    ``default`` is the field's as the file has it, empty where nothing is set. ``category`` is C (core), N (of
+    TorchServe's Java server or its workflows only) or D (of particular devices). ``variable`` is given where
+    it is not ``TS_`` and the name in capitals, and None where no environment variable sets the key.
+    ``torchserve`` is the default under ``compat_defaults=torchserve``, None where it is the same.
+    """
+
+    group: str
+    kind: Kind
+    summary: str
+    category: Category = "C"
+    variable: str | None = ""
+    flag: str | None = None
+    minimum: float | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    torchserve: str | None = None
+    name: str = ""
+    default: str = ""
+
+    @property
+    def env(self) -> str | None:
+        """The environment variable that sets it: where the file has ``enable_envvars_config=true``, or where
+        it :attr:`is_ours`, always.
+        """
+        return f"TS_{self.name.upper()}" if self.variable == "" else self.variable
+
+    @property
+    def is_ours(self) -> bool:
+        """Its variable, which TorchServe does not know, is always read."""
+        return (self.env or "").startswith("MODELSERVER_")
+
+    def default_of(self, defaults: str | None) -> str:
+        """Its default in one of the two sets (``compat_defaults``)."""
+        return self.torchserve if defaults == TORCHSERVE and self.torchserve is not None else self.default
+
+    @property
+    def allowed(self) -> str:
+        """The values it takes, in words that fit before ``is needed``."""
+        if self.kind is Kind.CHOICE:
+            return f"one of {', '.join(self.choices)}"
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.kind.value} from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f"{self.kind.value} of at least {self.minimum}"
+        return str(self.kind.value)
+
+
+OWN = "modelserver"
+TORCHSERVE = "torchserve"
+"""The two sets of defaults."""
+
+ADDRESSES = "Addresses"
+MODELS = "Models and stores"
+BATCHING = "Batching, queues and workers"
+BATCHER = "KServe's batcher"
+LIMITS = "Timeouts and sizes"
+REQUESTS = "Requests and handlers"
+ACCESS = "Access"
+METRICS = "Metrics"
+LOGS = "Logs"
+PAYLOADS = "Payload log"
+TLS = "TLS"
+GRPC = "gRPC"
+ENVIRONMENT = "Environment"
+DEVICES = "Devices"
+JAVA = "Accepted for TorchServe's sake"
+
+
+def property_text(value: object) -> str:
+    """A setting's value as it stands in a file; empty for one that is not set."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
+    if isinstance(value, tuple):
+        return ",".join(map(property_text, value))
+    if isinstance(value, Mapping):
+        return models_text(value) if value else ""
+    return str(value)
+
+
+def _field_of(make: Callable[_P, Key]) -> Callable[Concatenate[_T, _P], _T]:
+    def row(default: _T, /, *args: _P.args, **more: _P.kwargs) -> Any:
+        key = make(*args, **more)
+        if isinstance(default, dict):
+            return field(default_factory=dict, metadata={"key": key})
+        text = f"{default:g}" if isinstance(default, float) else property_text(default)
+        return field(default=default, repr=not key.secret, metadata={"key": replace(key, default=text)})
+
+    return row
+
+
+setting = _field_of(Key)
+"""A field of a dataclass: its default, and its row."""
+
+
+def keys_of(kind: type) -> dict[str, Key]:
+    """The rows of a dataclass's settings by name."""
+    rows = ((each.name, each.metadata.get("key")) for each in fields(kind))
+    return {name: replace(row, name=name) for name, row in rows if row is not None}
