@@ -295,8 +295,8 @@ _MOST_MODULES = 20
 _SMALL = 60
 
 # Longer until what they declare stands beside what it is about.
-_STILL_LONGER = {"app/modelserver/api/openapi.py", "app/modelserver/settings/keys.py"}
-_STILL_UNMIRRORED = {"tests/options/test_table.py", "tests/options/test_values.py"}
+_STILL_LONGER = {"app/modelserver/api/openapi.py"}
+_STILL_UNMIRRORED = {"tests/options/test_values.py"}
 
 
 def lines_by_file() -> dict[str, int]:

@@ -16,7 +16,7 @@ from modelserver.auth.guard import Guard
 from modelserver.auth.origins import check_origin
 from modelserver.errors import ConfigError
 from modelserver.frontend.processes import Fleet
-from modelserver.http.connection import HotRoutes, HttpProtocol, Listener, check_regularly
+from modelserver.http.connection import HttpProtocol, Listener, check_regularly
 from modelserver.http.cors import Cors
 from modelserver.http.edge import Edge, OnResponse
 from modelserver.http.intake import Intake
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.auth.keeper import TokenKeeper
+    from modelserver.http.exchange import HotRoutes
     from modelserver.settings.address import Address
     from modelserver.settings.settings import Settings
     from modelserver.tls.context import Certificate

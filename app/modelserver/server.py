@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from modelserver.grpc.server import GrpcServers
-    from modelserver.http.connection import HotRoutes
+    from modelserver.http.exchange import HotRoutes
     from modelserver.payloads.log import PayloadLog
     from modelserver.settings.address import Address
     from modelserver.settings.load import LoadedSettings

@@ -42,6 +42,8 @@ class Inner:
     def __init__(self, path: str = "/predictions/m/1.0?key=1", route: Route | None = None) -> None:
         route = route or Route("m", "1.0")
         self.target = SimpleNamespace(path=path.partition("?")[0], text=path, route=route)
+        self.method = b"POST"
+        self.http_version = "1.1"
         self.headers = _HEADERS
         self.body = b"question"
         self.method = b"POST"

@@ -116,5 +116,5 @@ def test_what_is_shown() -> None:
     """Bounds beside all, times in their block; what is without limit is left out."""
     options = ModelOptions(max_worker_requests=7, autoscale_up_pause=300)
 
-    assert described(options) == {"maxWorkerMemory": None, "maxWorkerRequests": 7}
+    assert described(options) == {"maxWorkerMemory": None, "maxWorkerRequests": 7, "workerThreads": None}
     assert described(options, "autoscaling") == {"targetWait": 100, "upPause": 300, "downPause": 60_000}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.pools.test_pool import Counts, contents, request
+from tests.pools.test_pool import contents, request
 
 from modelserver.pools import recycling
 from modelserver.pools.devices import DeviceRing

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from modelserver.pools.spec import THREAD_VARIABLES, Ports
-
-if TYPE_CHECKING:
-    from modelserver.pools.spec import WorkerSpec
-
-import re
-
-from modelserver.pools.spec import WorkerSpec
+from modelserver.pools import spec as spec_module
+from modelserver.pools.spec import THREAD_VARIABLES, Ports, WorkerSpec
 from modelserver.wire.messages import Load
 
 
@@ -64,7 +59,7 @@ def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_port: int) -> int:
         raise OSError("in use")
 
-    monkeypatch.setattr(spec, "free_port", refuse)
+    monkeypatch.setattr(spec_module, "free_port", refuse)
     with pytest.raises(OSError, match="no port of 29500 and the next 1000 is free"):
         Ports(29500).next()
 

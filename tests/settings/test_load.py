@@ -6,19 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelserver.settings.keys import KEYS
-from modelserver.settings.load import LoadedSettings, explain, load_settings
+from modelserver.settings.load import LoadedSettings, explain, given_properties, load_settings
+from modelserver.settings.properties import dump
 from modelserver.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
-
-from typing import TYPE_CHECKING
-
-from modelserver.settings.load import given_properties
-from modelserver.settings.properties import dump
-
-if TYPE_CHECKING:
     from pathlib import Path
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.settings.load import LoadedSettings, load_settings
-from modelserver.settings.settings import ModelToLoad
+from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,3 +1,5 @@
+"""The text of a setting becomes a value, and a value its text."""
+
 from __future__ import annotations
 
 import re
@@ -7,19 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import ConfigError
+from modelserver.settings.address import Address
+from modelserver.settings.key import property_text
 from modelserver.settings.load import LoadedSettings, load_settings
 from modelserver.settings.model_defaults import ModelDefaults
-from modelserver.settings.settings import Address, ModelToLoad, Settings
+from modelserver.settings.settings import Settings
+from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
-
-from typing import TYPE_CHECKING
-
-from modelserver.settings.key import property_text
-
-if TYPE_CHECKING:
     from pathlib import Path
 
 

@@ -20,16 +20,6 @@ from modelserver.tls.context import Certificate, renew, server_context
 if TYPE_CHECKING:
     from pathlib import Path
 
-from typing import TYPE_CHECKING
-
-import pytest
-
-pytest.importorskip("cryptography")
-
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 HTTPS = Address("https", "127.0.0.1", 8443)
 

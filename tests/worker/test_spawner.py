@@ -14,10 +14,20 @@ from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.messages import Load, Loaded
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
+
+
+@pytest.fixture
+async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
+    """A spawner that takes a light module for a heavy one."""
+    monkeypatch.setattr("modelserver.pools.preloading.HEAVY", frozenset({_HEAVY}))
+    made = Spawner()
+    yield made
+    await made.close()
 
 
 @pytest.mark.parametrize("file", ["codeop.py", "codeop/__init__.py"])

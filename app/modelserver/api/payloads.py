@@ -12,8 +12,7 @@ from modelserver.payloads.call import LoggedCall
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.http.connection import HotRoutes
-    from modelserver.http.exchange import Target
+    from modelserver.http.exchange import HotRoutes, Target
     from modelserver.payloads.log import PayloadLog
 
 _BATCH_ID = re.compile(rb"(?:\A|\n)x-batch-id: ([!-~]*)\r")

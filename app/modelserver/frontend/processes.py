@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.frontend.server_end import Application
-    from modelserver.http.connection import HotRoutes
+    from modelserver.http.exchange import HotRoutes
 
 _log = logging.getLogger("modelserver.frontend")
 

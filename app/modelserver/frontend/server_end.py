@@ -37,7 +37,7 @@ from modelserver.wire.frontend import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from modelserver.http.connection import HotRoutes
+    from modelserver.http.exchange import HotRoutes
 
     Application = Callable[
         [Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]

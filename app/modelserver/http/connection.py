@@ -22,7 +22,7 @@ import logging
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -32,7 +32,7 @@ from modelserver.errors import InternalError, ModelServerError
 from modelserver.http.answers import JSON, error_body, is_kserve, status_line
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
-from modelserver.http.exchange import Exchange, Target, read_target
+from modelserver.http.exchange import HotRoutes, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.http.intake import Intake, IntakeFull, too_large
 from modelserver.ids import make_uuid
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from modelserver.auth.guard import Guard
     from modelserver.http.cors import Cors
+
 
 _log = logging.getLogger("modelserver.api")
 
@@ -61,18 +62,6 @@ _FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
 # What clients are given by default, and the time between two looks at all connections; in seconds.
 RECEIVE_TIMEOUT, SEND_TIMEOUT, KEEP_ALIVE = 60.0, 60.0, 75.0
 CHECK_SECONDS = 5.0
-
-
-class HotRoutes(Protocol):
-    """The endpoint of the short way."""
-
-    def find(self, url: bytes) -> Target | None:
-        """What a URL asks for if requests for it take the short way."""
-        ...
-
-    def serve(self, exchange: Exchange) -> None:
-        """Answers the exchange, now or later."""
-        ...
 
 
 @dataclass(slots=True)
@@ -603,13 +592,6 @@ class HttpProtocol(HttpToolsProtocol):
         if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
             self._taken, self._stalled_since = taken, now
         return now - self._stalled_since > self._listener.send_timeout
-
-
-def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
-    """A parser as uvicorn's: what comes after a request that closes does not take away its answer."""
-    parser = httptools.HttpRequestParser(protocol)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser
 
 
 def check_regularly(

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 import httptools
 
+from modelserver.errors import ModelServerError
 from modelserver.http.answers import JSON, error_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.errors import ModelServerError
+
 
 # Bytes of an answer in parts that may wait for a client that reads slowly: as many as a whole answer may have
 # by default (max_response_size).
@@ -147,3 +149,15 @@ class Exchange(ABC):
         for name, value in error.headers:
             extra += name + b": " + value + b"\r\n"
         self.reply(status, body, JSON, extra)
+
+
+class HotRoutes(Protocol):
+    """The endpoint of the short way."""
+
+    def find(self, url: bytes) -> Target | None:
+        """What a URL asks for if requests for it take the short way."""
+        ...
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answers the exchange, now or later."""
+        ...
