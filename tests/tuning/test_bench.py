@@ -55,17 +55,16 @@ def make(folder: Path, *bodies: bytes, url: str = "m") -> LocalBench:
 SETTING = Setting(batch_size=4, workers=1)
 
 
-def test_a_server_is_kept_for_settings_of_as_many_threads(tmp_path: Path) -> None:
-    """Another number of them takes another server, in a folder of its own; the last one ends too."""
+def test_one_server_serves_all_settings(tmp_path: Path) -> None:
+    """Threads are the model's own, so that they need no other server; it ends with the bench."""
     bench = make(tmp_path, b"a", b"long")
     rooms = [bench.serve(setting) for setting in (SETTING, SETTING, replace(SETTING, threads=2))]
     bench.close()
     bench.close()
 
     assert (rooms, bench.description["url"]) == ([100, 100, 100], "m")
-    assert [server.folder.name for server in Server.made] == ["server0", "server1"]
-    assert [server.given["threads"] for server in Server.made] == [SETTING.threads, 2]
-    assert [server.given["largest_body"] for server in Server.made] == [4, 4]
+    assert [server.folder.name for server in Server.made] == ["server"]
+    assert [server.given["largest_body"] for server in Server.made] == [4]
     assert all(server.stopped for server in Server.made)
 
 

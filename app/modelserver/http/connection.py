@@ -1,15 +1,12 @@
 """uvicorn's HTTP protocol, with a short way for hot routes and firm limits for all.
 
-* Requests on hot routes become an :class:`ConnectionExchange` and never an ASGI task.
-* A body over the limit is answered 413 before it is read whole; a head over its limit 431; what is no HTTP
-  at all 400.
+* Requests on hot routes become a :class:`ConnectionExchange` and never an ASGI task.
+* A body over the limit is answered 413 before it is read whole, a head over its limit 431, no HTTP 400.
 * An offer to upgrade is passed over, and trailers are dropped: neither is anybody's request or header.
 * Who sends a head or a body too slowly, does not take an answer, or holds an idle connection for too long, is
   cut off by one timer for all connections (F15), instead of one per request.
-* Of one connection only so much is parsed at a time that others are not held up by thousands of requests or
-  chunks in one piece.
-* Nothing outlives its connection: what a request holds is let go when it ends, however it ends, and not
-  when the collector of circles comes by, which is rarely.
+* Of one piece only so much is parsed at a time that thousands of requests in it hold up nobody.
+* What a request holds is let go when it ends, however it ends, not when a collector comes by.
 * Header names keep the client's case for handlers that look them up by it (reference 7.3).
 
 It builds on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``;
@@ -54,8 +51,7 @@ _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
 # Bytes that must move between two checks for the client to count as sending, or as taking its answer.
 MIN_PROGRESS = 4096
 # Bytes that are parsed in one go, and seconds after which the rest of a piece waits for the loop's next turn.
-_SLICE = 1 << 14
-_TURN = 0.004
+_SLICE, _TURN = 1 << 14, 0.004
 # A client that has ended its side may be gone or may wait for its answer; this is how one finds out.
 _ARE_YOU_THERE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
