@@ -14,6 +14,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+# Threads of torch that wait would keep a core from the tests and servers beside them.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Files whose locks processes of pytest-xdist share: of tests that run now, and of the one that is next.
 _NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
 

@@ -25,7 +25,7 @@ def servers(settings: Settings) -> GrpcServers:
     """Those of a server without models."""
     registry = SimpleNamespace(healthy=True)
     services: Any = SimpleNamespace(
-        settings=settings, registry=registry, tokens=None, payloads=None, aside=None
+        intake=None, settings=settings, registry=registry, tokens=None, payloads=None, aside=None
     )
     return GrpcServers(services, lambda *_: None)
 
