@@ -126,8 +126,8 @@ def test_the_second_command_installs_and_runs_all_tests() -> None:
     assert "\n" not in command
     assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
     assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test]"])
-    assert (tested.name, tested.arguments) == ("python", ["-m", "pytest", "-n", "2"])
-    assert (slowly.name, slowly.arguments) == ("python", ["-m", "pytest", "-n", "2", "-m", "slow"])
+    assert (tested.name, tested.arguments) == ("python", ["-m", "pytest", "-n", "3"])
+    assert (slowly.name, slowly.arguments) == ("python", ["-m", "pytest", "-n", "3", "-m", "slow"])
     # Together they are all: what the first leaves out is what the second runs.
     assert '"-m", "not slow"]' in (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
