@@ -383,6 +383,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.alone
 def test_workers_and_spawner_die_with_the_server(tmp_path: Path) -> None:
     """Also when the server is killed while a forked worker computes without ever looking up; what a handler
     left in a session of its own goes with them (F48).
