@@ -32,12 +32,12 @@ from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
 from modelserver.inference.inference import InferenceApi
 from modelserver.listeners import Listeners, bind, make_fleet, roles_by_address
-from modelserver.models.loading import listed
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
+from modelserver.models.version import listed
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.interpreter import check_interpreter
 from modelserver.pools.spawner import Spawner, can_fork

@@ -15,23 +15,7 @@ from modelserver.errors import ConfigError, Conflict
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.25
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "key_file.json"
+    from tests.auth.conftest import Clock
 
 
 def content(path: Path) -> dict[str, dict[str, Any]]:

@@ -13,23 +13,7 @@ from modelserver.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.25
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "key_file.json"
+    from tests.auth.conftest import Clock
 
 
 def test_a_link_is_not_followed(tmp_path: Path, path: Path, clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,10 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -
     """
     with serving(Server(Home(tmp_path_factory.mktemp("shared")), model_store)) as server:
         yield server
+
+
+@pytest.fixture
+def pool():
+    """Clients that ask at the same time."""
+    with ThreadPoolExecutor(32) as executor:
+        yield executor

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -23,13 +22,6 @@ MODEL_CODE = Path(__file__).parent / "model_code"
 
 # What two readings of the same process may differ by: log files, a connection that is about to close.
 SLACK = 4
-
-
-@pytest.fixture
-def pool():
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(32) as executor:
-        yield executor
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -25,13 +24,6 @@ def fronts(tmp_path_factory, model_store):
     home = Home(tmp_path_factory.mktemp("fronts"))
     with serving(Server(home, model_store, settings={"frontend_processes": 2})) as server:
         yield server.registered("echo.mar", batch_size=8).registered("obey.mar")
-
-
-@pytest.fixture
-def pool():
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(32) as executor:
-        yield executor
 
 
 def front_ends(server):

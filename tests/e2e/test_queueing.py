@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.serving import wait_until
-
-
-@pytest.fixture
-def pool():
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(32) as executor:
-        yield executor
 
 
 @pytest.fixture

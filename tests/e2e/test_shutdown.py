@@ -5,17 +5,8 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from tests.e2e.serving import wait_until
-
-
-@pytest.fixture
-def pool():
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(32) as executor:
-        yield executor
 
 
 def ask(server, count, pool, seconds=0.05):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
@@ -53,13 +52,6 @@ def server(tmp_path_factory, store):
     """One server for all tests here."""
     with serving(Server(Home(tmp_path_factory.mktemp("home")), store)) as server:
         yield server
-
-
-@pytest.fixture
-def pool():
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(32) as executor:
-        yield executor
 
 
 @pytest.fixture

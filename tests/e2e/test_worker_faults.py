@@ -17,13 +17,6 @@ from modelserver.archiver import ArchiveConfig, build_archive
 
 
 @pytest.fixture
-def pool():
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(32) as executor:
-        yield executor
-
-
-@pytest.fixture
 def obey(shared_server):
     """A fresh model with one worker, whatever the test before did to it."""
     shared_server.registered("obey.mar")

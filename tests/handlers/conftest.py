@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,11 +12,12 @@ import torch
 from PIL import Image
 
 from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.text_classifier import TextClassifier
 from modelserver_handlers.zoo import random_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
+
 
 RESNET18 = """
 from torchvision.models.resnet import BasicBlock, ResNet
@@ -110,3 +112,49 @@ def resnet18_folder(resnet18: torch.nn.Module, tmp_path_factory: pytest.TempPath
     labels = {str(number): [f"n{number}", f"label {number}"] for number in range(1000)}
     (folder / "index_to_name.json").write_text(json.dumps(labels))
     return folder
+
+
+TINY_TEXT = """
+from torch import nn
+
+class TinyText(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(12, 5, mode="MODE")
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, ids, offsets):
+        return self.layer(self.embedding(ids, offsets)).tanh()
+"""
+
+
+WORDS = ["<unk>", "the", "cat", "sat", "on", "mat", "is", "not", "the cat", "cat sat", "is not"]
+
+
+MakeClassifier = Callable[..., TextClassifier]
+
+
+@pytest.fixture
+def make_classifier(tmp_path: Path, make_context: Any) -> MakeClassifier:
+    """A classifier with a seeded network."""
+
+    def made(
+        config: dict[str, Any] | None = None, words: Any = WORDS, mode: str = "mean", **manifest: str
+    ) -> TextClassifier:
+        name = f"tiny_text_{tmp_path.name.replace('-', '_')}.py"
+        (tmp_path / name).write_text(TINY_TEXT.replace("MODE", mode))
+        torch.save(words, tmp_path / "source_vocab.pt")
+        torch.manual_seed(5)
+        handler = TextClassifier()
+        handler.initialize(make_context(tmp_path, config, modelFile=name, **manifest))
+        return handler
+
+    return made
+
+
+def alone(handler: TextClassifier, ids: list[int]) -> list[float]:
+    """The network's softmax for one text of these numbers."""
+    with torch.inference_mode():
+        logits = handler.model(torch.tensor(ids, dtype=torch.int64), torch.tensor([0]))
+    found: list[float] = logits.softmax(dim=1)[0].tolist()
+    return found

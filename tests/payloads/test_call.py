@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.payloads.sinks import SinkServer, sink_server
 
 from modelserver.payloads.call import LoggedCall
 from modelserver.payloads.event import Origin
@@ -13,14 +12,7 @@ from modelserver.payloads.log import Bounds, PayloadLog
 from modelserver.payloads.sink import Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def sink() -> Iterator[SinkServer]:
-    """A sink that takes everything."""
-    with sink_server() as server:
-        yield server
+    from tests.payloads.sinks import SinkServer
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,9 @@ import ssl
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.payloads.sinks import SinkServer, sink_server, wait_for
-
-sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
 from modelserver.errors import ConfigError
 from modelserver.payloads.event import REQUEST, Event, Origin
@@ -19,15 +16,7 @@ from modelserver.payloads.log import Bounds, PayloadLog
 from modelserver.payloads.sink import Sink
 from modelserver.settings.settings import Settings
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def sink() -> Iterator[SinkServer]:
-    """A sink that takes everything."""
-    with sink_server() as server:
-        yield server
+sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
 
 class Clock:

@@ -5,37 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from modelserver.errors import ConfigError
-from modelserver.settings.load import LoadedSettings, load_settings
+from tests.settings.conftest import load, refusal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-
-def _load(
-    tmp_path: Path,
-    text: str | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    if text is not None:
-        (tmp_path / "config.properties").write_text(text)
-    return load_settings(flags or {}, environ or {}, tmp_path)
-
-
-def _refusal(tmp_path: Path, text: str, flags: Mapping[str, object] | None = None) -> str:
-    with pytest.raises(ConfigError) as error:
-        _load(tmp_path, text, flags)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
 
 
 def test_java_keystores_are_refused(tmp_path: Path) -> None:
     """JKS cannot be read without Java, and the message says what to do."""
-    message = _refusal(tmp_path, "inference_address=https://127.0.0.1:8443\nkeystore_type=JKS")
+    message = refusal_of(tmp_path, "inference_address=https://127.0.0.1:8443\nkeystore_type=JKS")
     assert message.startswith("Invalid configuration: keystore_type=JKS: only PKCS12 can be read")
 
 
@@ -45,13 +23,13 @@ def test_half_a_pair_is_refused(tmp_path: Path, given: str) -> None:
     (tmp_path / "file.pem").write_text("")
     missing = ({"private_key_file", "certificate_file"} - {given}).pop()
     text = f"management_address=https://127.0.0.1:8444\n{given}=file.pem"
-    assert _refusal(tmp_path, text).startswith(f"Invalid configuration: {missing}=: ")
+    assert refusal_of(tmp_path, text).startswith(f"Invalid configuration: {missing}=: ")
 
 
 def test_one_port_has_one_scheme(tmp_path: Path) -> None:
     """An address is served in the clear or over TLS, not both."""
     text = "inference_address=https://127.0.0.1:8080\nmanagement_address=http://127.0.0.1:8080"
-    message = _refusal(tmp_path, text)
+    message = refusal_of(tmp_path, text)
     assert message == (
         "Invalid configuration: management_address=http://127.0.0.1:8080: "
         "inference_address has the same host and port over https"
@@ -61,4 +39,4 @@ def test_one_port_has_one_scheme(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["keystore_type=JKS", "private_key_file=config.properties"])
 def test_tls_is_checked_where_it_is_used(tmp_path: Path, line: str) -> None:
     """Without an https address a keystore of Java and half a pair hurt nobody."""
-    assert _load(tmp_path, line).config_file is not None
+    assert load(tmp_path, line).config_file is not None

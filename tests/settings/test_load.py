@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.settings.conftest import load
+
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, explain, given_properties, load_settings
 from modelserver.settings.properties import dump
 from modelserver.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -54,26 +55,15 @@ def test_what_nobody_set_is_not_written(tmp_path: Path) -> None:
     assert given_properties(load_settings({}, {}, tmp_path)) == {}
 
 
-def _load(
-    tmp_path: Path,
-    text: str | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    if text is not None:
-        (tmp_path / "config.properties").write_text(text)
-    return load_settings(flags or {}, environ or {}, tmp_path)
-
-
 def test_nothing_given_is_all_defaults(tmp_path: Path) -> None:
     """Without file, flags and variables every value is its default and nothing is warned of."""
-    loaded = _load(tmp_path)
+    loaded = load(tmp_path)
     assert loaded == LoadedSettings(Settings(), dict.fromkeys(KEYS, "default"), (), None)
 
 
 def test_explain_shows_every_key_and_hides_secrets(tmp_path: Path) -> None:
     """A line per key with its source; the keystore's password stays hidden (F68)."""
-    loaded = _load(tmp_path, "keystore_pass=hunter2\njob_queue_size=5", {"load_models": "a.mar,b=c.mar"})
+    loaded = load(tmp_path, "keystore_pass=hunter2\njob_queue_size=5", {"load_models": "a.mar,b=c.mar"})
     lines = explain(loaded).splitlines()
     path = tmp_path / "config.properties"
     assert lines[0] == f"config file: {path}"

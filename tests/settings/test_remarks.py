@@ -5,29 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.settings.conftest import load
 
-from modelserver.settings.load import LoadedSettings, load_settings
 from modelserver.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-
-def _load(
-    tmp_path: Path,
-    text: str | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    if text is not None:
-        (tmp_path / "config.properties").write_text(text)
-    return load_settings(flags or {}, environ or {}, tmp_path)
 
 
 def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
     """A typing mistake costs a line, not the start."""
-    loaded = _load(tmp_path, "job_que_size=5\nzzz=1")
+    loaded = load(tmp_path, "job_que_size=5\nzzz=1")
     assert loaded.warnings == (
         "job_que_size is not a known setting and is ignored; did you mean job_queue_size?",
         "zzz is not a known setting and is ignored",
@@ -44,12 +32,12 @@ def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
         ipex_enable=true
         number_of_gpu=1
     """
-    assert _load(tmp_path, text).warnings == (
+    assert load(tmp_path, text).warnings == (
         "workflow_store has no effect: it is for TorchServe's workflows only",
         "number_of_netty_threads has no effect: it is for TorchServe's Java server only",
         "ipex_enable has no effect yet",
     )
-    assert _load(tmp_path, "metrics_mode= Prometheus ").warnings == ()
+    assert load(tmp_path, "metrics_mode= Prometheus ").warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +50,7 @@ def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
 )
 def test_what_has_no_effect_stops_no_start(tmp_path: Path, line: str, rest: str) -> None:
     """A bad value of a key for Java, or for TLS that no address asks for, is one warning."""
-    loaded = _load(tmp_path, line)
+    loaded = load(tmp_path, line)
     name = line.partition("=")[0]
     assert getattr(loaded.settings, name) == getattr(Settings(), name)
     (warning,) = loaded.warnings
@@ -72,5 +60,5 @@ def test_what_has_no_effect_stops_no_start(tmp_path: Path, line: str, rest: str)
 
 def test_models_values_without_use_are_warned_of(tmp_path: Path) -> None:
     """A fallback that cannot be meant is named."""
-    loaded = _load(tmp_path, 'models={"m": {"1": {"batchSize": 0}}}')
+    loaded = load(tmp_path, 'models={"m": {"1": {"batchSize": 0}}}')
     assert loaded.warnings == ("models=m 1 batchSize=0 is ignored: a whole number above 0 is needed",)

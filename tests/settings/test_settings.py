@@ -8,45 +8,26 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.settings.conftest import load, refusal_of
 
 from modelserver.errors import ConfigError
 from modelserver.settings.keys import KEYS
-from modelserver.settings.load import LoadedSettings, load_settings
+from modelserver.settings.load import load_settings
 from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-
-def _load(
-    tmp_path: Path,
-    text: str | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    if text is not None:
-        (tmp_path / "config.properties").write_text(text)
-    return load_settings(flags or {}, environ or {}, tmp_path)
-
-
-def _refusal(tmp_path: Path, text: str, flags: Mapping[str, object] | None = None) -> str:
-    with pytest.raises(ConfigError) as error:
-        _load(tmp_path, text, flags)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
 
 
 def test_the_default_allowed_urls_written_out_permit_nothing_more(tmp_path: Path) -> None:
     """Copying the default line does not open private targets (F62)."""
-    assert not _load(tmp_path, "allowed_urls=file://.*|http(s)?://.*").settings.allowed_urls_given
+    assert not load(tmp_path, "allowed_urls=file://.*|http(s)?://.*").settings.allowed_urls_given
 
 
 def test_a_list_of_models_may_be_a_flag(tmp_path: Path) -> None:
     """Items of --models are joined; a workflow store of its own is kept."""
     (tmp_path / "flows").mkdir()
-    loaded = _load(tmp_path, None, {"load_models": ["a.mar", "b=c.mar"], "workflow_store": "flows"})
+    loaded = load(tmp_path, None, {"load_models": ["a.mar", "b=c.mar"], "workflow_store": "flows"})
     assert loaded.settings.load_models == (ModelToLoad("a.mar"), ModelToLoad("c.mar", "b"))
     assert loaded.settings.workflow_store == tmp_path / "flows"
     assert loaded.warnings == ("workflow_store has no effect: it is for TorchServe's workflows only",)
@@ -54,9 +35,9 @@ def test_a_list_of_models_may_be_a_flag(tmp_path: Path) -> None:
 
 def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
     """$$NAME$$ works without enable_envvars_config; an unset one stops the start."""
-    loaded = _load(tmp_path, "job_queue_size=$$SIZE$$", {}, {"SIZE": "9"})
+    loaded = load(tmp_path, "job_queue_size=$$SIZE$$", {}, {"SIZE": "9"})
     assert loaded.settings.job_queue_size == 9
-    assert _refusal(tmp_path, "x=$$SIZE$$") == "Invalid configuration: Invalid Environment Variable SIZE"
+    assert refusal_of(tmp_path, "x=$$SIZE$$") == "Invalid configuration: Invalid Environment Variable SIZE"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +75,7 @@ def test_refusals_name_key_value_and_what_is_allowed(tmp_path: Path, line: str, 
     """One line says all, and where it stands in the file (F66 for the certificate files)."""
     where = f"({tmp_path / 'config.properties'}, line 3)"
     text = f"# one\nmetrics_address=https://127.0.0.1:8082\n{line}"
-    assert _refusal(tmp_path, text) == f"Invalid configuration: {line}: {reason} {where}"
+    assert refusal_of(tmp_path, text) == f"Invalid configuration: {line}: {reason} {where}"
 
 
 @pytest.mark.parametrize(
@@ -104,26 +85,24 @@ def test_refusals_of_patterns_and_json_say_what_is_wrong(tmp_path: Path, line: s
     """The parser's own words stand in brackets."""
     assert re.fullmatch(
         rf"Invalid configuration: {re.escape(line)}: .* is needed \(.+\) \(.+, line 1\)",
-        _refusal(tmp_path, line),
+        refusal_of(tmp_path, line),
     )
 
 
 def test_a_deep_models_value_is_refused(tmp_path: Path) -> None:
     """JSON nested 100 000 deep is an error of one short line (F3)."""
-    message = _refusal(tmp_path, "models=" + "[" * 100_000)
+    message = refusal_of(tmp_path, "models=" + "[" * 100_000)
     assert len(message) < 700
 
 
 def test_a_missing_folder_from_a_flag_is_named_as_torchserve_does(tmp_path: Path) -> None:
     """The launcher's message of reference 2.1."""
-    assert _refusal(tmp_path, "", {"model_store": "nope"}) == "--model-store directory not found: nope"
+    assert refusal_of(tmp_path, "", {"model_store": "nope"}) == "--model-store directory not found: nope"
 
 
 def test_https_addresses_are_read(tmp_path: Path) -> None:
     """Ports that are not named are TorchServe's for https."""
-    found = _load(
-        tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1"
-    ).settings
+    found = load(tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1").settings
     assert str(found.inference_address) == "https://0.0.0.0:443"
     assert str(found.management_address) == "https://127.0.0.1:8444"
 
@@ -138,19 +117,19 @@ def test_https_addresses_are_read(tmp_path: Path) -> None:
 )
 def test_management_may_be_open(tmp_path: Path, text: str) -> None:
     """Off loopback tokens are asked for, unless a key says otherwise: nothing is refused (F63)."""
-    assert not _load(tmp_path, text).settings.management_address.is_loopback
+    assert not load(tmp_path, text).settings.management_address.is_loopback
 
 
 def test_tokens_do_not_expire_unless_asked(tmp_path: Path) -> None:
     """token_expiration_min is empty by default, and may be a fraction."""
-    assert _load(tmp_path, "").settings.token_expiration_min is None
-    assert _load(tmp_path, "token_expiration_min=0.25").settings.token_expiration_min == 0.25
+    assert load(tmp_path, "").settings.token_expiration_min is None
+    assert load(tmp_path, "token_expiration_min=0.25").settings.token_expiration_min == 0.25
 
 
 def test_a_workflow_store_need_not_exist(tmp_path: Path) -> None:
     """Nothing is ever read from it: TorchServe's own image names a folder that it does not have."""
     for flags, text in (({"workflow_store": "/no/wf-store"}, ""), ({}, "workflow_store=/no/wf-store")):
-        assert _load(tmp_path, text, flags).warnings == (
+        assert load(tmp_path, text, flags).warnings == (
             "workflow_store has no effect: it is for TorchServe's workflows only",
         )
 

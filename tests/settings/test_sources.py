@@ -6,33 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.settings.conftest import load, refusal_of
 
 from modelserver.errors import ConfigError
-from modelserver.settings.load import LoadedSettings, load_settings
 from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-
-def _load(
-    tmp_path: Path,
-    text: str | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    if text is not None:
-        (tmp_path / "config.properties").write_text(text)
-    return load_settings(flags or {}, environ or {}, tmp_path)
-
-
-def _refusal(tmp_path: Path, text: str, flags: Mapping[str, object] | None = None) -> str:
-    with pytest.raises(ConfigError) as error:
-        _load(tmp_path, text, flags)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
 
 
 def test_environment_beats_flags_beats_file(tmp_path: Path) -> None:
@@ -40,7 +20,7 @@ def test_environment_beats_flags_beats_file(tmp_path: Path) -> None:
     text = "enable_envvars_config=true\njob_queue_size=1\nmax_request_size=1\nload_models=file.mar\n"
     flags = {"load_models": "flag.mar", "disable_token_authorization": True}
     environ = {"TS_LOAD_MODELS": "env.mar", "TS_MAX_REQUEST_SIZE": "2", "TS_MODELS": "ignored"}
-    loaded = _load(tmp_path, text, flags, environ)
+    loaded = load(tmp_path, text, flags, environ)
     found, sources = loaded.settings, loaded.sources
     assert (found.load_models, sources["load_models"]) == (
         (ModelToLoad("env.mar"),),
@@ -55,17 +35,17 @@ def test_environment_beats_flags_beats_file(tmp_path: Path) -> None:
 
 def test_environment_needs_the_files_consent(tmp_path: Path) -> None:
     """Without enable_envvars_config=true in the file, TS_ variables are not read."""
-    assert _load(tmp_path, "", {}, {"TS_JOB_QUEUE_SIZE": "5"}).settings.job_queue_size == 100
+    assert load(tmp_path, "", {}, {"TS_JOB_QUEUE_SIZE": "5"}).settings.job_queue_size == 100
     flags = {"enable_envvars_config": False}
-    assert _load(tmp_path, "", flags, {"TS_JOB_QUEUE_SIZE": "5"}).settings.job_queue_size == 100
+    assert load(tmp_path, "", flags, {"TS_JOB_QUEUE_SIZE": "5"}).settings.job_queue_size == 100
 
 
 def test_allowed_urls_from_the_environment_need_a_second_consent(tmp_path: Path) -> None:
     """use_env_allowed_urls guards TS_ALLOWED_URLS."""
     environ = {"TS_ALLOWED_URLS": "https://a/.*"}
     text = "enable_envvars_config=true\n"
-    assert not _load(tmp_path, text, {}, environ).settings.allowed_urls_given
-    found = _load(tmp_path, text + "use_env_allowed_urls=true\n", {}, environ).settings
+    assert not load(tmp_path, text, {}, environ).settings.allowed_urls_given
+    found = load(tmp_path, text + "use_env_allowed_urls=true\n", {}, environ).settings
     assert found.allowed_urls_given
     assert found.allowed_urls == (re.compile("https://a/.*", re.I),)
 
@@ -73,7 +53,7 @@ def test_allowed_urls_from_the_environment_need_a_second_consent(tmp_path: Path)
 @pytest.mark.parametrize(("value", "expected"), [("oip", True), ("no", False), ("", True)])
 def test_open_inference_variable_is_always_read(tmp_path: Path, value: str, expected: bool) -> None:
     """TS_OPEN_INFERENCE_PROTOCOL needs no consent: oip is on, other words off, empty leaves the file's."""
-    loaded = _load(tmp_path, "ts_open_inference_protocol=true", {}, {"TS_OPEN_INFERENCE_PROTOCOL": value})
+    loaded = load(tmp_path, "ts_open_inference_protocol=true", {}, {"TS_OPEN_INFERENCE_PROTOCOL": value})
     assert loaded.settings.ts_open_inference_protocol is expected
 
 
@@ -85,7 +65,7 @@ def test_false_flags_are_not_given(tmp_path: Path) -> None:
         "foreground": True,
         "no_config_snapshots": True,
     }
-    assert _load(tmp_path, "disable_token_authorization=true", flags).settings.disable_token_authorization
+    assert load(tmp_path, "disable_token_authorization=true", flags).settings.disable_token_authorization
 
 
 def test_the_files_name_comes_from_variable_flag_or_folder(tmp_path: Path) -> None:
@@ -94,16 +74,16 @@ def test_the_files_name_comes_from_variable_flag_or_folder(tmp_path: Path) -> No
         (tmp_path / name).write_text(f"job_queue_size={number}")
     flags = {"ts_config": "flag.properties"}
     environ = {"TS_CONFIG_FILE": str(tmp_path / "env.properties")}
-    assert _load(tmp_path).settings.job_queue_size == 1
-    assert _load(tmp_path, None, flags).settings.job_queue_size == 2
-    assert _load(tmp_path, None, flags, environ).settings.job_queue_size == 3
-    assert _load(tmp_path, None, flags, {"TS_CONFIG_FILE": ""}).config_file == tmp_path / "flag.properties"
+    assert load(tmp_path).settings.job_queue_size == 1
+    assert load(tmp_path, None, flags).settings.job_queue_size == 2
+    assert load(tmp_path, None, flags, environ).settings.job_queue_size == 3
+    assert load(tmp_path, None, flags, {"TS_CONFIG_FILE": ""}).config_file == tmp_path / "flag.properties"
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     """The message is TorchServe's."""
     with pytest.raises(ConfigError, match=r"^--ts-config file not found: nope.properties$"):
-        _load(tmp_path, None, {"ts_config": "nope.properties"})
+        load(tmp_path, None, {"ts_config": "nope.properties"})
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,4 +94,4 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(type(tmp_path), "read_bytes", refuse)
     path = tmp_path / "config.properties"
-    assert _refusal(tmp_path, "") == f"Invalid configuration: {path}: cannot be read (Permission denied)"
+    assert refusal_of(tmp_path, "") == f"Invalid configuration: {path}: cannot be read (Permission denied)"

@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.settings.conftest import load, refusal_of
 
-from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
 from modelserver.settings.key import property_text
-from modelserver.settings.load import LoadedSettings, load_settings
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
 from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -26,35 +24,16 @@ def test_texts() -> None:
     assert [property_text(value) for value in (None, True, (), {}, 3)] == ["", "true", "", "", "3"]
 
 
-def _load(
-    tmp_path: Path,
-    text: str | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    if text is not None:
-        (tmp_path / "config.properties").write_text(text)
-    return load_settings(flags or {}, environ or {}, tmp_path)
-
-
-def _refusal(tmp_path: Path, text: str, flags: Mapping[str, object] | None = None) -> str:
-    with pytest.raises(ConfigError) as error:
-        _load(tmp_path, text, flags)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
-
-
 @pytest.mark.parametrize(("text", "value"), [("auto", "auto"), (" AUTO ", "auto"), ("1", 1), ("64", 64)])
 def test_counts(tmp_path: Path, text: str, value: int | str) -> None:
     """frontend_processes is a number or the word auto."""
-    assert _load(tmp_path, f"frontend_processes={text}").settings.frontend_processes == value
+    assert load(tmp_path, f"frontend_processes={text}").settings.frontend_processes == value
 
 
 @pytest.mark.parametrize("text", ["0", "65", "many", "2.5", "-1", ""])
 def test_counts_that_are_none(tmp_path: Path, text: str) -> None:
     """Anything else is refused with what is allowed."""
-    refusal = _refusal(tmp_path, f"frontend_processes={text}")
+    refusal = refusal_of(tmp_path, f"frontend_processes={text}")
 
     assert f"frontend_processes={text}: auto, or a whole number from 1 to 64 is needed" in refusal
 
@@ -62,7 +41,7 @@ def test_counts_that_are_none(tmp_path: Path, text: str) -> None:
 def test_values_are_typed(tmp_path: Path) -> None:
     """Each kind of key becomes a value of its type; paths are absolute."""
     (tmp_path / "store").mkdir()
-    loaded = _load(
+    loaded = load(
         tmp_path,
         """
         inference_address=http://0.0.0.0
@@ -104,7 +83,7 @@ def test_values_are_typed(tmp_path: Path) -> None:
 def test_addresses_without_port_have_torchserves(tmp_path: Path) -> None:
     """80, 8081 and 8082 stand in for a missing port."""
     text = "".join(f"{side}_address=http://localhost\n" for side in ("inference", "management", "metrics"))
-    found = _load(tmp_path, text).settings
+    found = load(tmp_path, text).settings
     ports = (found.inference_address.port, found.management_address.port, found.metrics_address.port)
     assert ports == (80, 8081, 8082)
 
@@ -121,6 +100,6 @@ def test_addresses_without_port_have_torchserves(tmp_path: Path) -> None:
 )
 def test_all_and_standalone_are_words(tmp_path: Path, text: str, load_all: bool, count: int) -> None:
     """``all`` counts only when it is the whole value; ``standalone`` loads nothing."""
-    found = _load(tmp_path, f"load_models={text}").settings
+    found = load(tmp_path, f"load_models={text}").settings
     assert found.load_all is load_all
     assert len(found.load_models) == count

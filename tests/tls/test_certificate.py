@@ -5,10 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("cryptography")
-
-from tests.tls.certificates import Authority
+from tests.tls.conftest import talk
 
 from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
@@ -19,12 +16,12 @@ from modelserver.tls.context import Certificate, server_context
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.tls.certificates import Authority
+
+
+pytest.importorskip("cryptography")
+
 HTTPS = Address("https", "127.0.0.1", 8443)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 def settings(**given: Any) -> Settings:
@@ -33,25 +30,6 @@ def settings(**given: Any) -> Settings:
 
 def pair(key: Path, chain: Path) -> Settings:
     return settings(private_key_file=key, certificate_file=chain)
-
-
-def has_shaken_hands(side: ssl.SSLObject) -> bool:
-    try:
-        side.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    return True
-
-
-def talk(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
-    """The protocol that both agree on, in memory."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = server.wrap_bio(to_server, to_client, server_side=True)
-    theirs = client.wrap_bio(to_client, to_server, server_hostname="localhost")
-    for _ in range(10):
-        if all([has_shaken_hands(theirs), has_shaken_hands(ours)]):
-            return ours.version()
-    raise AssertionError("no agreement")
 
 
 def test_only_https_needs_one() -> None:

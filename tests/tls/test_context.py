@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("cryptography")
-
 from tests.tls.certificates import Authority
+from tests.tls.conftest import made, shown, talk
 
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
 from modelserver.tls.certificate import load_certificate
-from modelserver.tls.context import Certificate, renew, server_context
+from modelserver.tls.context import renew, server_context
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytest.importorskip("cryptography")
+
+
 HTTPS = Address("https", "127.0.0.1", 8443)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 def settings(**given: Any) -> Settings:
@@ -35,25 +30,6 @@ def settings(**given: Any) -> Settings:
 
 def pair(key: Path, chain: Path) -> Settings:
     return settings(private_key_file=key, certificate_file=chain)
-
-
-def has_shaken_hands(side: ssl.SSLObject) -> bool:
-    try:
-        side.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    return True
-
-
-def talk(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
-    """The protocol that both agree on, in memory."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = server.wrap_bio(to_server, to_client, server_side=True)
-    theirs = client.wrap_bio(to_client, to_server, server_hostname="localhost")
-    for _ in range(10):
-        if all([has_shaken_hands(theirs), has_shaken_hands(ours)]):
-            return ours.version()
-    raise AssertionError("no agreement")
 
 
 def test_old_protocols_are_refused(authority: Authority) -> None:
@@ -81,32 +57,8 @@ def test_clients_may_be_asked_for_a_certificate(authority: Authority) -> None:
     assert talk(context, client) == "TLSv1.2"
 
 
-def shown(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost") -> Any:
-    """The certificate that a client sees, after a handshake in memory and a word each way."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = server.wrap_bio(to_server, to_client, server_side=True)
-    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
-    done: set[ssl.SSLObject] = set()
-    for _ in range(10):
-        for side in (theirs, ours):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                side.do_handshake()
-                done.add(side)
-        if len(done) == 2:
-            ours.write(b"x")
-            assert theirs.read(1) == b"x"
-            assert ours.selected_alpn_protocol() in (None, "http/1.1")
-            return theirs.getpeercert()
-    raise AssertionError("no agreement")
-
-
 def subject(certificate: Any) -> str:
     return str(dict(pair for entry in certificate["subject"] for pair in entry)["commonName"])
-
-
-def made(authority: Authority, name: str, client_ca: bytes = b"", *, old_form: bool = False) -> Certificate:
-    key, chain = authority.issue(name, old_form=old_form)
-    return Certificate(chain.read_bytes(), key.read_bytes(), client_ca)
 
 
 @pytest.mark.parametrize("name", ["localhost", None])

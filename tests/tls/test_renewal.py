@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import shutil
 import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("cryptography")
-
-from tests.tls.certificates import Authority
+from tests.tls.conftest import made, shown
 
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
@@ -22,12 +18,12 @@ from modelserver.tls.renewal import Renewal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.tls.certificates import Authority
+
+
+pytest.importorskip("cryptography")
+
 HTTPS = Address("https", "127.0.0.1", 8443)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -150,32 +146,8 @@ async def test_without_files(taken: list[Certificate]) -> None:
     assert taken == []
 
 
-def shown(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost") -> Any:
-    """The certificate that a client sees, after a handshake in memory and a word each way."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = server.wrap_bio(to_server, to_client, server_side=True)
-    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
-    done: set[ssl.SSLObject] = set()
-    for _ in range(10):
-        for side in (theirs, ours):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                side.do_handshake()
-                done.add(side)
-        if len(done) == 2:
-            ours.write(b"x")
-            assert theirs.read(1) == b"x"
-            assert ours.selected_alpn_protocol() in (None, "http/1.1")
-            return theirs.getpeercert()
-    raise AssertionError("no agreement")
-
-
 def subject(certificate: Any) -> str:
     return str(dict(pair for entry in certificate["subject"] for pair in entry)["commonName"])
-
-
-def made(authority: Authority, name: str, client_ca: bytes = b"", *, old_form: bool = False) -> Certificate:
-    key, chain = authority.issue(name, old_form=old_form)
-    return Certificate(chain.read_bytes(), key.read_bytes(), client_ca)
 
 
 def test_a_renewal_that_fails(authority: Authority) -> None:

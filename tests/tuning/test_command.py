@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from tests.tuning.conftest import A_MS, B_MS, LIMIT_MS
 
-from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.cli import main
 from modelserver.tuning.command import CONFIG, REPORT, RESULTS, build_parser, check_out
 from modelserver.tuning.config_file import FIRST_LINE
@@ -24,30 +24,6 @@ from modelserver.tuning.errors import TuningError
 from modelserver.tuning.source import open_source
 
 ROOT = Path(__file__).parents[2]
-A_MS, B_MS, LIMIT_MS = 30, 10, 200
-HANDLER = f"""
-import time
-
-def handle(data, context):
-    if data is None:
-        return None
-    time.sleep(({A_MS} + {B_MS} * len(data)) / 1000)
-    return ["done"] * len(data)
-"""
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with an archive and an input, which is the current one."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sleeper.py").write_text(HANDLER)
-    (tmp_path / "model-config.yaml").write_text("responseTimeout: 60  # seconds\nbatchSize: 3\n")
-    build_archive(
-        ArchiveConfig("sleeper", "sleeper.py", "1.0", config_file="model-config.yaml", export_path=tmp_path)
-    )
-    (tmp_path / "model-config.yaml").unlink()
-    (tmp_path / "in.json").write_text("{}")
-    return tmp_path
 
 
 def tune(*arguments: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.tuning.conftest import HANDLER
 
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.tuning.command import CONFIG
@@ -12,32 +13,6 @@ from modelserver.tuning.source import open_source
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-A_MS, B_MS, LIMIT_MS = 30, 10, 200
-
-HANDLER = f"""
-import time
-
-def handle(data, context):
-    if data is None:
-        return None
-    time.sleep(({A_MS} + {B_MS} * len(data)) / 1000)
-    return ["done"] * len(data)
-"""
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with an archive and an input, which is the current one."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sleeper.py").write_text(HANDLER)
-    (tmp_path / "model-config.yaml").write_text("responseTimeout: 60  # seconds\nbatchSize: 3\n")
-    build_archive(
-        ArchiveConfig("sleeper", "sleeper.py", "1.0", config_file="model-config.yaml", export_path=tmp_path)
-    )
-    (tmp_path / "model-config.yaml").unlink()
-    (tmp_path / "in.json").write_text("{}")
-    return tmp_path
 
 
 def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:

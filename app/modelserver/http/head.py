@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httptools
-
 from modelserver.errors import BadRequest, ModelServerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 HEADER_LIMIT = 65536
@@ -81,10 +77,3 @@ def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> ModelServe
 def announced_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """The content length that the client announced, 0 without one; of headers without a fault."""
     return next((int(value) for name, value in headers if name.lower() == _CONTENT_LENGTH), 0)
-
-
-def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
-    """A parser as uvicorn's: what comes after a request that closes does not take away its answer."""
-    parser = httptools.HttpRequestParser(protocol)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser

@@ -194,7 +194,3 @@ class ModelExportUtils:
         """Refuse such a name, and a directory that is none."""
         check_name(model_name)
         check_directory(export_path)
-
-
-def _is_wanted(folder: str) -> bool:
-    return ModelExportUtils.directory_filter(folder, SKIPPED_FOLDERS)

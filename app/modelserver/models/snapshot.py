@@ -19,7 +19,7 @@ from modelserver.models.version import SavedModel, mar_name
 from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
@@ -166,8 +166,3 @@ def _mapping(value: object, place: str) -> Mapping[str, Any]:
     if isinstance(value, dict):
         return value
     raise ConfigError(f"Invalid configuration: model_snapshot: {place}: a JSON object is needed")
-
-
-def listed(saved: Iterable[SavedModel]) -> str:
-    """The names and versions in words."""
-    return ", ".join(f"{model.name} {model.version}" for model in saved)

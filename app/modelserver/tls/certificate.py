@@ -18,11 +18,6 @@ _JAVA = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _INSTALL = "the package cryptography is needed: pip install cryptography"
 
 
-def has_certificate(settings: Settings) -> bool:
-    """Whether the operator gives one; otherwise it is a throw-away that no client can verify."""
-    return settings.certificate_file is not None or settings.keystore is not None
-
-
 def load_certificate(settings: Settings) -> Certificate:
     """The certificate, once it is known to work. PEM files win over a keystore.
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,19 +16,7 @@ from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.absent import ABSENT
 from modelserver_handlers.compat.names import offered
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def ts_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """``ts`` can be imported, and is forgotten afterwards."""
-    monkeypatch.syspath_prepend(PATH)
-    yield
-    for name in [name for name in sys.modules if name == "ts" or name.startswith("ts.")]:
-        del sys.modules[name]
 
 
 def python(*arguments: str, cwd: Path = ROOT, path: str = "") -> subprocess.CompletedProcess[str]:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.absent import ABSENT
 from modelserver_handlers.compat.names import LEFT_OUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.json"
 
@@ -24,15 +18,6 @@ _NOT_FOR_HANDLERS = ("ts.torch_handler.unit_tests.", "ts.handler_utils.preproces
 _FOR_TESTS = "ts.torch_handler.unit_tests.test_utils."
 # What a handler never calls: it prints the line that a worker of TorchServe reports a value in.
 _MEMBERS_LEFT_OUT = {"CachingMetric.emit_metrics"}
-
-
-@pytest.fixture
-def ts_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """``ts`` can be imported, and is forgotten afterwards."""
-    monkeypatch.syspath_prepend(PATH)
-    yield
-    for name in [name for name in sys.modules if name == "ts" or name.startswith("ts.")]:
-        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("ts_names")

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.handlers.envelopes.conftest import make_context, put
 
-from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.envelopes import (
     ENVELOPES,
-    BaseEnvelope,
     BodyEnvelope,
     Instance,
     JSONEnvelope,
@@ -20,25 +19,6 @@ from modelserver_handlers.envelopes import (
     KserveV2Envelope,
 )
 from modelserver_handlers.errors import PredictionException
-
-
-def make_context(size: int, **properties: str) -> Context:
-    """A context in the middle of a batch of ``size`` requests."""
-    context = Context("m", "/", {"model": {"modelVersion": "2.0"}}, size, None, "0")
-    headers = [{"who": str(number)} for number in range(size)]
-    own = {"explain": "False", "url_path": "", **properties}
-    ids = [f"id-{number}" for number in range(size)]
-    parameters = [{"k": number} for number in range(size)]
-    context._ms_begin(BatchState(ids, headers, parameters=parameters, properties=[own] * size))
-    return context
-
-
-def put(kind: type[BaseEnvelope], data: list[Any], handler: Any = None, **properties: str) -> Any:
-    """What the envelope answers; the handler echoes unless given. With its context."""
-    context = make_context(len(data), **properties)
-    envelope = kind(handler or (lambda values, _: values))
-    return envelope.handle(data, context), context
-
 
 # What each takes and gives
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver_handlers.metrics import emission as emissions
 from modelserver_handlers.metrics.cache import MetricsCache, MetricsCacheYamlImpl
 from modelserver_handlers.metrics.errors import (
     MetricsCacheIOError,
@@ -23,23 +22,8 @@ if TYPE_CHECKING:
 
     from modelserver_handlers.metrics.emission import Emission
 
+
 GAUGE = MetricTypes.GAUGE
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
-    """What is emitted by metrics of no cache."""
-    found: list[Emission] = []
-    monkeypatch.setattr(emissions, "_sink", found.append)
-    return found
-
-
-@pytest.fixture
-def cache(seen: list[Emission]) -> MetricsCache:
-    """The cache of a model named ``m``, with two requests in its batch."""
-    made = MetricsCache("m")
-    made.set_request_ids({0: "id-0", 1: "id-1"})
-    return made
 
 
 def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> None:

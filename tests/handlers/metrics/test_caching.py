@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver_handlers.metrics import emission as emissions
-from modelserver_handlers.metrics.cache import MetricsCache
 from modelserver_handlers.metrics.caching import CachingMetric
 from modelserver_handlers.metrics.emission import Emission
 from modelserver_handlers.metrics.values import Dimension, MetricTypes
 
+if TYPE_CHECKING:
+    from modelserver_handlers.metrics.cache import MetricsCache
+
 GAUGE = MetricTypes.GAUGE
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
-    """What is emitted by metrics of no cache."""
-    found: list[Emission] = []
-    monkeypatch.setattr(emissions, "_sink", found.append)
-    return found
-
-
-@pytest.fixture
-def cache(seen: list[Emission]) -> MetricsCache:
-    """The cache of a model named ``m``, with two requests in its batch."""
-    made = MetricsCache("m")
-    made.set_request_ids({0: "id-0", 1: "id-1"})
-    return made
 
 
 def test_declared_metrics_have_only_their_own_dimensions(cache: MetricsCache, seen: list[Emission]) -> None:

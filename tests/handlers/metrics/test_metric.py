@@ -6,20 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver_handlers.metrics import emission as emissions
 from modelserver_handlers.metrics.metric import Metric, MetricEncoder, MetricsStore, emit_metrics
 from modelserver_handlers.metrics.values import Dimension
 
 if TYPE_CHECKING:
     from modelserver_handlers.metrics.emission import Emission
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
-    """What is emitted by metrics of no cache."""
-    found: list[Emission] = []
-    monkeypatch.setattr(emissions, "_sink", found.append)
-    return found
 
 
 def test_metric_objects(seen: list[Emission]) -> None:

@@ -4,70 +4,15 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.handlers.networks.conftest import SHAPE, Block, outputs, rows, settled
 from tests.handlers.processor import HAS_BF16, needs_bf16
 from torch import nn
 
 from modelserver_handlers.networks import prepared
 from modelserver_handlers.networks.optimize import deviation, optimize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-SHAPE = (3, 32, 32)
-
-
-class Block(nn.Module):
-    """A residual block, with any activation and with or without a norm."""
-
-    def __init__(self, activation: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(16)
-        self.second = nn.Conv2d(16, 16, 3, padding=1, groups=4)
-        self.activation = activation or nn.ReLU()
-        self.last = nn.Linear(16, 7)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 3 x any x any to rows x 7."""
-        found = self.activation(self.norm(self.first(rows)))
-        found = self.activation(self.second(found) + found)
-        answers: torch.Tensor = self.last(found.mean((2, 3)))
-        return answers
-
-
-def settled(model: nn.Module) -> nn.Module:
-    """With seeded weights and norms that have seen something, in evaluation mode."""
-    generator = torch.Generator().manual_seed(3)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean.copy_(torch.randn(16, generator=generator))
-            module.running_var.copy_(0.5 + torch.rand(16, generator=generator))
-    return model.eval()
-
-
-def rows(count: int = 5, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
-    """Seeded inputs, others than the probe's."""
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(9))
-
-
-def outputs(model: nn.Module, inputs: torch.Tensor) -> Any:
-    """As a handler gets them."""
-    with torch.inference_mode():
-        return model(inputs)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
-    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "weights"
 
 
 def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

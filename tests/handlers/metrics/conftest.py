@@ -1,0 +1,29 @@
+"""What tests of this folder share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver_handlers.metrics import emission as emissions
+from modelserver_handlers.metrics.cache import MetricsCache
+
+if TYPE_CHECKING:
+    from modelserver_handlers.metrics.emission import Emission
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
+    """What is emitted by metrics of no cache."""
+    found: list[Emission] = []
+    monkeypatch.setattr(emissions, "_sink", found.append)
+    return found
+
+
+@pytest.fixture
+def cache(seen: list[Emission]) -> MetricsCache:
+    """The cache of a model named ``m``, with two requests in its batch."""
+    made = MetricsCache("m")
+    made.set_request_ids({0: "id-0", 1: "id-1"})
+    return made
