@@ -24,7 +24,6 @@ from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
 from modelserver.daemon import STARTED_LINE
 from modelserver.errors import ConfigError
-from modelserver.first_loads import tell_first_loads
 from modelserver.frontend.processes import front_ends
 from modelserver.grpc.ports import reserved
 from modelserver.grpc.start import open_grpc
@@ -32,12 +31,12 @@ from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
 from modelserver.inference.inference import InferenceApi
 from modelserver.listeners import Listeners, bind, make_fleet, roles_by_address
+from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
-from modelserver.models.version import listed
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.interpreter import check_interpreter
 from modelserver.pools.spawner import Spawner, can_fork
@@ -50,7 +49,6 @@ from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
-from modelserver.telemetry.text import shortened
 from modelserver.tensors.limits import RequestLimits
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
@@ -125,7 +123,7 @@ class Server:
         self._aside = Aside(loaded.settings.max_request_size)
         self._wait = wait
         self._began = time.monotonic()
-        self._left_out = False
+        self._all_loaded = True
         self._rpc: GrpcServers | None = None
         self._stop = asyncio.Event()
         self._signals = 0
@@ -249,7 +247,7 @@ class Server:
         reporting = asyncio.create_task(first)
         if self._wait:
             await asyncio.wait({stopping, reporting}, return_when=asyncio.FIRST_COMPLETED)
-        loaded = not self._left_out and (not reporting.done() or reporting.result())
+        loaded = self._all_loaded and (not reporting.done() or reporting.result())
         self._on_started(loaded)
         _log.info(STARTED_LINE)
         return reporting
@@ -290,31 +288,11 @@ class Server:
         return watch_system(monitor, metrics, settings.metric_time_interval)
 
     async def _load(self, registry: Registry) -> None:
-        """What was registered last, and what the settings name (design, section 9)."""
-        settings = self._settings
-        saved, origin = self._given_state, self._loaded.sources["model_snapshot"]
-        if (
-            settings.model_snapshot is None
-            and self._snapshots is not None
-            and not settings.as_torchserve
-            and (found := await asyncio.to_thread(self._snapshots.newest))
-        ):
-            saved, origin = found.models, str(found.path)
-        alone = settings.as_torchserve and settings.model_snapshot is not None
-        if saved:
-            also = "nothing" if alone else ",".join(map(str, settings.load_models)) or "nothing"
-            _log.info(
-                "Restoring %d model versions from %s; also loading, unless they are among them: %s",
-                *(len(saved), origin, also),
-            )
-            await registry.restore(saved, self._on_progress)
-            restored = shortened(f"Restored from {origin}: {listed(registry.versions())}", 4000)
-            _log.info("%s", restored)
-            self._on_notice(restored)
-        if not alone:
-            for line in await registry.load_initial(self._on_progress, restored=bool(saved)):
-                self._left_out = True
-                self._on_notice(shortened(line, 4000))
+        self._all_loaded = await load_first(
+            *(registry, self._loaded, self._given_state, self._snapshots),
+            on_progress=self._on_progress,
+            on_notice=self._on_notice,
+        )
 
     @staticmethod
     async def _open(listeners: Listeners, registry: Registry, sockets: dict[Address, socket.socket]) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from modelserver.api import management
 from modelserver.api.management import add_management, read_registration
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
@@ -78,6 +79,12 @@ class Registry:
             loading.set_exception(self.error)
             loading.exception()
         return loading
+
+
+@pytest.fixture(autouse=True)
+def replaced_by_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replaces versions is asked of the registry of this file."""
+    monkeypatch.setattr(management, "replace_archive", Registry.replace_archive)
 
 
 def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from tests.models import doubles
 
+from modelserver.models import loading
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot
+from modelserver.options.resolve import Registration
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.pool import Pool
 from modelserver.settings.keys import KEYS
@@ -55,14 +58,17 @@ def new_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Pool, "scale", expect)
 
-    def make(*load_models: str) -> Registry:
-        settings = Settings(model_store=store, load_models=tuple(ModelToLoad(item) for item in load_models))
+    def make() -> Registry:
         sources = dict.fromkeys(KEYS, "default")
-        return Registry(
-            Preparation(settings, sources, tmp_path / "work", ServerMetrics(hostname="h"), DeviceRing(0))
-        )
+        work, metrics = tmp_path / "work", ServerMetrics(hostname="h")
+        return Registry(Preparation(naming(store), sources, work, metrics, DeviceRing(0)))
 
     return make
+
+
+def naming(store: Path, *models: str) -> Settings:
+    """Settings that name these models of the start."""
+    return Settings(model_store=store, load_models=tuple(map(ModelToLoad, models)))
 
 
 def entry(url: str, workers: int = 0, *, default: bool = True, **fields: Any) -> dict[str, Any]:
@@ -76,5 +82,21 @@ def saved(**models: dict[str, Any]) -> tuple[SavedModel, ...]:
 
 
 async def restore(registry: Registry, items: tuple[SavedModel, ...]) -> Registry:
-    await registry.restore(items, lambda _: None)
+    await loading.restore(registry, items, lambda _: None)
     return registry
+
+
+@pytest.fixture
+async def preparation() -> doubles.Preparation:
+    """Of archives that need no files."""
+    return doubles.Preparation()
+
+
+@pytest.fixture
+async def registry(preparation: doubles.Preparation) -> Registry:
+    """Of models whose workers load, or fail, when the test says so."""
+    return Registry(cast("Any", preparation))
+
+
+async def register(registry: Registry, url: str, workers: int = 0, **parameters: Any) -> Any:
+    return await registry.register(Registration(url=url, initial_workers=workers, **parameters))

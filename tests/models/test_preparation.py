@@ -17,7 +17,6 @@ from modelserver.pools.devices import DeviceRing
 from modelserver.settings.keys import KEYS
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
-from modelserver.settings.values import ModelToLoad
 from modelserver.telemetry.metrics import ServerMetrics
 
 if TYPE_CHECKING:
@@ -330,50 +329,6 @@ async def test_not_found(prepare: Any) -> None:
     """What is not in the store is told in TorchServe's words."""
     with pytest.raises(ModelNotFound, match=r"^Model not found at: none$"):
         await prepare("none")
-
-
-def initial(store: Path, tmp_path: Path, *items: ModelToLoad) -> list[Registration]:
-    settings = Settings(model_store=store, load_models=items)
-    return Preparation(settings, {}, tmp_path, ServerMetrics(mode="prometheus"), DeviceRing(0)).initial()
-
-
-def test_named_at_start(store: Path, tmp_path: Path) -> None:
-    """What the settings name is loaded, under the names they give."""
-    found = initial(store, tmp_path, ModelToLoad("a.mar", "own"), ModelToLoad("b.mar"))
-
-    assert [(item.model_name, item.url) for item in found] == [("own", "a.mar"), (None, "b.mar")]
-    assert all(item.trusted for item in found)
-
-
-def test_all_at_start(store: Path, tmp_path: Path) -> None:
-    """``all`` are the folders and archives of the store, without what is hidden or
-    something else (reference 2.3).
-    """
-    for name in ("b.mar", "c.model", "d.tar.gz", "notes.txt", ".hidden.mar"):
-        (store / name).touch()
-
-    assert [item.url for item in initial(store, tmp_path, ModelToLoad("All"))] == [
-        "b.mar",
-        "c.model",
-        "d.tar.gz",
-        "m",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("resnet-18.mar", "resnet_18"),
-        ("a/b/my.model", "my"),
-        ("folder/", "folder"),
-        ("_x.mar", "x"),
-        ("a.b.mar", "a_b"),
-        ("x.tar.gz", "x_tar_gz"),
-    ],
-)
-def test_default_name(url: str, name: str) -> None:
-    """A name is made of the file's where the manifest has none (reference 2.3)."""
-    assert Preparation.default_name(url) == name
 
 
 def test_steps_of_a_known_size() -> None:

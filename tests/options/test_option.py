@@ -14,7 +14,7 @@ from modelserver.api.management import read_change, read_registration
 from modelserver.api.openapi import describe_listener
 from modelserver.api.parameters import Parameters
 from modelserver.errors import ConfigError
-from modelserver.models.replacement import taken_over
+from modelserver.models.replacing import taken_over
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.options.option import MODELS, option, options_of, parameter, parameters_of
 from modelserver.options.resolve import ASKED, PARAMETERS, REGISTER, ModelOptions, Registration

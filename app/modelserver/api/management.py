@@ -17,6 +17,7 @@ from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.http.answers import JSON, header_pairs, pretty
 from modelserver.inference.customized import ask_handler
 from modelserver.models.changes import Change
+from modelserver.models.replacing import replace_archive
 from modelserver.options.resolve import ASKED, PARAMETERS, Registration
 from modelserver.options.table import CHANGEABLE
 from modelserver.settings.model_defaults import RUNTIMES
@@ -144,7 +145,7 @@ class ManagementApi:
         warnings = parameters.warnings
         version = version or parameters.text("model_version")
         before = self._registry.get(name, version).version
-        loading = await self._registry.replace_archive(name, version, given)
+        loading = await replace_archive(self._registry, name, version, given)
         if not given.synchronous:
             return status(202, "Processing worker updates...", warnings)
         model = await asyncio.shield(loading)

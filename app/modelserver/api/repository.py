@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from modelserver.archives.store import by_name, file_of
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
 from modelserver.http.content import read_parameters_body
+from modelserver.models.replacing import load_anew
 from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ async def load_model(registry: Registry, settings: Settings, name: str) -> None:
     registration = Registration(url=url, model_name=name, initial_workers=workers)
     try:
         if before is not None:
-            await registry.replace(before, registration)
+            await load_anew(registry, before, registration)
         else:
             await registry.wait_loaded(await registry.register(registration))
     except StartFailed as error:

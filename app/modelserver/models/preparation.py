@@ -6,34 +6,30 @@ import asyncio
 import itertools
 import logging
 import os
-import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelserver.archives.archive import ModelArchive
-from modelserver.archives.incoming import is_beside
 from modelserver.archives.manifest import Manifest
 from modelserver.archives.sources import locate
-from modelserver.archives.store import loadable
 from modelserver.archives.urls import UrlPolicy
 from modelserver.environments.environments import Environments, Wanted, WorkerEnvironment
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.reading import Reader
-from modelserver.models.replacement import check_memory
-from modelserver.models.version import FailedVersion, ModelVersion, mar_name
+from modelserver.models.version import FailedVersion, ModelVersion
 from modelserver.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.pools.autoscaler import Autoscaler, GpuMemory
 from modelserver.pools.devices import DeviceList, DeviceRing, groups_of
 from modelserver.pools.failed import FailedPool
-from modelserver.pools.gate import StartGate, available_memory, need_of
+from modelserver.pools.gate import StartGate, need_of
 from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.sequence_pool import SequencePool, sequence_limits
 from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec
 from modelserver.pools.worker import WorkerTimes
 from modelserver.resources import usable_cpus
-from modelserver.telemetry.system import gpu_memory, worker_memory
+from modelserver.telemetry.system import gpu_memory
 from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
 
 if TYPE_CHECKING:
@@ -72,6 +68,8 @@ class Preparation:
         metrics: of the server.
         devices: the GPUs.
         spawner: forks workers; without it each is a new Python.
+
+    ``grace``: seconds in which a version that goes may serve what waits for it.
     """
 
     def __init__(
@@ -85,6 +83,7 @@ class Preparation:
         spawner: Spawner | None = None,
     ) -> None:
         self._settings = settings
+        self.grace = settings.unregister_model_timeout
         self._sequence_headers = SequenceHeaders(
             settings.ts_header_key_sequence_id,
             settings.ts_header_key_sequence_start,
@@ -116,7 +115,7 @@ class Preparation:
     ) -> ModelArchive:
         """Finds, fetches and unpacks what its URL names; the progress of a download is told and logged.
 
-        ``beside``: the downloaded file that is to be replaced, which stays until :meth:`settle`.
+        ``beside``: the downloaded file that is to be replaced, which stays until the other has its place.
         """
         url = registration.url or ""
         located = await locate(
@@ -402,68 +401,16 @@ class Preparation:
         return DeviceList(options.device_ids) if options.device_ids else self._devices
 
     async def dismantle(self, model: ModelVersion) -> None:
-        """Serves what waits for a version, within ``unregister_model_timeout``; ends it and its files."""
+        """Serves what waits for a version, within ``grace``; ends it and its files."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._settings.unregister_model_timeout
-        await model.pool.drain(self._settings.unregister_model_timeout)
+        end = loop.time() + self.grace
+        await model.pool.drain(self.grace)
         await model.pool.close(max(0.0, end - loop.time()))
         await asyncio.to_thread(model.archive.remove)
 
     def forget(self, model: ModelVersion) -> None:
         """Its metrics are not shown any more; others of its name and version would lose theirs."""
         self._metrics.forget(model.name, model.version)
-
-    @staticmethod
-    def check_room(before: ModelVersion, after: ModelVersion) -> None:
-        """Raises OutOfMemory if both cannot be in memory."""
-        used = max((worker_memory(worker.pid) for worker in before.pool.workers), default=0)
-        check_memory(before, after, used, available_memory())
-
-    @staticmethod
-    async def settle(before: ModelVersion, after: ModelVersion) -> None:
-        """Leaves the successor's file in the model store only, if either was downloaded."""
-        old, new = before.archive.downloaded, after.archive.downloaded
-        if old is None:
-            return
-        if new is not None and is_beside(new):
-            await asyncio.to_thread(new.replace, old)
-            after.archive = replace(after.archive, downloaded=old)
-        elif mar_name(after) != old.name:
-            await asyncio.to_thread(old.unlink, missing_ok=True)
-
-    @staticmethod
-    async def abandon(model: ModelVersion) -> None:
-        """Ends what could not take a version's place."""
-        await model.pool.close(0)
-        await asyncio.to_thread(model.archive.remove)
-
-    async def retire(self, model: ModelVersion, successor: ModelVersion) -> None:
-        """The same when another has taken its place, which may be of the same version and file.
-
-        What waits and what runs is served first; what has no place in that time is the successor's.
-        """
-        try:
-            await model.pool.retire(successor.pool, self._settings.unregister_model_timeout)
-        finally:
-            await asyncio.to_thread(model.archive.close)
-
-    def initial(self) -> list[Registration]:
-        """What is to be loaded at start."""
-        store = self._settings.model_store
-        if self._settings.load_all and store is not None:
-            return [Registration(url=name) for name in sorted(loadable(store))]
-        return [
-            Registration(url=item.url, model_name=item.name, trusted=True)
-            for item in self._settings.load_models
-        ]
-
-    @staticmethod
-    def default_name(url: str) -> str:
-        """A name for an archive whose manifest has none (reference 2.3)."""
-        name = re.split(r"[/\\]", url.rstrip("/"))[-1]
-        if ".mar" in name or ".model" in name:
-            name = name.rpartition(".")[0]
-        return re.sub(r"\W", "_", name).removeprefix("_")
 
 
 class Steps:

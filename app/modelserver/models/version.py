@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from modelserver.options.resolve import Registration
-from modelserver.telemetry.text import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.archives.archive import ModelArchive
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.pool import Pool
@@ -100,12 +97,3 @@ class Replacement:
     def failed(self, reason: str) -> None:
         """The version itself goes on serving."""
         self.state, self.failure, self.since = "FAILED", reason, time.time()
-
-
-def listed(models: Iterable[ModelVersion]) -> str:
-    """Names and versions in words, with the reason for what could not be restored."""
-    return "; ".join(
-        f"{model.name} {model.version}"
-        + (f" FAILED ({shortened(model.failure, 200)})" if isinstance(model, FailedVersion) else "")
-        for model in models
-    )

@@ -1,17 +1,24 @@
-"""Restoring a snapshot, and telling of changes: a registry over real archives, without workers."""
+"""Restoring a snapshot, loading what the settings name, telling of both, and of changes: without workers."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.models.conftest import entry, restore, saved, write_model
+from tests.models.conftest import entry, naming, restore, saved, write_model
 
-from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUnavailable
+from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUnavailable, StartFailed
+from modelserver.models.loading import default_name, initial, load_first, load_initial, tell_first_loads
+from modelserver.models.replacing import load_anew
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import FailedVersion
 from modelserver.options.resolve import BatchPolicy, Registration
+from modelserver.settings.settings import Settings
+from modelserver.settings.values import ModelToLoad
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,11 +105,11 @@ async def test_both_versions_from_one_file(new_registry: Callable[..., Registry]
 
 
 async def test_settings_and_snapshot(
-    new_registry: Callable[..., Registry], caplog: pytest.LogCaptureFixture
+    new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the settings name is loaded beside what is restored, and nothing twice (design, section 9)."""
-    registry = await restore(new_registry("a", "b"), saved(a={"1.0": entry("a", batchSize=4)}))
-    await registry.load_initial(lambda _: None, restored=True)
+    registry = await restore(new_registry(), saved(a={"1.0": entry("a", batchSize=4)}))
+    await load_initial(registry, naming(store, "a", "b"), lambda _: None, restored=True)
 
     assert registry.names() == ["a", "b"]
     assert registry.get("a").options.batch_size == 4
@@ -139,18 +146,137 @@ async def test_a_folder_outside_of_the_store(
     """
     for name in ("mine", "other"):
         write_model(tmp_path, name, name)
-    registry = new_registry(f"{tmp_path}/mine")
-    assert await registry.load_initial(lambda _: None) == []
+    registry = new_registry()
+    settings = naming(store, f"{tmp_path}/mine")
+    assert await load_initial(registry, settings, lambda _: None, restored=False) == []
     document = registry_document(registry, "x")
     assert document["models"]["mine"]["1.0"]["trusted"] is True
 
     with pytest.raises(ModelNotFound, match="outside of the model store"):
-        await registry.replace(registry.get("mine"), Registration(url=f"{tmp_path}/other"))
+        await load_anew(registry, registry.get("mine"), Registration(url=f"{tmp_path}/other"))
     with pytest.raises(ModelNotFound, match="outside of the model store"):
         await registry.register(Registration(url=f"{tmp_path}/other"))
 
-    again = new_registry()
-    await again.restore(parse_snapshot(json.dumps(document)), lambda _: None)
+    again = await restore(new_registry(), parse_snapshot(json.dumps(document)))
     assert again.get("mine").archive.model_dir == tmp_path / "mine"
     await registry.close(0)
     await again.close(0)
+
+
+async def test_load_initial(
+    new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be loaded at start is logged and left out; progress is told (F55)."""
+    registry, told = new_registry(), list[str]()
+    left_out = await load_initial(registry, naming(store, "absent", "a"), told.append, restored=False)
+
+    assert registry.get("a").loaded_at_startup
+    assert left_out == ["Failed to load model: absent: Model not found at: absent"]
+    assert told == ["Loading absent", "Loading a"]
+    assert "Failed to load model: absent: Model not found at: absent" in caplog.text
+
+
+async def test_a_model_without_a_name(registry: Registry) -> None:
+    """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
+    settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))
+    assert await load_initial(registry, settings, lambda _: None, restored=False) == []
+    with pytest.raises(InvalidModel):
+        await registry.register(Registration(url="-1.0.mar"))
+
+    assert registry.names() == ["1_0"]
+
+
+async def test_a_start(new_registry: Callable[..., Registry], store: Path) -> None:
+    """First what a snapshot names, then what the settings name; of both is told what came of them."""
+    notices: list[str] = []
+    loaded: Any = SimpleNamespace(settings=naming(store, "absent"), sources={"model_snapshot": "a file"})
+    given = saved(b={"1.0": entry("b")}, gone={"1.0": entry("gone")})
+    registry = new_registry()
+    whole = await load_first(
+        registry, loaded, given, None, on_progress=lambda _: None, on_notice=notices.append
+    )
+
+    assert not whole
+    assert notices == [
+        "Restored from a file: b 1.0; gone 1.0 FAILED (Model not found at: gone)",
+        "Failed to load model: absent: Model not found at: absent",
+    ]
+
+
+def test_named_at_start(store: Path) -> None:
+    """What the settings name is loaded, under the names they give."""
+    items = ModelToLoad("a.mar", "own"), ModelToLoad("b.mar")
+    found = initial(Settings(model_store=store, load_models=items))
+
+    assert [(item.model_name, item.url) for item in found] == [("own", "a.mar"), (None, "b.mar")]
+    assert all(item.trusted for item in found)
+
+
+def test_all_at_start(store: Path) -> None:
+    """``all`` are the folders and archives of the store, without what is hidden or
+    something else (reference 2.3).
+    """
+    for name in ("b.mar", "c.model", "d.tar.gz", "notes.txt", ".hidden.mar"):
+        (store / name).touch()
+
+    assert [item.url for item in initial(naming(store, "All"))] == ["a", "b", "b.mar", "c.model", "d.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("resnet-18.mar", "resnet_18"),
+        ("a/b/my.model", "my"),
+        ("folder/", "folder"),
+        ("_x.mar", "x"),
+        ("a.b.mar", "a_b"),
+        ("x.tar.gz", "x_tar_gz"),
+    ],
+)
+def test_default_name(url: str, name: str) -> None:
+    """A name is made of the file's where the manifest has none (reference 2.3)."""
+    assert default_name(url) == name
+
+
+def model(name: str, *loads: BaseException | None, wanted: int | None = None) -> Any:
+    """A model whose workers have loaded, or have failed so."""
+    workers = []
+    for load in loads:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if load is None:
+            future.set_result(None)
+        else:
+            future.set_exception(load)
+            future.exception()
+        workers.append(SimpleNamespace(first_load=future))
+    failure = next((str(load) for load in loads if load is not None), "")
+    ready = sum(load is None for load in loads)
+    pool = SimpleNamespace(
+        workers=workers,
+        min_workers=len(loads) if wanted is None else wanted,
+        failure=failure,
+        statistics=lambda: SimpleNamespace(ready=ready),
+    )
+    return SimpleNamespace(name=name, pool=pool)
+
+
+async def test_ready_models(caplog: pytest.LogCaptureFixture) -> None:
+    """A line each, with the time since the start, to the operator and to the log."""
+    said: list[str] = []
+    caplog.set_level("INFO")
+
+    assert await tell_first_loads([model("a", None, None), model("b")], said.append, time.monotonic() - 3.0)
+    assert sorted(said) == ["a: 2/2 workers ready (3.0 s)", "b: 0/0 workers ready (3.0 s)"]
+    assert [record.getMessage() for record in caplog.records] == said
+
+
+async def test_models_that_fail() -> None:
+    """The line says why; one of them is enough for a start that is not whole."""
+    said: list[str] = []
+    models = [model("a", None), model("b", StartFailed("no such file")), model("c", wanted=1)]
+
+    assert not await tell_first_loads(models, said.append, time.monotonic())
+    told = {line[0]: line for line in said}
+    assert told["b"].startswith("b: 0/1 workers ready (0.")
+    assert told["b"].endswith(" s): no such file")
+    assert told["c"].endswith(": it is not known why")

@@ -1,0 +1,195 @@
+"""What a server begins with: the models of a snapshot and of the settings, and what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from modelserver.archives.store import loadable
+from modelserver.errors import ModelServerError
+from modelserver.models.version import FailedVersion, mar_name
+from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
+from modelserver.telemetry.text import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from modelserver.models.registry import Registry
+    from modelserver.models.snapshot_files import SnapshotFolder
+    from modelserver.models.version import ModelVersion, SavedModel
+    from modelserver.settings.load import LoadedSettings
+    from modelserver.settings.settings import Settings
+
+_log = logging.getLogger("modelserver.models")
+
+LONGEST = 2000  # characters of a reason
+_LONGEST_NOTICE = 4000
+
+
+async def load_first(
+    registry: Registry,
+    loaded: LoadedSettings,
+    given: Sequence[SavedModel],
+    snapshots: SnapshotFolder | None,
+    *,
+    on_progress: Callable[[str], None],
+    on_notice: Callable[[str], None],
+) -> bool:
+    """Loads what was registered last, and what the settings name (design, section 9); whether that was all.
+
+    ``given`` is the state that the settings name themselves. What is done is told to ``on_progress``, what
+    came of it to ``on_notice``.
+    """
+    settings, saved, origin = loaded.settings, given, loaded.sources["model_snapshot"]
+    if (
+        settings.model_snapshot is None
+        and snapshots is not None
+        and not settings.as_torchserve
+        and (found := await asyncio.to_thread(snapshots.newest))
+    ):
+        saved, origin = found.models, str(found.path)
+    alone = settings.as_torchserve and settings.model_snapshot is not None
+    if saved:
+        also = "nothing" if alone else ",".join(map(str, settings.load_models)) or "nothing"
+        _log.info(
+            "Restoring %d model versions from %s; also loading, unless they are among them: %s",
+            *(len(saved), origin, also),
+        )
+        await restore(registry, saved, on_progress)
+        restored = shortened(f"Restored from {origin}: {_listed(registry.versions())}", _LONGEST_NOTICE)
+        _log.info("%s", restored)
+        on_notice(restored)
+    left_out = [] if alone else await load_initial(registry, settings, on_progress, restored=bool(saved))
+    for line in left_out:
+        on_notice(shortened(line, _LONGEST_NOTICE))
+    return not left_out
+
+
+async def restore(
+    registry: Registry, saved: Sequence[SavedModel], on_progress: Callable[[str], None]
+) -> None:
+    """Registers what a snapshot names; what cannot be is listed as failed, with the reason (F55).
+
+    Other than TorchServe, which does not start then. Where the archive has another version by now, that
+    one takes the place, with a warning. A failed version is the default only where there is no other.
+    """
+    for item in saved:
+        on_progress(f"Restoring {item.name} {item.version}")
+        try:
+            model = await _restore_one(registry, item, on_progress)
+        except ModelServerError as error:
+            _log.error("%s %s cannot be restored: %s", item.name, item.version, error.message)
+            if not registry.has(item.name, item.version):
+                registry.add(registry.preparation.failed(item, error.message))
+            continue
+        if item.default:
+            await registry.set_default(item.name, model.version)
+
+
+async def _restore_one(
+    registry: Registry, item: SavedModel, on_progress: Callable[[str], None]
+) -> ModelVersion:
+    model = await registry.register(item.registration, at_startup=True, on_progress=on_progress)
+    sources = {
+        option: SNAPSHOT if source == REGISTER else source for option, source in model.options.sources.items()
+    }
+    model.options = replace(model.options, sources=sources)
+    if model.version != item.version:
+        _log.warning(
+            "%s %s was to be restored, %s has version %s now, which takes its place",
+            *(item.name, item.version, item.registration.url, model.version),
+        )
+    return model
+
+
+async def load_initial(
+    registry: Registry, settings: Settings, on_progress: Callable[[str], None], *, restored: bool
+) -> list[str]:
+    """Registers what the settings name (reference 2.3); what cannot be is logged and left out.
+
+    ``restored``: a snapshot came first; what it brought is not loaded again. Returns a line on each that
+    was left out.
+    """
+    left_out = []
+    for registration in await asyncio.to_thread(initial, settings):
+        if restored and _is_restored(registry, registration):
+            _log.info("%s was restored already", registration.url)
+            continue
+        _log.info("Loading initial models: %s", registration.url)
+        on_progress(f"Loading {registration.url}")
+        name = default_name(registration.url or "")
+        try:
+            await registry.register(
+                registration, at_startup=True, fallback_name=name, on_progress=on_progress
+            )
+        except ModelServerError as error:
+            left_out.append(f"Failed to load model: {registration.url}: {error.message}")
+            _log.error("%s", left_out[-1])
+    return left_out
+
+
+def initial(settings: Settings) -> list[Registration]:
+    """What the settings name."""
+    store = settings.model_store
+    if settings.load_all and store is not None:
+        return [Registration(url=name) for name in sorted(loadable(store))]
+    return [Registration(url=item.url, model_name=item.name, trusted=True) for item in settings.load_models]
+
+
+def default_name(url: str) -> str:
+    """A name for an archive whose manifest has none (reference 2.3)."""
+    name = re.split(r"[/\\]", url.rstrip("/"))[-1]
+    if ".mar" in name or ".model" in name:
+        name = name.rpartition(".")[0]
+    return re.sub(r"\W", "_", name).removeprefix("_")
+
+
+def _is_restored(registry: Registry, registration: Registration) -> bool:
+    """Whether a version of this archive, and of the name that is asked for, is there already."""
+    file = (registration.url or "").rstrip("/").rpartition("/")[2]
+    return any(
+        mar_name(model) == file and registration.model_name in (None, model.name)
+        for model in registry.versions()
+        if not isinstance(model, FailedVersion)
+    )
+
+
+def _listed(models: Iterable[ModelVersion]) -> str:
+    """Names and versions in words, with the reason for what could not be restored."""
+    return "; ".join(
+        f"{model.name} {model.version}"
+        + (f" FAILED ({shortened(model.failure, 200)})" if isinstance(model, FailedVersion) else "")
+        for model in models
+    )
+
+
+async def tell_first_loads(
+    models: Iterable[ModelVersion], tell: Callable[[str], None], started: float
+) -> bool:
+    """Tells log and operator of each model once all its workers have loaded or have not; whether all have.
+
+    ``started``: seconds of the monotonic clock from which the times are counted.
+    """
+    outcomes = await asyncio.gather(*(_tell_one(model, tell, started) for model in models))
+    return all(outcomes)
+
+
+async def _tell_one(model: ModelVersion, tell: Callable[[str], None], started: float) -> bool:
+    workers = list(model.pool.workers)
+    if workers:
+        await asyncio.wait([worker.first_load for worker in workers])
+    # A worker that failed may have come back meanwhile; what counts is now.
+    ready = model.pool.statistics().ready
+    wanted = model.pool.min_workers
+    text = f"{model.name}: {ready}/{wanted} workers ready ({time.monotonic() - started:.1f} s)"
+    if ready >= wanted:
+        _log.info("%s", text)
+    else:
+        text = f"{text}: {shortened(model.pool.failure or 'it is not known why', LONGEST)}"
+        _log.error("%s", text)
+    tell(text)
+    return ready >= wanted

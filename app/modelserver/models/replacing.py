@@ -1,0 +1,276 @@
+"""Loading one version beside another, and letting it take the other's place: our own addition to scaling.
+
+What a registration or a later change asked for stays, as long as the replacement does not say otherwise:
+handler, batch settings, timeouts, numbers of workers. What came from the old archive's ``model-config.yaml``
+comes from the new one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import fields, replace
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from modelserver.archives.incoming import is_beside
+from modelserver.errors import BadRequest, ModelServerError, OutOfMemory
+from modelserver.models.registry import check_workers
+from modelserver.models.version import Replacement, mar_name
+from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
+from modelserver.pools.gate import available_memory
+from modelserver.telemetry.system import worker_memory
+from modelserver.telemetry.text import without_credentials
+
+if TYPE_CHECKING:
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+
+_log = logging.getLogger("modelserver.models")
+
+_ASKED_FOR = (REGISTER, SNAPSHOT)
+# Of each the words of a registration, and KServe's.
+_SYNONYMS = [(option.name, option.kserve) for option in ASKED.values() if option.kserve]
+_OF_ONE_REQUEST = (
+    *("url", "trusted", "synchronous", "s3_sse_kms"),
+    *("initial_workers", "min_workers", "max_workers"),
+)
+_MIB = 1 << 20
+
+
+async def replace_archive(
+    registry: Registry, name: str, version: str | None, given: Registration
+) -> asyncio.Task[ModelVersion]:
+    """Begins to replace a version by another archive, with the settings it has where none are ``given``.
+
+    Returns when the archive is known to be one; the task is done when the new version serves, or cannot.
+
+    Raises:
+        ModelServerError: as for a registration.
+        Conflict: it is being replaced already.
+        BadRequest: its requests belong to sequences.
+        OutOfMemory: both together have no room.
+    """
+    before = registry.changeable(name, version)
+    check_replaceable(before)
+    return await _begin(registry, before, taken_over(before, given), guarded=True)
+
+
+async def load_anew(registry: Registry, before: ModelVersion, registration: Registration) -> ModelVersion:
+    """Loads a model anew; once its workers are loaded it takes the place of the version ``before``.
+
+    Until then, and if it cannot be loaded, that one goes on serving (F52). What waits for it then is
+    served by it still.
+
+    Raises:
+        ModelServerError: as for a registration; Conflict if it is being replaced already.
+    """
+    registry.changeable(before.name, before.version)
+    return await asyncio.shield(await _begin(registry, before, registration))
+
+
+async def _begin(
+    registry: Registry, before: ModelVersion, registration: Registration, *, guarded: bool = False
+) -> asyncio.Task[ModelVersion]:
+    if before.registration.trusted and registration.url == before.registration.url:
+        registration = replace(registration, trusted=True)
+    url = without_credentials(registration.url or "")
+    replacement = before.replacement = Replacement(url)
+    try:
+        model = await _build_beside(registry, before, registration, guarded=guarded)
+    except BaseException as error:
+        _stays(before, replacement, error)
+        raise
+    replacement.version = model.version
+    _log.info("Model %s %s: %s is loaded beside it", before.name, before.version, url)
+    task = asyncio.create_task(_load_and_exchange(registry, before, model, replacement))
+    registry.replacing.add(task)
+    task.add_done_callback(partial(_replaced, registry))
+    return task
+
+
+def _replaced(registry: Registry, task: asyncio.Task[ModelVersion]) -> None:
+    registry.replacing.discard(task)
+    if not task.cancelled():
+        task.exception()  # seen, if only here: it is in the log
+
+
+def _stays(before: ModelVersion, replacement: Replacement, error: BaseException) -> None:
+    reason = error.message if isinstance(error, ModelServerError) else str(error) or "it was broken off"
+    replacement.failed(reason)
+    _log.error(
+        "Model %s %s is not replaced by %s and stays as it is: %s",
+        *(before.name, before.version, replacement.url, reason),
+    )
+
+
+async def _build_beside(
+    registry: Registry, before: ModelVersion, registration: Registration, *, guarded: bool
+) -> ModelVersion:
+    """The version that is to take the place, without workers; its name and version are reserved."""
+    archive = await registry.preparation.open(registration, beside=before.archive.downloaded)
+    name, version = before.name, archive.manifest.model_version
+    async with AsyncExitStack() as undo:
+        undo.push_async_callback(asyncio.to_thread, archive.remove)
+        if version != before.version:
+            registry.reserve(name, version)
+            undo.callback(registry.release, name, version)
+        model = await registry.preparation.build(name, registration, archive, at_startup=False)
+        undo.pop_all()
+    try:
+        check_workers(model.options.min_workers)
+        if guarded:
+            check_room(before, model)
+    except BaseException:
+        await _abandon(registry, model)
+        raise
+    return model
+
+
+async def _load_and_exchange(
+    registry: Registry, before: ModelVersion, model: ModelVersion, replacement: Replacement
+) -> ModelVersion:
+    try:
+        model.pool.scale(model.options.min_workers, model.options.max_workers)
+        if (count := worker_count(before, model)) > model.options.min_workers:
+            model.pool.resize(count)
+        await registry.wait_scaled(model, model.pool.workers, model.version)
+        async with registry.lock(model.name):
+            registry.exchange(before, model)
+    except BaseException as error:
+        await _abandon(registry, model)
+        _stays(before, replacement, error)
+        raise
+    registry.release(model.name, model.version)
+    before.replacement = None
+    _log.info("Model %s %s: version %s has taken its place", model.name, before.version, model.version)
+    retiring = asyncio.create_task(_retire(registry, before, model))
+    registry.retiring.add(retiring)
+    retiring.add_done_callback(registry.retiring.discard)
+    try:
+        await _settle(before, model)
+    except OSError as error:
+        _log.error("The model store cannot be tidied up: %s", error)
+    await registry.changed()
+    return model
+
+
+async def _abandon(registry: Registry, model: ModelVersion) -> None:
+    """Ends what could not take a version's place."""
+    registry.release(model.name, model.version)
+    await model.pool.close(0)
+    await asyncio.to_thread(model.archive.remove)
+    registry.forget(model)
+
+
+async def _retire(registry: Registry, before: ModelVersion, successor: ModelVersion) -> None:
+    """The same when another has taken its place, which may be of the same version and file.
+
+    What waits and what runs is served first; what has no place in that time is the successor's.
+    """
+    async with AsyncExitStack() as last:
+        last.callback(registry.forget, before)
+        last.push_async_callback(asyncio.to_thread, before.archive.close)
+        await before.pool.retire(successor.pool, registry.preparation.grace)
+
+
+async def _settle(before: ModelVersion, after: ModelVersion) -> None:
+    """Leaves the successor's file in the model store only, if either was downloaded."""
+    old, new = before.archive.downloaded, after.archive.downloaded
+    if old is None:
+        return
+    if new is not None and is_beside(new):
+        await asyncio.to_thread(new.replace, old)
+        after.archive = replace(after.archive, downloaded=old)
+    elif mar_name(after) != old.name:
+        await asyncio.to_thread(old.unlink, missing_ok=True)
+
+
+def check_replaceable(model: ModelVersion) -> None:
+    """Raises BadRequest for a version whose workers hold what no other worker could go on with."""
+    if model.options.sequence_batching:
+        raise BadRequest(
+            f"Model {model.name} {model.version} cannot be replaced while it runs: its sequences live in "
+            "its workers. Register the archive as another version and make that the default, or unregister "
+            "this one."
+        )
+
+
+def taken_over(before: ModelVersion, given: Registration) -> Registration:
+    """The registration of the new archive: what is ``given``, and of the rest what was asked for ``before``.
+
+    Raises BadRequest for values that exclude each other.
+    """
+    values = {
+        field.name: _value(field.name, before, given)
+        for field in fields(Registration)
+        if field.name not in _OF_ONE_REQUEST
+    }
+    for name, other in _SYNONYMS:
+        value = given.given(name) if given.given(name) is not None else given.given(other)
+        if value is None:
+            value = _asked_for(before, name)
+        in_block = before.registration.has_batcher or given.has_batcher
+        values[name], values[other] = (None, value) if in_block else (value, None)
+    fewest, most = _workers(before, given)
+    return Registration(
+        **{**values, "model_name": before.name},
+        url=given.url,
+        min_workers=fewest,
+        max_workers=most,
+        synchronous=given.synchronous,
+        s3_sse_kms=given.s3_sse_kms,
+    )
+
+
+def worker_count(before: ModelVersion, after: ModelVersion) -> int:
+    """With how many workers the new version begins: where bounds leave a choice, as many as there are now."""
+    return max(after.options.min_workers, min(len(before.pool.workers), after.options.max_workers))
+
+
+def check_room(before: ModelVersion, after: ModelVersion) -> None:
+    """Whether the workers of both fit into memory side by side.
+
+    A new worker counts as much as the largest one that runs, and what its archive is larger by; where none
+    runs, what the gate of starting workers counts.
+
+    Raises:
+        OutOfMemory: they would not; the message gives both figures.
+    """
+    used = max((worker_memory(worker.pid) for worker in before.pool.workers), default=0)
+    available = available_memory()
+    workers, need = worker_count(before, after), after.pool.need
+    wanted = workers * (used + max(0, need - before.pool.need) if used else need)
+    if wanted > available:
+        raise OutOfMemory(
+            f"Model {before.name} {before.version} is not replaced: {workers} workers beside those that run "
+            f"need about {wanted // _MIB} MiB, and {int(available) // _MIB} MiB are available. "
+            "Scale it down first, or name fewer with min_worker."
+        )
+
+
+def _value(name: str, before: ModelVersion, given: Registration) -> Any:
+    value = given.given(name)
+    if value is None:
+        value = _asked_for(before, name)
+    return getattr(before.registration, name) if value is None else value
+
+
+def _asked_for(before: ModelVersion, name: str) -> Any:
+    """The option as it is now, where an operator chose it."""
+    if before.options.sources.get(name) not in _ASKED_FOR:
+        return None
+    value = getattr(before.options, name)
+    return value.value if isinstance(value, Enum) else value
+
+
+def _workers(before: ModelVersion, given: Registration) -> tuple[int, int]:
+    """As many as there should be now, unless they are named; the most are the fewest then, as in scaling."""
+    fewest = given.min_workers if given.min_workers is not None else given.initial_workers
+    if fewest is not None:
+        return fewest, fewest if given.max_workers is None else given.max_workers
+    if given.max_workers is not None:
+        return min(before.pool.min_workers, given.max_workers), given.max_workers
+    return before.pool.min_workers, max(before.pool.min_workers, before.pool.max_workers)

@@ -1,0 +1,135 @@
+"""Archives, pools and a preparation for tests of the registry that need no files and no processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from modelserver.archives.manifest import Manifest
+from modelserver.errors import ModelNotFound
+from modelserver.options.resolve import ModelOptions
+
+if TYPE_CHECKING:
+    from modelserver.options.resolve import Registration
+
+
+class Archive:
+    """An archive of a name and a version, written as url ``name-version.mar``."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.removed = False
+        self.downloaded = None
+        self.closed = False
+        name, _, version = url.removesuffix(".mar").partition("-")
+        self.manifest = Manifest(name, version or "1.0")
+
+    def remove(self) -> None:
+        self.removed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Pool:
+    """A pool whose workers load, or fail, when the test says so."""
+
+    def __init__(self) -> None:
+        self.workers: list[Any] = []
+        self.min_workers = self.max_workers = 0
+        self.need = 0
+        self.healthy = True
+        self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.drained = self.closed = False
+        self.successor: Pool | None = None
+
+    def scale(self, fewest: int, most: int) -> list[Any]:
+        self.min_workers, self.max_workers = fewest, most
+        started = [SimpleNamespace(pid=os.getpid()) for _ in range(fewest - len(self.workers))]
+        self.workers = [*self.workers, *started][: most or fewest]
+        return started
+
+    def resize(self, count: int) -> None:
+        self.workers = [SimpleNamespace(pid=os.getpid()) for _ in range(count)]
+
+    async def wait_loaded(self, workers: list[Any]) -> None:
+        await asyncio.shield(self.loaded)
+
+    def statistics(self) -> Any:
+        return SimpleNamespace(ready=len(self.workers) if self.loaded.done() else 0)
+
+    async def drain(self, grace: float) -> bool:
+        self.drained = True
+        return True
+
+    async def close(self, grace: float) -> None:
+        self.closed = True
+
+    async def retire(self, successor: Pool, grace: float) -> None:
+        self.successor = successor
+        await self.close(0)
+
+
+class Preparation:
+    """Prepares archives that need no files."""
+
+    def __init__(self) -> None:
+        self.archives: list[Archive] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.refusal: Exception | None = None
+        self.dismantled: list[str] = []
+        self.built: list[Any] = []
+        self.options: dict[str, Any] = {}
+        self.forgotten: list[str] = []
+        self.grace = 1.0
+
+    def close(self) -> None:
+        pass
+
+    async def open(
+        self, registration: Registration, on_progress: Any = None, *, beside: Any = None
+    ) -> Archive:
+        url = registration.url or ""
+        if url == "absent":
+            raise ModelNotFound("Model not found at: absent")
+        archive = Archive(url)
+        self.archives.append(archive)
+        await self.gate.wait()
+        return archive
+
+    async def build(
+        self,
+        name: str,
+        registration: Registration,
+        archive: Archive,
+        *,
+        at_startup: bool,
+        on_progress: Any = None,
+    ) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        workers = registration.min_workers or registration.initial_workers or 0
+        model = SimpleNamespace(
+            name=name,
+            url=archive.url,
+            version=archive.manifest.model_version,
+            archive=archive,
+            pool=Pool(),
+            loaded_at_startup=at_startup,
+            options=ModelOptions(min_workers=workers, max_workers=workers, **self.options),
+            registration=registration,
+            replacement=None,
+        )
+        self.built.append(model)
+        return model
+
+    async def dismantle(self, model: Any) -> None:
+        self.dismantled.append(f"{model.name}-{model.version}")
+        await model.pool.close(0)
+        model.archive.remove()
+
+    def forget(self, model: Any) -> None:
+        self.forgotten.append(f"{model.name}-{model.version}")

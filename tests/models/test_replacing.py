@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
+
+import pytest
+from tests.models.conftest import register
+
+from modelserver.errors import BadRequest, Conflict, ModelNotFound, OutOfMemory, StartFailed
+from modelserver.models import replacing as replacing_module
+from modelserver.models.changes import Change
+from modelserver.models.replacing import (
+    check_replaceable,
+    check_room,
+    load_anew,
+    replace_archive,
+    taken_over,
+    worker_count,
+)
+from modelserver.options.resolve import BatchPolicy, ModelOptions, Registration
+
+if TYPE_CHECKING:
+    from tests.models.doubles import Preparation
+
+    from modelserver.models.registry import Registry
+
+MIB = 1 << 20
+
+
+def running(
+    registration: Registration | None = None, workers: tuple[int, int] = (1, 1), **options: Any
+) -> Any:
+    """A version with these options, all of which somebody asked for, unless ``sources`` says otherwise."""
+    options.setdefault("sources", dict.fromkeys(options, "register parameter"))
+    return cast(
+        "Any",
+        SimpleNamespace(
+            name="m",
+            version="1.0",
+            options=ModelOptions(**options),
+            registration=registration or Registration(url="old.mar"),
+            pool=SimpleNamespace(
+                min_workers=workers[0],
+                max_workers=workers[1],
+                need=600 * MIB,
+                workers=[SimpleNamespace(pid=1)] * workers[0],
+            ),
+        ),
+    )
+
+
+def test_trust_is_not_taken_over() -> None:
+    """That an operator named the old archive says nothing about where a client's url may lead."""
+    before = running(Registration(url="/opt/old", trusted=True))
+
+    assert not taken_over(before, Registration(url="/opt/new")).trusted
+
+
+def test_what_was_asked_for_stays() -> None:
+    """Handler, batch settings and timeouts of the registration and of later changes; not the url."""
+    before = running(
+        Registration(url="old.mar", handler="h.py:serve", batch_size=2, split_instances="true"),
+        batch_size=8,
+        max_batch_delay=20,
+        batch_policy=BatchPolicy.WINDOW,
+        response_timeout=9,
+    )
+    after = taken_over(before, Registration(url="new.mar"))
+
+    assert (after.url, after.model_name, after.handler) == ("new.mar", "m", "h.py:serve")
+    assert (after.batch_size, after.max_batch_delay, after.batch_policy) == (8, 20, "window")
+    assert (after.response_timeout, after.startup_timeout, after.split_instances) == (9, None, "true")
+
+
+def test_what_is_given_wins() -> None:
+    """TorchServe's marks for "not given" are none."""
+    before = running(Registration(url="old.mar", handler="h.py:serve"), batch_size=8, response_timeout=9)
+    given = Registration(url="new.mar", handler="new.py:serve", batch_size=4, response_timeout=-1)
+    after = taken_over(before, given)
+
+    assert (after.handler, after.batch_size, after.response_timeout) == ("new.py:serve", 4, 9)
+
+
+@pytest.mark.parametrize("source", ["model-config.yaml", "models= in config.properties", "default"])
+def test_what_nobody_asked_for_comes_with_the_new_archive(source: str) -> None:
+    """What the old archive's yaml or the settings said is not asked of the new one."""
+    after = taken_over(running(batch_size=8, sources={"batch_size": source}), Registration(url="new.mar"))
+
+    assert after.batch_size is None
+
+
+def test_a_batcher_stays_one() -> None:
+    """A version that was registered in KServe's words keeps them, so that V1 answers keep their form."""
+    before = running(Registration(url="old.mar", max_batch_size=8, timeout=30), batch_size=8)
+    after = taken_over(before, Registration(url="new.mar", batch_size=16))
+
+    assert (after.max_batch_size, after.batch_size, after.timeout, after.has_batcher) == (16, None, 30, True)
+
+
+@pytest.mark.parametrize(
+    ("now", "given", "expected"),
+    [
+        ((2, 4), {}, (2, 4)),
+        ((0, 0), {}, (0, 0)),
+        ((2, 4), {"min_workers": 3}, (3, 3)),
+        ((2, 4), {"initial_workers": 3, "max_workers": 5}, (3, 5)),
+        ((2, 4), {"max_workers": 1}, (1, 1)),
+    ],
+)
+def test_workers(now: tuple[int, int], given: dict[str, int], expected: tuple[int, int]) -> None:
+    """As many as there should be, unless they are named."""
+    after = taken_over(running(workers=now), Registration(url="new.mar", **cast("Any", given)))
+
+    assert (after.min_workers, after.max_workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("workers", "need", "used", "available", "fits"),
+    [
+        (2, 600, 100, 200, True),
+        (2, 600, 100, 199, False),
+        (1, 900, 100, 399, False),
+        (1, 900, 100, 400, True),
+        (1, 600, 0, 599, False),
+        (0, 600, 100, 0, True),
+    ],
+)
+def test_memory(
+    workers: int, need: int, used: int, available: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker counts what one uses now and what its archive grew by, or without any what its files need."""
+    monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: used * MIB)
+    monkeypatch.setattr(replacing_module, "available_memory", lambda: available * MIB)
+    before, after = running(), running(min_workers=workers, max_workers=workers)
+    after.pool.need = need * MIB
+    if fits:
+        check_room(before, after)
+        return
+    with pytest.raises(OutOfMemory, match=rf"need about \d+ MiB, and {available} MiB are available"):
+        check_room(before, after)
+
+
+@pytest.mark.parametrize(("bounds", "count"), [((1, 8), 3), ((4, 8), 4), ((1, 2), 2), ((0, 0), 0)])
+def test_as_many_workers_as_there_are(bounds: tuple[int, int], count: int) -> None:
+    """Between its bounds a version begins with as many as the one whose place it takes had."""
+    after = running(min_workers=bounds[0], max_workers=bounds[1])
+
+    assert worker_count(running(workers=(3, 8)), after) == count
+
+
+def test_sequences() -> None:
+    """They live in the workers, so their model is not replaced."""
+    check_replaceable(running())
+    with pytest.raises(BadRequest, match="Register the archive as another version"):
+        check_replaceable(running(sequence_batching=True))
+
+
+# Taking the place
+
+
+async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[Any]:
+    """A replacement whose workers have not loaded yet."""
+    task = asyncio.create_task(
+        cast("Any", load_anew(registry, before, Registration(url=url, model_name="m", initial_workers=1)))
+    )
+    await asyncio.sleep(0.02)
+    return task
+
+
+def replacement(preparation: Preparation) -> Any:
+    """The version that was built last."""
+    return preparation.built[-1]
+
+
+@pytest.mark.parametrize("version", ["1.0", "3.0"])
+async def test_a_model_is_replaced(registry: Registry, preparation: Preparation, version: str) -> None:
+    """The old one serves until the new one is loaded; then that has its place, as the default too (F52)."""
+    before = await register(registry, "m-1.0.mar")
+    other = await register(registry, "m-2.0.mar")
+    task = await replacing(registry, before, f"m-{version}.mar")
+    assert registry.get("m") is before
+    assert not before.pool.closed
+    replacement(preparation).pool.loaded.set_result(None)
+    after = await task
+    await asyncio.sleep(0)
+
+    assert registry.get("m") is registry.get("m", version) is after
+    assert registry.versions("m") == [after, other]
+    assert before.pool.successor is after.pool
+    assert before.pool.closed
+    assert before.archive.closed
+    assert not before.archive.removed
+
+
+async def test_a_failed_replacement_changes_nothing(registry: Registry, preparation: Preparation) -> None:
+    """What was there goes on serving; what was built for the other is gone (F52)."""
+    before = await register(registry, "m-1.0.mar")
+    task = await replacing(registry, before, "m-1.0.mar")
+    failed = replacement(preparation)
+    failed.pool.loaded.set_exception(StartFailed("no such module"))
+    with pytest.raises(StartFailed, match="no such module"):
+        await task
+
+    assert registry.get("m") is before
+    assert not before.pool.closed
+    assert failed.pool.closed
+    assert failed.archive.removed
+
+
+async def test_changes_of_what_is_being_replaced(registry: Registry, preparation: Preparation) -> None:
+    """They would be lost or lose the other: until it is over each is refused, and then it counts."""
+    before = await register(registry, "m-1.0.mar")
+    task = await replacing(registry, before, "m-1.0.mar")
+    again = Registration(url="m-1.0.mar", initial_workers=1)
+    for change in (
+        registry.unregister("m", None),
+        registry.scale("m", "1.0", 2, 2),
+        registry.change("m", None, Change.of(batch_size=4)),
+        replace_archive(registry, "m", None, again),
+        load_anew(registry, before, again),
+    ):
+        with pytest.raises(Conflict, match=r"m version 1\.0 is being replaced by m-1\.0\.mar"):
+            await change
+    replacement(preparation).pool.loaded.set_result(None)
+    await task
+    await registry.unregister("m", None)
+
+    assert registry.names() == []
+    assert len(preparation.built) == 2
+
+
+async def test_what_a_replacement_takes_over(registry: Registry, preparation: Preparation) -> None:
+    """The numbers of workers and what was asked for stay; the state is told until the new one serves."""
+    preparation.options = {"batch_size": 4, "sources": {"batch_size": "register parameter"}}
+    before = await register(registry, "m-1.0.mar", 2, handler="h.py:serve")
+    task = await replace_archive(registry, "m", None, Registration(url="http://u:p@h/m-3.0.mar"))
+    told = before.replacement
+    assert (told.state, told.version, told.url) == ("LOADING", "3.0", "http://***@h/m-3.0.mar")
+    replacement(preparation).pool.loaded.set_result(None)
+    after = await task
+
+    assert (after.registration.handler, after.registration.batch_size) == ("h.py:serve", 4)
+    assert (after.pool.min_workers, after.replacement) == (2, None)
+
+
+async def test_a_replacement_that_cannot_be(
+    registry: Registry, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No archive, no room, no worker: the version says why and can be changed as before."""
+    before = await register(registry, "m-1.0.mar", 1)
+    with pytest.raises(ModelNotFound):
+        await replace_archive(registry, "m", None, Registration(url="absent"))
+    assert before.replacement.failure == "Model not found at: absent"
+    has_room = Mock(side_effect=OutOfMemory("no room"))
+    monkeypatch.setattr(replacing_module, "check_room", has_room)
+    with pytest.raises(OutOfMemory):
+        await replace_archive(registry, "m", None, Registration(url="m-2.0.mar"))
+    assert (before.replacement.state, before.replacement.failure) == ("FAILED", "no room")
+    has_room.side_effect = None
+    task = await replace_archive(registry, "m", None, Registration(url="m-2.0.mar"))
+    replacement(preparation).pool.loaded.set_exception(StartFailed("no such module"))
+    with pytest.raises(StartFailed):
+        await task
+    assert before.replacement.failure.endswith("no such module")
+    await registry.scale("m", None, 3, 3)
+
+    assert (registry.get("m"), before.pool.min_workers) == (before, 3)
+    assert (await register(registry, "m-2.0.mar")).version == "2.0"
+    assert [archive.removed for archive in preparation.archives] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_metrics_go_with_the_last_of_a_version(
+    registry: Registry, preparation: Preparation, again: bool
+) -> None:
+    """While the workers of one end another may be registered under its name and version, and keeps them."""
+    before = await register(registry, "m-1.0.mar")
+    gate = asyncio.Event()
+
+    async def close(grace: float) -> None:
+        await gate.wait()
+
+    before.pool.close = close
+    task = await replacing(registry, before, "m-2.0.mar")
+    replacement(preparation).pool.loaded.set_result(None)
+    await task
+    if again:
+        await register(registry, "m-1.0.mar")
+    gate.set()
+    await asyncio.sleep(0.01)
+
+    assert preparation.forgotten == ([] if again else ["m-1.0"])
+
+
+async def test_sequences_are_not_replaced(registry: Registry, preparation: Preparation) -> None:
+    """What their workers remember no other worker knows."""
+    preparation.options = {"sequence_batching": True}
+    await register(registry, "m-1.0.mar")
+    with pytest.raises(BadRequest, match="its sequences live in its workers"):
+        await replace_archive(registry, "m", None, Registration(url="m-2.0.mar"))
+
+
+async def test_the_end_breaks_replacements_off(registry: Registry, preparation: Preparation) -> None:
+    """A server that ends does not wait for what was loading beside a version."""
+    before = await register(registry, "m-1.0.mar")
+    task = await replacing(registry, before, "m-2.0.mar")
+    await registry.drain(1)
+    await registry.close(1)
+
+    assert task.cancelled() or isinstance(task.exception(), asyncio.CancelledError)
+    assert replacement(preparation).pool.closed
+    assert replacement(preparation).archive.removed
+
+
+async def test_a_replacement_by_another_version(registry: Registry) -> None:
+    """One that is registered beside it cannot take its place."""
+    before = await register(registry, "m-1.0.mar")
+    await register(registry, "m-2.0.mar")
+    with pytest.raises(Conflict):
+        await load_anew(registry, before, Registration(url="m-2.0.mar"))
+
+    assert registry.get("m") is before
