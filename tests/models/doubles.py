@@ -39,7 +39,7 @@ class Pool:
     def __init__(self) -> None:
         self.workers: list[Any] = []
         self.min_workers = self.max_workers = 0
-        self.need = 0
+        self.spec = SimpleNamespace(need=0)
         self.healthy = True
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.drained = self.closed = False

@@ -44,7 +44,7 @@ def running(
             pool=SimpleNamespace(
                 min_workers=workers[0],
                 max_workers=workers[1],
-                need=600 * MIB,
+                spec=SimpleNamespace(need=600 * MIB),
                 workers=[SimpleNamespace(pid=1)] * workers[0],
             ),
         ),
@@ -134,7 +134,7 @@ def test_memory(
     monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: used * MIB)
     monkeypatch.setattr(replacing_module, "available_memory", lambda: available * MIB)
     before, after = running(), running(min_workers=workers, max_workers=workers)
-    after.pool.need = need * MIB
+    after.pool.spec.need = need * MIB
     if fits:
         check_room(before, after)
         return

@@ -18,9 +18,9 @@ from modelserver.errors import (
     WorkerDied,
 )
 from modelserver.pools.devices import DeviceRing
-from modelserver.pools.sequence_pool import SequencePool, sequence_limits
+from modelserver.pools.sequence_pool import SequencePool, sequence_queue
 from modelserver.pools.spec import PoolLimits
-from modelserver.wire.messages import Answer, Pong, Result, Row, SequenceHeaders
+from modelserver.wire.messages import Answer, Pong, Result, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,14 +53,14 @@ def make(begin: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> An
         response: float = 60.0,
         **limits: Any,
     ) -> SequencePool:
+        bounds = replace(LIMITS, **limits)
         sut = SequencePool(
             "m",
             "m_1.0",
             replace(spec, concurrency=concurrency),
             replace(times, response=response),
-            replace(LIMITS, **limits),
-            sequence_limits(idle, age, most, waiting),
-            SequenceHeaders(),
+            bounds,
+            queue=sequence_queue(bounds, idle, age, most, waiting),
             next_id=iter(range(9000, 9100)).__next__,
             devices=DeviceRing(0),
             metrics=counts,

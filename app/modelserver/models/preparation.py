@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from modelserver.archives.archive import ModelArchive
 from modelserver.archives.manifest import Manifest
@@ -25,7 +25,7 @@ from modelserver.pools.failed import FailedPool
 from modelserver.pools.gate import StartGate, need_of
 from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
-from modelserver.pools.sequence_pool import SequencePool, sequence_limits
+from modelserver.pools.sequence_pool import SequencePool, sequence_queue
 from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec
 from modelserver.pools.worker import WorkerTimes
 from modelserver.resources import usable_cpus
@@ -56,6 +56,8 @@ MAX_BATCH_SIZE = 1 << 20
 
 # What a frame's head may need per answer, beside the answer itself.
 _HEAD_ROOM = 65536
+
+AnyPool = TypeVar("AnyPool", bound=Pool)
 
 
 class Preparation:
@@ -159,17 +161,7 @@ class Preparation:
                 f"The runtime LSP (TorchServe's C++ backend) of {archive.url} is not available here."
             )
         handler = self._handler(registration, archive)
-        options = resolve_options(
-            name,
-            version,
-            registration,
-            self._config(archive),
-            self._settings,
-            at_startup=at_startup,
-            device_count=self._devices.count,
-            cpu_count=self._cpus,
-            setting_sources=self._sources,
-        )
+        options = self._resolve(name, registration, archive, at_startup=at_startup)
         for warning in options.warnings:
             _log.warning("%s %s: %s", name, version, warning)
         _check_batch_size(options)
@@ -183,7 +175,7 @@ class Preparation:
         except OSError as error:
             raise InternalError(f"{archive.url} cannot be read: {error.strerror or error}") from error
         spec = replace(spec, measured=metrics.model_metric, need=need * max(1, options.processes))
-        pool = self._pool(name, f"{name}_{version}", spec, options, metrics)
+        pool = self._pool(SequencePool if options.sequence_batching else Pool, spec, options, metrics)
         self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None
         return ModelVersion(
@@ -212,23 +204,10 @@ class Preparation:
         """The place of a version that could not be restored."""
         name, version, registration = saved.name, saved.version, saved.registration
         archive = ModelArchive(registration.url or "", self._workdir / "absent", Manifest(name, version))
-        options = resolve_options(
-            name,
-            version,
-            registration,
-            None,
-            self._settings,
-            at_startup=True,
-            device_count=self._devices.count,
-            cpu_count=self._cpus,
-            setting_sources=self._sources,
-        )
+        options = self._resolve(name, registration, archive, at_startup=True)
         metrics = self._metrics.model(name, version)
         spec = self._spec(name, "", archive, options, WorkerEnvironment())
-        pool = FailedPool(
-            name, f"{name}_{version}", spec, self._times(options), _limits(options),
-            next_id=self._next_id, devices=self._devices, metrics=metrics,
-        )  # fmt: skip
+        pool = self._pool(FailedPool, spec, options, metrics)
         pool.reason = reason
         pool.expect(options.min_workers, options.max_workers)
         runtime = registration.runtime or archive.manifest.runtime
@@ -237,24 +216,40 @@ class Preparation:
             loaded_at_startup=True, registration=registration, failure=reason,
         )  # fmt: skip
 
-    def _pool(
-        self, name: str, label: str, spec: WorkerSpec, options: ModelOptions, metrics: ModelMetrics
-    ) -> Pool:
-        times, limits, devices = self._times(options), _limits(options), self._devices_for(options)
-        if not options.sequence_batching:
-            return Pool(
-                name, label, spec, times, limits, next_id=self._next_id, devices=devices, metrics=metrics
-            )
-        bounds = sequence_limits(
-            options.sequence_max_idle_ms,
-            options.sequence_timeout_ms,
-            options.max_num_sequence,
-            options.max_sequence_job_queue_size,
+    def _resolve(
+        self, name: str, registration: Registration, archive: ModelArchive, *, at_startup: bool
+    ) -> ModelOptions:
+        return resolve_options(
+            name,
+            archive.manifest.model_version,
+            registration,
+            self._config(archive),
+            self._settings,
+            at_startup=at_startup,
+            device_count=self._devices.count,
+            cpu_count=self._cpus,
+            setting_sources=self._sources,
         )
-        return SequencePool(
-            name, label, spec, times, limits, bounds, self._sequence_headers,
-            next_id=self._next_id, devices=devices, metrics=metrics,
-        )  # fmt: skip
+
+    def _pool(
+        self, kind: type[AnyPool], spec: WorkerSpec, options: ModelOptions, metrics: ModelMetrics
+    ) -> AnyPool:
+        name, limits, queue = spec.load.model_name, _limits(options), None
+        if options.sequence_batching:
+            queue = sequence_queue(
+                limits,
+                options.sequence_max_idle_ms,
+                options.sequence_timeout_ms,
+                options.max_num_sequence,
+                options.max_sequence_job_queue_size,
+            )
+        return kind(
+            *(name, f"{name}_{spec.load.model_version}", spec, self._times(options), limits),
+            next_id=self._next_id,
+            devices=self._devices_for(options),
+            metrics=metrics,
+            queue=queue,
+        )
 
     def _config(self, archive: ModelArchive) -> ModelConfig | None:
         read = archive.config

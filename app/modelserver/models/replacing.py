@@ -241,8 +241,8 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
     """
     used = max((worker_memory(worker.pid) for worker in before.pool.workers), default=0)
     available = available_memory()
-    workers, need = worker_count(before, after), after.pool.need
-    wanted = workers * (used + max(0, need - before.pool.need) if used else need)
+    workers, need = worker_count(before, after), after.pool.spec.need
+    wanted = workers * (used + max(0, need - before.pool.spec.need) if used else need)
     if wanted > available:
         raise OutOfMemory(
             f"Model {before.name} {before.version} is not replaced: {workers} workers beside those that run "

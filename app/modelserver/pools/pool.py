@@ -34,7 +34,6 @@ from modelserver.wire.frames import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.batching.policies import Policy
     from modelserver.batching.request import Batch, Request
     from modelserver.batching.sequences import SequenceStatistics
     from modelserver.pools.devices import DeviceList, DeviceRing
@@ -62,6 +61,7 @@ class Pool:
         next_id: gives each worker its number.
         devices: gives each worker its GPU.
         metrics: counts.
+        queue: what requests wait in; without one, what the limits describe.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Pool:
         next_id: Callable[[], int],
         devices: DeviceRing | DeviceList,
         metrics: PoolMetrics,
+        queue: BatchQueue | None = None,
     ) -> None:
         self.name = name
         self.workers: list[Worker] = []
@@ -82,7 +83,7 @@ class Pool:
         self.min_workers = 0
         self.max_workers = 0
         self.limits = limits
-        self.queue = self._make_queue(limits, policy_for(limits))
+        self.queue = self._plain_queue() if queue is None else queue
         self.label = label
         self.spec = spec
         self._times = times
@@ -112,8 +113,9 @@ class Pool:
         self._successor: Pool | None = None
         self._passed_on: set[Request] = set()
 
-    def _make_queue(self, limits: PoolLimits, policy: Policy) -> BatchQueue:
-        bounds = limits.batch_size, policy, limits.max_requests, limits.max_bytes
+    def _plain_queue(self) -> BatchQueue:
+        limits = self.limits
+        bounds = limits.batch_size, policy_for(limits), limits.max_requests, limits.max_bytes
         if limits.tickets:
             return TicketQueue(*bounds, lambda: sum(worker.idle for worker in self.workers))
         return BatchQueue(*bounds)
@@ -381,9 +383,8 @@ class Pool:
 
     def _refuse_if_hopeless(self) -> None:
         """Without any worker that may come back, nothing that waits will ever be served."""
-        if self._has_hope():
-            return
-        self._clear_queue()
+        if not self._has_hope():
+            self._clear_queue()
 
     def _clear_queue(self) -> None:
         """What waits goes to the successor if there is one; what was begun, and the rest, is refused."""
@@ -543,11 +544,6 @@ class Pool:
             self._quiet.set_result(None)
 
     # -- reports
-
-    @property
-    def need(self) -> int:
-        """Bytes that loading one worker may take."""
-        return self.spec.need
 
     @property
     def healthy(self) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from modelserver.batching.sequences import (
@@ -29,63 +30,42 @@ from modelserver.batching.sequences import (
 )
 from modelserver.errors import ModelServerError, ResponseTimeout, WorkerDied
 from modelserver.pools.pool import Pool
-from modelserver.pools.spec import no_worker
-from modelserver.pools.worker import Worker, WorkerState, WorkerTimes
+from modelserver.pools.spec import no_worker, policy_for
+from modelserver.pools.worker import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from modelserver.batching.policies import Policy
-    from modelserver.batching.queue import BatchQueue
     from modelserver.batching.request import Batch, Request
-    from modelserver.pools.devices import DeviceList, DeviceRing
-    from modelserver.pools.spec import PoolLimits, PoolMetrics, WorkerSpec
+    from modelserver.pools.spec import PoolLimits
+    from modelserver.pools.worker import Worker
     from modelserver.wire.messages import Answer, Result, SequenceHeaders
 
 
-def sequence_limits(
-    max_idle_ms: int, timeout_ms: int, max_sequences: int, max_waiting: int
-) -> SequenceLimits:
-    """The bounds in the words of model-config.yaml: milliseconds, and 0 for a lifetime without end."""
+def sequence_queue(
+    limits: PoolLimits, max_idle_ms: int, timeout_ms: int, max_sequences: int, max_waiting: int
+) -> SequenceQueue:
+    """The queue in the words of model-config.yaml: milliseconds, and 0 for a lifetime without end."""
     max_age = timeout_ms / 1000 if timeout_ms else math.inf
-    return SequenceLimits(max_idle_ms / 1000, max_age, max_sequences, max_waiting)
+    return SequenceQueue(
+        *(limits.batch_size, policy_for(limits), limits.max_requests, limits.max_bytes),
+        SequenceLimits(max_idle_ms / 1000, max_age, max_sequences, max_waiting),
+    )
 
 
 class SequencePool(Pool):
-    """Serves one model version whose requests belong to sequences.
-
-    Args:
-        sequences: their bounds.
-        headers: the names of the headers that speak of them.
-    """
+    """Serves one model version whose requests belong to sequences, and wait in a queue of them."""
 
     queue: SequenceQueue
 
-    def __init__(  # noqa: PLR0917 - as its parent, and what it adds
-        self,
-        name: str,
-        label: str,
-        spec: WorkerSpec,
-        times: WorkerTimes,
-        limits: PoolLimits,
-        sequences: SequenceLimits,
-        headers: SequenceHeaders,
-        *,
-        next_id: Callable[[], int],
-        devices: DeviceRing | DeviceList,
-        metrics: PoolMetrics,
-    ) -> None:
-        self._sequences = sequences
-        self._headers = headers
-        self._end_header = headers.end.lower()
-        # Workers on their way out, and what tells each that its last sequence has ended.
-        self._draining: dict[Worker, asyncio.Event] = {}
-        super().__init__(name, label, spec, times, limits, next_id=next_id, devices=devices, metrics=metrics)
+    @cached_property
+    def _draining(self) -> dict[Worker, asyncio.Event]:
+        """Workers on their way out, and what tells each that its last sequence has ended."""
+        return {}
 
-    def _make_queue(self, limits: PoolLimits, policy: Policy) -> BatchQueue:
-        return SequenceQueue(
-            limits.batch_size, policy, limits.max_requests, limits.max_bytes, self._sequences
-        )
+    @property
+    def _headers(self) -> SequenceHeaders:
+        return self.spec.load.sequence_headers
 
     # -- requests
 
@@ -207,11 +187,12 @@ class SequencePool(Pool):
 
     def _ended_by(self, answers: Iterable[Answer]) -> list[str]:
         """The sequences that these answers name as ended, separated by ``;`` (reference 8.9)."""
+        end = self._headers.end.lower()
         return [
             name.strip()
             for answer in answers
             for key, value in answer.headers or ()
-            if key.lower() == self._end_header
+            if key.lower() == end
             for name in value.split(";")
         ]
 
@@ -244,7 +225,7 @@ class SequencePool(Pool):
         """Lets its sequences end, then ends it."""
         if self.queue.living(worker) and not self.closing:
             ended = self._draining[worker] = asyncio.Event()
-            longest = self._sequences.max_age
+            longest = self.queue.limits.max_age
             try:
                 await asyncio.wait_for(ended.wait(), self._times.response if longest == math.inf else longest)
             except asyncio.TimeoutError:
