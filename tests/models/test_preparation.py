@@ -262,7 +262,7 @@ async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:
     usual, wide = (await prepare("m")).pool.spec, (await prepare("wide")).pool.spec
 
     assert (wide.ranks.processes, wide.ranks.groups, wide.ranks.threads) == (3, {}, 2)
-    assert wide.spec.need > 2.9 * usual.spec.need
+    assert wide.need > 2.9 * usual.need
 
 
 @pytest.mark.parametrize("mode", ["continuousBatching", "asyncCommunication"])
