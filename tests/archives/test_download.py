@@ -3,14 +3,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from tests.archives.conftest import allowing
 
 from modelserver.archives.download import copy_file, download
-from modelserver.archives.incoming import DownloadLimits, Network
+from modelserver.archives.incoming import Transfer
 from modelserver.archives.urls import UrlPolicy
 from modelserver.errors import Conflict, DownloadFailed, InternalError, ModelNotFound
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DATA = bytes(range(256)) * 10_000
-LOCAL = UrlPolicy.parse(r"http://127\.0\.0\.1:\d+/.*", operator_set=True)
+LOCAL = allowing(r"http://127\.0\.0\.1:\d+/.*")
 DEFAULT = UrlPolicy()
 
 
@@ -88,18 +90,20 @@ def stored(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in store.iterdir()}
 
 
-def network(answer: Callable[[httpx.Request], httpx.Response], address: str = "8.8.8.8") -> Network:
+def network(answer: Callable[[httpx.Request], httpx.Response], address: str = "8.8.8.8") -> Transfer:
     async def resolve(host: str, _port: int) -> list[str]:
         return ["10.0.0.1"] if host.startswith("private") else [address]
 
-    return Network(resolve, httpx.MockTransport(answer))
+    return Transfer(resolve=resolve, transport=httpx.MockTransport(answer))
 
 
 async def test_file_arrives_in_the_store(site: str, store: Path) -> None:
     """A download gets the URL's file name, complete, and progress is told to the last byte."""
     steps: list[tuple[int, int | None]] = []
 
-    path = await download(f"{site}/x.mar?token=1", store, LOCAL, lambda *step: steps.append(step))
+    path = await download(
+        f"{site}/x.mar?token=1", store, LOCAL, Transfer(progress=lambda *step: steps.append(step))
+    )
 
     assert path == store / "x.mar"
     assert steps[-1] == (len(DATA), len(DATA))
@@ -141,27 +145,25 @@ async def test_failed_download_has_torchserves_words(site: str, store: Path, pag
 async def test_unreachable_place_is_a_failed_download(store: Path, url: str) -> None:
     """F62: a refused connection and a malformed URL are the same 400."""
     with pytest.raises(DownloadFailed, match=r"^Failed to download archive from: "):
-        await download(url, store, UrlPolicy.parse(".*", operator_set=True))
+        await download(url, store, allowing(".*"))
     assert stored(store) == {}
 
 
 @pytest.mark.parametrize(
     ("page", "limits", "reason"),
     [
-        ("x.mar", DownloadLimits(max_bytes=1000), "larger than 1000 bytes"),
-        ("chunked.mar", DownloadLimits(max_bytes=1000), "larger than 1000 bytes"),
-        ("loop.mar", DownloadLimits(), "more than 5 redirects"),
-        ("moved.mar", DownloadLimits(max_redirects=0), "more than 0 redirects"),
-        ("gzip.mar", DownloadLimits(), "content encoding"),
+        ("x.mar", Transfer(max_bytes=1000), "larger than 1000 bytes"),
+        ("chunked.mar", Transfer(max_bytes=1000), "larger than 1000 bytes"),
+        ("loop.mar", Transfer(), "more than 5 redirects"),
+        ("moved.mar", Transfer(max_redirects=0), "more than 0 redirects"),
+        ("gzip.mar", Transfer(), "content encoding"),
     ],
     ids=["announced", "unannounced", "loop", "redirect", "encoded"],
 )
-async def test_limits_are_kept(
-    site: str, store: Path, page: str, limits: DownloadLimits, reason: str
-) -> None:
+async def test_limits_are_kept(site: str, store: Path, page: str, limits: Transfer, reason: str) -> None:
     """F62: size, number of redirects and encoding are limited, and what was stored is removed."""
     with pytest.raises(DownloadFailed, match=reason):
-        await download(f"{site}/{page}", store, LOCAL, limits=limits)
+        await download(f"{site}/{page}", store, LOCAL, limits)
     assert stored(store) == {}
 
 
@@ -193,7 +195,7 @@ async def test_redirect_is_checked_again(store: Path, target: str) -> None:
         return httpx.Response(302, headers={"location": target})
 
     with pytest.raises((ModelNotFound, DownloadFailed)):
-        await download("https://public.example/x.mar", store, DEFAULT, network=network(answer))
+        await download("https://public.example/x.mar", store, DEFAULT, network(answer))
 
     assert sent == ["https://8.8.8.8/x.mar"]
     assert stored(store) == {}
@@ -220,8 +222,7 @@ async def test_slow_place_is_given_up(store: Path) -> None:
             "https://a.example/x.mar",
             store,
             DEFAULT,
-            limits=DownloadLimits(total_timeout=0.05),
-            network=endless,
+            replace(endless, total_timeout=0.05),
         )
     assert stored(store) == {}
 
@@ -236,7 +237,7 @@ async def test_cancelled_download_leaves_nothing(store: Path) -> None:
         await asyncio.Event().wait()
 
     endless = network(lambda _: httpx.Response(200, content=drip()))
-    task = asyncio.ensure_future(download("https://a.example/x.mar", store, DEFAULT, network=endless))
+    task = asyncio.ensure_future(download("https://a.example/x.mar", store, DEFAULT, endless))
     await started.wait()
     assert [name[-5:] for name in stored(store)] == [".part"]
     task.cancel()
@@ -306,7 +307,7 @@ async def test_file_is_copied(tmp_path: Path, store: Path) -> None:
         await copy_file("file:///x.mar", tmp_path / "x.mar", store)
     (tmp_path / "y.mar").write_bytes(DATA)
     with pytest.raises(DownloadFailed, match="larger than 1 bytes"):
-        await copy_file("file:///y.mar", tmp_path / "y.mar", store, limits=DownloadLimits(max_bytes=1))
+        await copy_file("file:///y.mar", tmp_path / "y.mar", store, Transfer(max_bytes=1))
     with pytest.raises(DownloadFailed, match=r"^Failed to download archive from: file:///gone\.mar$"):
         await copy_file("file:///gone.mar", tmp_path / "gone.mar", store)
     assert stored(store) == {"x.mar": DATA}

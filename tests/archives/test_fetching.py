@@ -8,12 +8,13 @@ import sys
 
 import httpx
 import pytest
+from tests.archives.conftest import allowing
 
 from modelserver.archives.fetching import CheckedTransport
 from modelserver.archives.urls import UrlPolicy
 from modelserver.errors import ModelNotFound
 
-LISTED = UrlPolicy.parse(r"https://good\.com/.*, file:///models/.*", operator_set=True)
+LISTED = allowing(r"https://good\.com/.*", "file:///models/.*")
 DEFAULT = UrlPolicy()
 
 

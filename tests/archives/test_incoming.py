@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.archives.incoming import Incoming, failed, is_beside
+from modelserver.archives.incoming import Incoming, Transfer, failed, is_beside
 from modelserver.errors import DownloadFailed, ModelFileExists
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
     """Until then it lies beside its place, and what is not published leaves nothing."""
-    with Incoming(tmp_path, "a.mar", "http://x/a.mar", 10) as incoming:
+    with Incoming(tmp_path, "a.mar", "http://x/a.mar") as incoming:
         incoming.write(b"ab")
         assert not (tmp_path / "a.mar").exists()
         incoming.write(b"c")
         assert incoming.publish() == tmp_path / "a.mar"
-    with Incoming(tmp_path, "b.mar", "http://x/b.mar", 10) as incoming:
+    with Incoming(tmp_path, "b.mar", "http://x/b.mar") as incoming:
         incoming.write(b"ab")
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.mar": b"abc"}
@@ -29,9 +29,9 @@ def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
 def test_a_file_of_that_name_stays(tmp_path: Path) -> None:
     """It is a conflict before anything is written, and where it comes meanwhile."""
     (tmp_path / "a.mar").write_bytes(b"old")
-    with pytest.raises(ModelFileExists, match=r"a\.mar"), Incoming(tmp_path, "a.mar", "u", 10):
+    with pytest.raises(ModelFileExists, match=r"a\.mar"), Incoming(tmp_path, "a.mar", "u"):
         pass
-    with Incoming(tmp_path, "b.mar", "u", 10) as incoming:
+    with Incoming(tmp_path, "b.mar", "u") as incoming:
         (tmp_path / "b.mar").write_bytes(b"first")
         with pytest.raises(ModelFileExists, match=r"b\.mar"):
             incoming.publish()
@@ -42,7 +42,7 @@ def test_a_file_of_that_name_stays(tmp_path: Path) -> None:
 
 def test_too_much_is_refused(tmp_path: Path) -> None:
     """When it is announced, and when it comes unannounced."""
-    with Incoming(tmp_path, "a.mar", "http://x/a.mar", 3) as incoming:
+    with Incoming(tmp_path, "a.mar", "http://x/a.mar", Transfer(max_bytes=3)) as incoming:
         incoming.expect(None)
         with pytest.raises(DownloadFailed, match="larger than 3 bytes"):
             incoming.expect(4)
@@ -56,7 +56,7 @@ def test_a_file_beside_another_is_marked(tmp_path: Path) -> None:
     """One that is to replace a file of its own name gets another, by which it is known."""
     there = tmp_path / "a.mar"
     there.write_bytes(b"old")
-    with Incoming(tmp_path, "a.mar", "u", 10, beside=there) as incoming:
+    with Incoming(tmp_path, "a.mar", "u", Transfer(beside=there)) as incoming:
         incoming.write(b"new")
         fetched = incoming.publish()
 

@@ -10,8 +10,9 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.archives.conftest import allowing
 
-from modelserver.archives.incoming import Network
+from modelserver.archives.incoming import Transfer
 from modelserver.archives.sources import Located, locate
 from modelserver.archives.urls import UrlPolicy
 from modelserver.errors import (
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 DEFAULT = UrlPolicy()
-ANY = UrlPolicy.parse(".*", operator_set=True)
+ANY = allowing(".*")
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -106,7 +107,7 @@ async def test_texts_of_the_reference(store: Path) -> None:
     assert await message("x.mar", None) == "Model store has not been configured."
     assert await message("s3://bucket/x.mar", store) == "Model not found at: s3://bucket/x.mar"
     assert await message("gopher://h/x.mar", store, ANY) == "Model not found at: gopher://h/x.mar"
-    only = UrlPolicy.parse("https://good.com/.*", operator_set=True)
+    only = allowing("https://good.com/.*")
     for url in ("https://evil.com/x.mar", "HTTP://good.com/x.mar", "file:///tmp/x.mar"):
         assert await message(url, store, only) == f"Given URL {url} does not match any allowed URL(s)"
 
@@ -200,7 +201,9 @@ async def test_download(site: str, store: Path) -> None:
     """An http URL that the operator listed is fetched into the store, and remembered as a download."""
     steps: list[int] = []
 
-    located = await locate(f"{site}/new.mar", store, ANY, store, lambda done, _total: steps.append(done))
+    located = await locate(
+        f"{site}/new.mar", store, ANY, store, Transfer(progress=lambda done, _: steps.append(done))
+    )
 
     assert located == Located(f"{site}/new.mar", store / "new.mar", downloaded=store / "new.mar")
     assert located.path.read_bytes() == b"new"
@@ -226,11 +229,12 @@ async def test_public_hosts_by_default(store: Path) -> None:
     async def content() -> AsyncIterator[bytes]:
         yield b"new"
 
-    network = Network(resolve, httpx.MockTransport(lambda _: httpx.Response(200, content=content())))
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content()))
+    network = Transfer(resolve=resolve, transport=transport)
 
-    located = await locate("https://public.example/new.mar", store, DEFAULT, store, network=network)
+    located = await locate("https://public.example/new.mar", store, DEFAULT, store, network)
     with pytest.raises(ModelNotFound, match="does not match any allowed URL"):
-        await locate("https://private.example/other.mar", store, DEFAULT, store, network=network)
+        await locate("https://private.example/other.mar", store, DEFAULT, store, network)
 
     assert located.path.read_bytes() == b"new"
     assert not (store / "other.mar").exists()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.archives.store import by_name, file_of, loadable, model_name
+from modelserver.archives.store import by_name, file_of, loadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,4 +51,3 @@ def test_no_store(tmp_path: Path) -> None:
 def test_the_file_of_a_url(url: str, file: str) -> None:
     """Is its last segment."""
     assert file_of(url) == file
-    assert model_name(file) == "a"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.archives.conftest import allowing
 
 from modelserver.archives.urls import (
     DEFAULT_ALLOWED_URLS,
@@ -14,12 +15,12 @@ from modelserver.archives.urls import (
     resolve_host,
     scheme,
 )
-from modelserver.errors import ConfigError, ModelNotFound
+from modelserver.errors import ModelNotFound
 
 if TYPE_CHECKING:
     import ipaddress
 
-LISTED = UrlPolicy.parse(r"https://good\.com/.*, file:///models/.*", operator_set=True)
+LISTED = allowing(r"https://good\.com/.*", "file:///models/.*")
 DEFAULT = UrlPolicy()
 
 
@@ -72,7 +73,7 @@ def test_patterns_match_the_whole_url(url: str) -> None:
 )
 def test_disguised_urls_are_refused(url: str) -> None:
     """F62: credentials, backslashes, blanks and '..' are refused though a pattern allows everything."""
-    refusal_of(UrlPolicy.parse("(?s).*", operator_set=True), url)
+    refusal_of(allowing("(?s).*"), url)
 
 
 def test_default_allows_http_and_no_files() -> None:
@@ -86,18 +87,13 @@ def test_default_allows_http_and_no_files() -> None:
 
 def test_default_is_torchserves_pattern() -> None:
     """The default policy is TorchServe's default value, read without an operator's word."""
-    assert UrlPolicy.parse(DEFAULT_ALLOWED_URLS, operator_set=False) == DEFAULT
+    assert [pattern.pattern for pattern in DEFAULT.allowed] == [DEFAULT_ALLOWED_URLS]
+    assert not DEFAULT.operator_set
 
 
 def test_empty_list_allows_nothing() -> None:
     """An operator who sets an empty allowed_urls allows no URL at all."""
-    refusal_of(UrlPolicy.parse("", operator_set=True), "https://good.com/x.mar")
-
-
-def test_malformed_pattern_stops_the_start() -> None:
-    """A pattern that is no regular expression is named in one line."""
-    with pytest.raises(ConfigError, match=r"allowed_urls=https://\("):
-        UrlPolicy.parse("https://(", operator_set=True)
+    refusal_of(allowing(), "https://good.com/x.mar")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_configuration_that_cannot_be_read_is_a_problem(folder: Path, tmp_path
 
 @pytest.mark.slow
 async def test_a_helper_reads(folder: Path, tmp_path: Path) -> None:
-    """What it found comes back; what it refuses is refused, and leaves nothing."""
+    """What it found comes back; what it refuses is refused, and leaves nothing, not even what was downloaded."""
     reader, work = Reader(), tmp_path / "work"
     work.mkdir()
     broken = tmp_path / "broken.mar"
@@ -56,9 +56,10 @@ async def test_a_helper_reads(folder: Path, tmp_path: Path) -> None:
     try:
         archive = await reader.open(Located("m", folder), work)
         with pytest.raises(InvalidModel):
-            await reader.open(Located("broken.mar", broken), work)
+            await reader.open(Located("broken.mar", broken, downloaded=broken), work)
     finally:
         reader.close()
 
     assert (archive.model_dir, archive.manifest.model_version) == (folder, "2.0")
     assert list(work.iterdir()) == []
+    assert not broken.exists()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from modelserver.archives.manifest import MANIFEST_PATH, Manifest, check_handler, parse_manifest
-from modelserver.archives.unpack import Limits, unpack
+from modelserver.archives.unpack import unpack
 from modelserver.errors import InternalError, InvalidModel
 from modelserver.options.table import ModelConfig  # noqa: TC001 - helpers read annotations at run time
 
@@ -94,39 +94,32 @@ def nameless(url: str, manifest: Manifest) -> InvalidModel:
 
 
 def open_archive(
-    path: Path,
-    url: str,
-    workdir: Path,
-    *,
-    downloaded: Path | None = None,
-    temporary: bool = False,
-    limits: Limits | None = None,
-    name: str | None = None,
+    path: Path, url: str, workdir: Path, *, temporary: bool = False, name: str | None = None
 ) -> ModelArchive:
     """Open the file or directory at ``path``; blocking, so call it elsewhere.
 
     Files are unpacked into a new directory of ``workdir``, called ``name`` if that is given; directories are
     used in place, and ``temporary`` says that the directory is the server's own. Raises ``InvalidModel`` for
-    content that cannot be served and ``InternalError`` when it cannot be stored; then nothing unpacked or
-    downloaded is left.
+    content that cannot be served and ``InternalError`` when it cannot be stored; then nothing unpacked is
+    left.
     """
     packed = not path.is_dir()
     folder = path if packed or temporary else _only_folder(path)
     model_dir = workdir / (name or uuid4().hex) if packed else folder
-    opened = ModelArchive(url, model_dir, Manifest(), temporary=temporary or packed, downloaded=downloaded)
+    opened = ModelArchive(url, model_dir, Manifest(), temporary=temporary or packed)
     with contextlib.ExitStack() as undo:
-        undo.callback(opened.remove)
+        undo.callback(opened.close)
         if packed:
-            _unpack(path, url, model_dir, limits)
+            _unpack(path, url, model_dir)
         archive = _described(opened, path.name)
         undo.pop_all()
     return archive
 
 
-def _unpack(path: Path, url: str, model_dir: Path, limits: Limits | None) -> None:
+def _unpack(path: Path, url: str, model_dir: Path) -> None:
     try:
         model_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unpack(path, model_dir, limits)
+        unpack(path, model_dir)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
 
@@ -140,14 +133,8 @@ def _described(archive: ModelArchive, name: str) -> ModelArchive:
         raise _of_archive(error, archive.url) from error
     if manifest.handler is not None:
         archive.check_handler(manifest.handler)
-    return ModelArchive(
-        url=archive.url,
-        model_dir=archive.model_dir,
-        manifest=manifest,
-        config_text=_config_text(archive.model_dir, manifest.config_file, name),
-        temporary=archive.temporary,
-        downloaded=archive.downloaded,
-    )
+    config_text = _config_text(archive.model_dir, manifest.config_file, name)
+    return replace(archive, manifest=manifest, config_text=config_text)
 
 
 def _of_archive(error: InvalidModel, url: str) -> InvalidModel:

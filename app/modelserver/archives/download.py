@@ -12,16 +12,14 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from modelserver.archives.incoming import DownloadLimits, Incoming, Network, Progress, failed
-from modelserver.errors import DownloadFailed
+from modelserver.archives.incoming import AS_USUAL, Incoming, Transfer, failed
+from modelserver.errors import ModelNotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from modelserver.archives.incoming import Progress
     from modelserver.archives.urls import UrlPolicy
-
-
-"""Called with the bytes that have arrived and, where known, the bytes to come in all."""
 
 _LOG: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 20
@@ -32,19 +30,17 @@ async def load_client() -> None:
     await asyncio.to_thread(import_module, "modelserver.archives.fetching")
 
 
-async def download(
-    url: str,
-    store: Path,
-    policy: UrlPolicy,
-    progress: Progress | None = None,
-    *,
-    limits: DownloadLimits | None = None,
-    network: Network | None = None,
-    beside: Path | None = None,
-) -> Path:
+def needed(store: Path | None) -> Path:
+    """Raises ``ModelNotFound`` where there is no store."""
+    if store is None:
+        raise ModelNotFound("Model store has not been configured.")
+    return store
+
+
+async def download(url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer = AS_USUAL) -> Path:
     """Fetch an http(s) URL into the store; the policy is asked about it and about every redirect.
 
-    A file ``beside`` whose name it would have is left alone; then the path is a hidden one, see
+    A file beside it whose name it would have is left alone; then the path is a hidden one, see
     :func:`is_beside`.
 
     Raises ``ModelNotFound`` if it is not allowed, ``ModelFileExists`` if its file name is taken,
@@ -54,34 +50,22 @@ async def download(
     from modelserver.archives import fetching  # noqa: PLC0415
 
     policy.check(url)
-    limits = limits or DownloadLimits()
-    with Incoming(store, fetching.file_name(url), url, limits.max_bytes, beside) as incoming:
+    with Incoming(needed(store), fetching.file_name(url), url, transfer) as incoming:
         try:
-            fetched = fetching.fetch(
-                url, incoming, policy, limits=limits, network=network or Network(), progress=progress
-            )
-            await asyncio.wait_for(fetched, limits.total_timeout)
+            fetched = fetching.fetch(incoming, policy, transfer)
+            await asyncio.wait_for(fetched, transfer.total_timeout)
         except asyncio.TimeoutError as error:
-            raise failed(url, f"it took longer than {limits.total_timeout:g} seconds") from error
+            raise failed(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
         except fetching.FAILURES as error:
             _LOG.warning("Download of %s failed: %s", url, error or type(error).__name__)
             raise failed(url) from error
         return await asyncio.to_thread(incoming.publish)
 
 
-async def copy_file(
-    url: str,
-    source: Path,
-    store: Path,
-    progress: Progress | None = None,
-    *,
-    limits: DownloadLimits | None = None,
-    beside: Path | None = None,
-) -> Path:
+async def copy_file(url: str, source: Path, store: Path, transfer: Transfer = AS_USUAL) -> Path:
     """Copy a regular file into the store, under the same rules as a download."""
-    limits = limits or DownloadLimits()
-    with Incoming(store, source.name, url, limits.max_bytes, beside) as incoming:
-        await asyncio.to_thread(_copy, source, incoming, progress)
+    with Incoming(store, source.name, url, transfer) as incoming:
+        await asyncio.to_thread(_copy, source, incoming, transfer.progress)
         return await asyncio.to_thread(incoming.publish)
 
 
@@ -95,4 +79,4 @@ def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:
                 if progress is not None:
                     progress(incoming.size, total)
     except OSError as error:
-        raise DownloadFailed(f"Failed to download archive from: {incoming._url}") from error
+        raise failed(incoming.url) from error

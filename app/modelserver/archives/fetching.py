@@ -12,7 +12,7 @@ from modelserver.archives.incoming import failed
 from modelserver.archives.urls import scheme
 
 if TYPE_CHECKING:
-    from modelserver.archives.incoming import DownloadLimits, Incoming, Network, Progress
+    from modelserver.archives.incoming import Incoming, Transfer
     from modelserver.archives.urls import Resolver, UrlPolicy
 
 FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
@@ -74,39 +74,32 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         return addresses
 
 
-async def fetch(
-    url: str,
-    incoming: Incoming,
-    policy: UrlPolicy,
-    *,
-    limits: DownloadLimits,
-    network: Network,
-    progress: Progress | None,
-) -> None:
+async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> None:
     """Store what an http(s) URL answers, asking the policy about every redirect.
 
     Raises one of ``FAILURES``, ``ModelNotFound`` for a redirect that is not allowed, and ``DownloadFailed``.
     """
-    inner = network.transport or httpx.AsyncHTTPTransport()
-    timeout = httpx.Timeout(limits.read_timeout, connect=limits.connect_timeout)
+    url = incoming.url
+    inner = transfer.transport or httpx.AsyncHTTPTransport()
+    timeout = httpx.Timeout(transfer.read_timeout, connect=transfer.connect_timeout)
     # What is stored is what was sent: no encoding on the way, hence no bomb in one either.
     headers = {"accept-encoding": "identity", "user-agent": "modelserver"}
     async with httpx.AsyncClient(
-        transport=CheckedTransport(policy, url, inner, network.resolve),
+        transport=CheckedTransport(policy, url, inner, transfer.resolve),
         timeout=timeout,
         headers=headers,
         trust_env=False,
         follow_redirects=False,
     ) as client:
         place = url
-        for _ in range(limits.max_redirects + 1):
+        for _ in range(transfer.max_redirects + 1):
             async with client.stream("GET", place) as response:
                 if response.next_request is None:
-                    await _store(response, incoming, url, progress)
+                    await _store(response, incoming, transfer)
                     return
                 place = _redirected(response, place)
                 policy.check(place, asked=url)
-    raise failed(url, f"more than {limits.max_redirects} redirects")
+    raise failed(url, f"more than {transfer.max_redirects} redirects")
 
 
 def _redirected(response: httpx.Response, place: str) -> str:
@@ -117,20 +110,20 @@ def _redirected(response: httpx.Response, place: str) -> str:
     return new
 
 
-async def _store(response: httpx.Response, incoming: Incoming, url: str, progress: Progress | None) -> None:
+async def _store(response: httpx.Response, incoming: Incoming, transfer: Transfer) -> None:
     if response.status_code != 200:
         raise httpx.HTTPStatusError(
             f"HTTP status {response.status_code}", request=response.request, response=response
         )
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise failed(url, "it came in a content encoding that was not asked for")
+        raise failed(incoming.url, "it came in a content encoding that was not asked for")
     announced = response.headers.get("content-length", "")
     total = int(announced) if announced.isdecimal() else None
     incoming.expect(total)
     async for chunk in response.aiter_raw(_CHUNK):
         await asyncio.to_thread(incoming.write, chunk)
-        if progress is not None:
-            progress(incoming.size, total)
+        if transfer.progress is not None:
+            transfer.progress(incoming.size, total)
     if total is not None and incoming.size != total:
         raise httpx.RemoteProtocolError(f"{incoming.size} of {total} bytes arrived")
 

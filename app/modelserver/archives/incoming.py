@@ -24,35 +24,38 @@ _BESIDE: Final = ".beside"
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadLimits:
-    """Bounds of one download: bytes, redirects, seconds to connect, of silence, and in all."""
+class Transfer:
+    """How a file is fetched: bounds in bytes, redirects, seconds to connect, of silence, and in all.
+
+    ``resolve`` and ``transport`` are how hosts are reached, without the latter by a fresh HTTP client.
+    ``progress`` is told the bytes that have arrived and, where known, the bytes to come in all. ``beside`` is
+    the downloaded file of a model that is to be replaced: its name is not taken, and it stays.
+    """
 
     max_bytes: int = 128 << 30
     max_redirects: int = 5
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
     total_timeout: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """How hosts are reached; tests put their own here. Without ``transport`` a fresh HTTP client is used."""
-
     resolve: Resolver = resolve_host
     transport: httpx.AsyncBaseTransport | None = None
+    progress: Progress | None = None
+    beside: Path | None = None
+
+
+AS_USUAL: Final = Transfer()
 
 
 class Incoming:
     """A file on its way into the store; outside of its context only a published one is left."""
 
-    def __init__(self, store: Path, name: str, url: str, max_bytes: int, beside: Path | None = None) -> None:
+    def __init__(self, store: Path, name: str, url: str, transfer: Transfer = AS_USUAL) -> None:
         self._target = store / name
         self._partial = store / f".{uuid4().hex}.part"
-        if beside is not None and beside.name == name:
+        if transfer.beside is not None and transfer.beside.name == name:
             self._target = store / f".{uuid4().hex}{_BESIDE}"
-        self._url = url
-        self._left = max_bytes
-        self._max_bytes = max_bytes
+        self.url = url
+        self._transfer = transfer
         self.size = 0
 
     def __enter__(self) -> Incoming:
@@ -73,8 +76,8 @@ class Incoming:
 
     def expect(self, size: int | None) -> None:
         """Fail early when more is announced than may come."""
-        if size is not None and size > self._max_bytes:
-            raise failed(self._url, f"it is larger than {self._max_bytes} bytes")
+        if size is not None and size > self._transfer.max_bytes:
+            raise failed(self.url, f"it is larger than {self._transfer.max_bytes} bytes")
 
     def write(self, chunk: bytes) -> None:
         """Add to the file. Raises ``InternalError`` and, for too much, ``DownloadFailed``."""
@@ -100,7 +103,7 @@ class Incoming:
         return ModelFileExists(f"Model file already exists {self._target.name}")
 
     def _unsaved(self, error: OSError) -> InternalError:
-        return InternalError(f"Failed to save model: {self._url}: {error.strerror or error}")
+        return InternalError(f"Failed to save model: {self.url}: {error.strerror or error}")
 
 
 def is_beside(fetched: Path) -> bool:

@@ -18,6 +18,9 @@ MANIFEST_PATH: Final = "MAR-INF/MANIFEST.json"
 RUNTIMES: Final = ("python", "python3", "LSP")
 DEFAULT_VERSION: Final = "1.0"
 DEFAULT_RUNTIME: Final = "python"
+_FILES: Final = ("serializedFile", "modelFile", "requirementsFile", "configFile")
+_TEXTS: Final = ("description", "createdOn", "archiverVersion")
+_TEXTS_OF_MODEL: Final = ("sourceVocab", "extensions", "description")
 
 _UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs"})  # controls, invisible formatting, lone surrogates
 _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
@@ -35,15 +38,8 @@ class Manifest:
     model_version: str = DEFAULT_VERSION
     handler: str | None = None
     runtime: str = DEFAULT_RUNTIME
-    serialized_file: str | None = None
-    model_file: str | None = None
     requirements_file: str | None = None
     config_file: str | None = None
-    source_vocab: str | None = None
-    extensions: str | None = None
-    description: str | None = None
-    created_on: str | None = None
-    archiver_version: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     missing: bool = False
 
@@ -66,18 +62,21 @@ def parse_manifest(data: bytes) -> Manifest:
         model_version=of_model("modelVersion") or DEFAULT_VERSION,
         handler=of_model("handler"),
         runtime=_runtime(written, text),
-        serialized_file=of_model("serializedFile"),
-        model_file=of_model("modelFile"),
         requirements_file=of_model("requirementsFile"),
         config_file=of_model("configFile"),
-        source_vocab=of_model("sourceVocab"),
-        extensions=of_model("extensions"),
-        description=text("description") or of_model("description"),
-        created_on=text("createdOn"),
-        archiver_version=text("archiverVersion"),
         raw=raw,
     )
-    _check_names(manifest)
+    if manifest.handler is not None:
+        check_handler(manifest.handler)
+    for name in _FILES:
+        path = of_model(name)
+        problem = None if path is None else _path_problem(path)
+        if problem is not None:
+            raise InvalidModel(f"Invalid {name} {path!r} in {MANIFEST_PATH}: {problem}.")
+    # What only handlers read must be of the right type as well.
+    for read, names in ((text, _TEXTS), (of_model, _TEXTS_OF_MODEL)):
+        for name in names:
+            read(name)
     return manifest
 
 
@@ -143,21 +142,6 @@ def _runtime(fields: Mapping[str, Any], text: Callable[[str], str | None]) -> st
     if found is None:
         raise InvalidModel("Runtime is not defined or invalid.")
     return found
-
-
-def _check_names(manifest: Manifest) -> None:
-    if manifest.handler is not None:
-        check_handler(manifest.handler)
-    files = {
-        "serializedFile": manifest.serialized_file,
-        "modelFile": manifest.model_file,
-        "requirementsFile": manifest.requirements_file,
-        "configFile": manifest.config_file,
-    }
-    for name, path in files.items():
-        problem = None if path is None else _path_problem(path)
-        if problem is not None:
-            raise InvalidModel(f"Invalid {name} {path!r} in {MANIFEST_PATH}: {problem}.")
 
 
 def _path_problem(path: str) -> str | None:

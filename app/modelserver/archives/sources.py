@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from modelserver.archives.download import copy_file, download, load_client
+from modelserver.archives.download import copy_file, download, load_client, needed
+from modelserver.archives.incoming import AS_USUAL
 from modelserver.archives.torchvision_url import TorchvisionSource
 from modelserver.archives.urls import UrlPolicy, leaves_its_place, scheme
 from modelserver.errors import InternalError, ModelNotFound
 
 if TYPE_CHECKING:
-    from modelserver.archives.incoming import DownloadLimits, Network, Progress
+    from modelserver.archives.incoming import Transfer
 
-_NO_STORE: Final = "Model store has not been configured."
 _OUTSIDE: Final = "it lies outside of the model store, where only --models and load_models may lead"
 
 
@@ -40,16 +40,12 @@ async def locate(
     store: Path | None,
     policy: UrlPolicy,
     workdir: Path,
-    progress: Progress | None = None,
+    transfer: Transfer = AS_USUAL,
     *,
-    limits: DownloadLimits | None = None,
-    network: Network | None = None,
-    beside: Path | None = None,
     trusted: bool = False,
 ) -> Located:
     """Find or fetch what ``url`` names; checks come in the order of reference 5.2.
 
-    ``beside`` is the downloaded file of a model that is to be replaced: its name is not taken, and it stays.
     ``trusted``: an operator named it at the start, so a path may lead anywhere on this machine.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
@@ -63,14 +59,10 @@ async def locate(
         case None:
             return Located(url, await asyncio.to_thread(_local, url, store, trusted=trusted))
         case "http" | "https":
-            await load_client()
-            policy.check(url)
-            path = await download(
-                url, _needed(store), policy, progress, limits=limits, network=network, beside=beside
-            )
+            path = await download(url, store, policy, transfer)
             return Located(url, path, downloaded=path)
         case "file":
-            return await _from_file_url(url, store, policy, progress, limits, beside=beside, trusted=trusted)
+            return await _from_file_url(url, store, policy, transfer, trusted=trusted)
         case "torchvision":
             return await asyncio.to_thread(_from_torchvision, url, store, workdir)
         case _:
@@ -78,14 +70,7 @@ async def locate(
 
 
 async def _from_file_url(
-    url: str,
-    store: Path | None,
-    policy: UrlPolicy,
-    progress: Progress | None,
-    limits: DownloadLimits | None,
-    *,
-    beside: Path | None = None,
-    trusted: bool = False,
+    url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer, *, trusted: bool
 ) -> Located:
     """What lies in the store is used as it is; other files are copied, other directories used in place."""
     path = _path_of(url)
@@ -100,7 +85,7 @@ async def _from_file_url(
         raise _not_found(url)
     if await asyncio.to_thread(resolved.is_dir):
         return Located(url, resolved)
-    copied = await copy_file(url, resolved, _needed(store), progress, limits=limits, beside=beside)
+    copied = await copy_file(url, resolved, needed(store), transfer)
     return Located(url, copied, downloaded=copied)
 
 
@@ -116,7 +101,7 @@ def _path_of(url: str) -> Path | None:
 
 def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
     """Reference 10.3, except that what a client names must lie in the store; so must names of the store."""
-    root = _needed(store)
+    root = needed(store)
     named, given = root / os.path.basename(url.rstrip("/")), Path(url)
     outside = False
     for path, is_meant in ((named, Path.is_file), (given, Path.is_dir), (named, Path.is_dir)):
@@ -158,19 +143,13 @@ def _from_torchvision(url: str, store: Path | None, workdir: Path) -> Located:
     source = TorchvisionSource.parse(url)
     weights = None
     if source.weights_file is not None:
-        weights = _inside(_needed(store) / source.weights_file, _needed(store))
+        weights = _inside(needed(store) / source.weights_file, needed(store))
         if weights is None:
             raise _not_found(url, f"{source.weights_file} is not in the model store")
     try:
         return Located(url, source.write(workdir, weights), temporary=True)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
-
-
-def _needed(store: Path | None) -> Path:
-    if store is None:
-        raise ModelNotFound(_NO_STORE)
-    return store
 
 
 def _not_found(url: str, reason: str = "") -> ModelNotFound:

@@ -32,12 +32,7 @@ def by_name(store: Path | None) -> dict[str, str]:
         files = loadable(store)
     except OSError:
         return {}
-    return {model_name(file): file for file in sorted(files, key=_rank, reverse=True)}
-
-
-def model_name(file: str) -> str:
-    """The name of a file of the store without its suffix."""
-    return file.removesuffix(_suffix(file))
+    return {file.removesuffix(_suffix(file)): file for file in sorted(files, key=_rank, reverse=True)}
 
 
 def file_of(url: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from modelserver.errors import ConfigError, ModelNotFound
+from modelserver.errors import ModelNotFound
 
 DEFAULT_ALLOWED_URLS: Final = "file://.*|http(s)?://.*"
 
@@ -38,15 +38,6 @@ class UrlPolicy:
 
     allowed: tuple[re.Pattern[str], ...] = (re.compile(DEFAULT_ALLOWED_URLS, re.IGNORECASE),)
     operator_set: bool = False
-
-    @classmethod
-    def parse(cls, text: str, *, operator_set: bool) -> UrlPolicy:
-        """From a comma-separated list of regular expressions. Raises ``ConfigError`` for a malformed one."""
-        items = filter(None, (part.strip() for part in text.split(",")))
-        try:
-            return cls(tuple(re.compile(item, re.IGNORECASE) for item in items), operator_set)
-        except re.error as error:
-            raise ConfigError(f"Invalid configuration: allowed_urls={text}: {error}") from error
 
     def check(self, url: str, *, asked: str | None = None) -> None:
         """Raise ``ModelNotFound`` unless this http(s) or ``file://`` URL may be used.

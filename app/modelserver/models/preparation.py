@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from modelserver.archives.archive import ModelArchive
+from modelserver.archives.incoming import Transfer
 from modelserver.archives.manifest import Manifest
 from modelserver.archives.sources import locate
 from modelserver.archives.urls import UrlPolicy
@@ -119,16 +120,10 @@ class Preparation:
 
         ``beside``: the downloaded file that is to be replaced, which stays until the other has its place.
         """
-        url = registration.url or ""
-        located = await locate(
-            url,
-            self._settings.model_store,
-            self._policy,
-            self._workdir,
-            Steps(url, on_progress),
-            beside=beside,
-            trusted=registration.trusted,
-        )
+        url, store = registration.url or "", self._settings.model_store
+        transfer = Transfer(progress=Steps(url, on_progress), beside=beside)
+        trusted = registration.trusted
+        located = await locate(url, store, self._policy, self._workdir, transfer, trusted=trusted)
         return await self._reader.open(located, self._workdir)
 
     def close(self) -> None:
