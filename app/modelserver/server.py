@@ -359,7 +359,7 @@ class Server:
         self._stop.set()
 
 
-def payload_log(settings: Settings) -> PayloadLog | None:
+def payload_log(settings: Settings) -> PayloadLog:
     """The payload log, imported only for those who have one. Raises ConfigError."""
     from modelserver.payloads.log import PayloadLog  # noqa: PLC0415
 

@@ -48,7 +48,7 @@ def test_a_configuration_that_cannot_be_read_is_a_problem(folder: Path, tmp_path
 
 @pytest.mark.slow
 async def test_a_helper_reads(folder: Path, tmp_path: Path) -> None:
-    """What it found comes back; what it refuses is refused, and leaves nothing, not even what was downloaded."""
+    """What it found comes back; what it refuses is refused, and leaves nothing, also of a download."""
     reader, work = Reader(), tmp_path / "work"
     work.mkdir()
     broken = tmp_path / "broken.mar"

@@ -4,33 +4,44 @@ import asyncio
 import logging
 import os
 import time
+from collections import deque
 
 import pytest
 
-from modelserver.pools.output import LINE_LIMIT, LINES_A_SECOND, LINES_AT_ONCE, LineReader, OutputTail
+from modelserver.pools.output import (
+    LINE_LIMIT,
+    LINES_A_SECOND,
+    LINES_AT_ONCE,
+    LINES_KEPT,
+    Capture,
+    LineReader,
+)
 
 
 @pytest.fixture
-def tail() -> OutputTail:
-    return OutputTail(kept=3)
+def tail() -> deque[str]:
+    return deque(maxlen=3)
 
 
 @pytest.fixture
-async def reader(tail: OutputTail, caplog: pytest.LogCaptureFixture) -> LineReader:
+async def reader(tail: deque[str], caplog: pytest.LogCaptureFixture) -> LineReader:
     caplog.set_level(logging.INFO, logger="modelserver.model")
     return LineReader("W-9000-m-stdout", logging.WARNING, tail)
 
 
-def test_tail_keeps_the_last(tail: OutputTail) -> None:
-    """Only the last lines are kept, and fewer can be asked for."""
-    for line in "abcde":
-        tail.add(line)
+async def test_the_last_lines_are_kept() -> None:
+    """Of what a process printed; fewer can be asked for."""
+    capture = Capture()
+    capture.read("W")
+    os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(LINES_KEPT + 5)))
+    capture.close_outputs()
+    await capture.finish()
 
-    assert tail.last(10) == "c\nd\ne"
-    assert tail.last(2) == "d\ne"
+    assert capture.last(2) == f"{LINES_KEPT + 3}\n{LINES_KEPT + 4}"
+    assert capture.last(2 * LINES_KEPT).startswith("5\n6\n")
 
 
-async def test_lines(reader: LineReader, tail: OutputTail, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
     """Each line is logged with its source at the level of its stream, however it was cut into pieces."""
     for piece in (b"one\ntw", b"o\r\n", b"\xff\n"):
         reader.data_received(piece)
@@ -39,7 +50,7 @@ async def test_lines(reader: LineReader, tail: OutputTail, caplog: pytest.LogCap
     assert {(record.levelno, record.source) for record in caplog.records} == {
         (logging.WARNING, "W-9000-m-stdout")
     }  # type: ignore[attr-defined]
-    assert tail.last(2) == "two\n�"
+    assert list(tail)[-2:] == ["two", "�"]
 
 
 async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,13 +72,13 @@ async def test_endless_line(reader: LineReader, caplog: pytest.LogCaptureFixture
     assert [len(message) for message in caplog.messages] == [LINE_LIMIT, 4]
 
 
-async def test_flood(reader: LineReader, tail: OutputTail, caplog: pytest.LogCaptureFixture) -> None:
+async def test_flood(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
     """Of a flood of lines the log gets so many and then their number; the tail has the last of them (F44)."""
     reader._loop = _Clock(5.0)  # type: ignore[assignment]
     reader.data_received(b"".join(b"%d\n" % n for n in range(LINES_A_SECOND + 1000)))
 
     assert len(caplog.messages) == LINES_A_SECOND
-    assert tail.last(1) == str(LINES_A_SECOND + 999)
+    assert tail[-1] == str(LINES_A_SECOND + 999)
     reader._loop = _Clock(6.0)  # type: ignore[assignment]
     reader.data_received(b"later\n")
     assert caplog.messages[-2:] == [
@@ -86,7 +97,7 @@ class _Clock:
 async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A line that reports a metric goes to who keeps metrics, others to the log (reference 15.4, 18.5)."""
     told: list[tuple[object, ...]] = []
-    tail = OutputTail()
+    tail: deque[str] = deque()
     caplog.set_level(logging.INFO, "modelserver.model")
     reader = LineReader("W", logging.INFO, tail, lambda *metric: told.append(metric))
     reader.data_received(
@@ -95,7 +106,7 @@ async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) 
 
     assert told == [("n", 2.0, "Count", "counter", (("a", "b"),), "id")]
     assert [record.getMessage() for record in caplog.records] == ["before", "[METRICS]no", "after"]
-    assert tail.last(9) == "before\n[METRICS]no\nafter"
+    assert list(tail) == ["before", "[METRICS]no", "after"]
 
 
 async def test_what_comes_at_once_is_taken_in_pieces(
@@ -117,7 +128,7 @@ async def test_what_comes_at_once_is_taken_in_pieces(
     assert caplog.messages == [str(n) for n in range(LINES_AT_ONCE * 5)]
 
 
-async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: OutputTail) -> None:
+async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: deque[str]) -> None:
     """Lines beyond the bound are counted, not taken: a million of them take no time to speak of (F44)."""
     reader._loop = _Clock(5.0)  # type: ignore[assignment]
     reader.data_received(b"x\n" * LINES_A_SECOND)
@@ -128,7 +139,7 @@ async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: OutputTai
 
     assert time.thread_time() - began < 0.2
     assert reader._left_out == 30 * 32_001
-    assert tail.last(1) == "last"
+    assert tail[-1] == "last"
 
 
 async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:

@@ -137,16 +137,16 @@ class Environments:
             folder = self._fallback
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            interpreter = await self._interpreter()
+            identity, sites = await self._interpreter()
         except (OSError, ValueError) as error:
             raise _failed(wanted, f"The Python {self._python} cannot be asked: {error}") from error
-        place = folder / await asyncio.to_thread(_key, wanted, interpreter)
+        place = folder / await asyncio.to_thread(_key, wanted, identity)
         try:
             use = store.use(place)
             if use is not None:
                 _log.info("%s %s: its packages are there already: %s", wanted.name, wanted.version, place)
             else:
-                making = self._make(wanted, place, interpreter.sites, tell)
+                making = self._make(wanted, place, sites, tell)
                 use = await asyncio.wait_for(making, self._limit)
                 await self._prune(folder)
         except asyncio.TimeoutError:
@@ -257,21 +257,14 @@ class Environments:
         kept = {k: v for k, v in os.environ.items() if hidden is None or not hidden.fullmatch(k)}
         return {**kept, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
-    async def _interpreter(self) -> _Interpreter:
+    async def _interpreter(self) -> tuple[str, Sequence[str]]:
+        """What tells the Python from others, and the folders of its packages."""
         process = await asyncio.create_subprocess_exec(
             self._python, "-c", _PROBE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         )
         output, _ = await process.communicate()
         version, platform, prefix, sites = json.loads(output)
-        return _Interpreter(f"{version} {platform} {prefix}", tuple(sites))
-
-
-@dataclass(frozen=True, slots=True)
-class _Interpreter:
-    """A Python: what tells it from others, and the folders of its packages."""
-
-    identity: str
-    sites: tuple[str, ...]
+        return f"{version} {platform} {prefix}", sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +285,7 @@ def _failed(wanted: Wanted, reason: str) -> EnvironmentFailed:
     return EnvironmentFailed(f"Custom pip package installation failed for model {wanted.name}. {reason}")
 
 
-def _key(wanted: Wanted, interpreter: _Interpreter) -> str:
+def _key(wanted: Wanted, identity: str) -> str:
     """The name of an environment's folder."""
     kind = "venv" if wanted.venv else "packages"
     name = wanted.requirements
@@ -300,7 +293,7 @@ def _key(wanted: Wanted, interpreter: _Interpreter) -> str:
     if file is not None and not file.is_file():
         raise InvalidModel(f"The requirementsFile {name!r} of {wanted.name} is missing.")
     try:
-        return f"{kind}-{digest(file, wanted.model_dir, interpreter.identity)}"
+        return f"{kind}-{digest(file, wanted.model_dir, identity)}"
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidModel(
             f"The requirementsFile {name!r} of {wanted.name} cannot be read: {error}"

@@ -20,7 +20,7 @@ from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.reading import Reader
 from modelserver.models.version import FailedVersion, ModelVersion
 from modelserver.options.resolve import ModelOptions, Registration, resolve_options
-from modelserver.pools.autoscaler import Autoscaler, GpuMemory
+from modelserver.pools.autoscaler import Autoscaler
 from modelserver.pools.devices import DeviceList, DeviceRing, groups_of
 from modelserver.pools.failed import FailedPool
 from modelserver.pools.gate import StartGate, need_of
@@ -30,7 +30,6 @@ from modelserver.pools.sequence_pool import SequencePool, sequence_queue
 from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec
 from modelserver.pools.worker import WorkerTimes
 from modelserver.resources import usable_cpus
-from modelserver.telemetry.system import gpu_memory
 from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class Preparation:
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
         self._reader = Reader()
-        self._autoscaler = Autoscaler(_read_gpu_memory)
+        self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable
         self._environments = Environments(self._python, workdir / "environments", settings.blacklist_env_vars)
@@ -383,7 +382,7 @@ class Preparation:
             return []
         return groups_of(options.device_ids or range(self._devices.count), options.parallel_level)
 
-    def _devices_for(self, options: ModelOptions) -> DeviceRing | DeviceList:
+    def _devices_for(self, options: ModelOptions) -> DeviceList:
         if options.device_type == "cpu":
             return DeviceList(())
         if groups := self._groups(options):
@@ -448,11 +447,6 @@ def _scaling_rule(options: ModelOptions) -> ScalingRule | None:
         up_pause=options.autoscale_up_pause / 1000,
         down_pause=options.autoscale_down_pause / 1000,
     )
-
-
-def _read_gpu_memory(gpu_id: int) -> GpuMemory | None:
-    reading = gpu_memory(gpu_id)
-    return None if reading is None else GpuMemory(*reading)
 
 
 def _check_batch_size(options: ModelOptions) -> None:

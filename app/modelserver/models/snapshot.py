@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 120  # seconds, where TorchServe's older snapshots have none
 _FETCHED = ("http", "https")
+
+Read = TypeVar("Read", int, str, bool)
 
 
 def registry_document(registry: Registry, file_name: str) -> dict[str, Any]:
@@ -135,16 +137,10 @@ class _Fields:
         return read(option.key) if option.key in self.values else None
 
     def number(self, name: str) -> int | None:
-        value = self.values.get(name)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-            return value
-        raise self._wrong(name, "a whole number")
+        return self._typed(name, int, "a whole number")
 
     def text(self, name: str) -> str | None:
-        value = self.values.get(name)
-        if value is None or isinstance(value, str):
-            return value or None
-        raise self._wrong(name, "text")
+        return self._typed(name, str, "text") or None
 
     def needed_text(self, name: str) -> str:
         value = self.text(name)
@@ -153,10 +149,14 @@ class _Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        value = self.values.get(name, False)
-        if isinstance(value, bool):
+        return bool(self._typed(name, bool, "true or false", default=False))
+
+    def _typed(self, name: str, kind: type[Read], needed: str, default: Read | None = None) -> Read | None:
+        value = self.values.get(name, default)
+        # Exactly: true is no number.
+        if value is default or type(value) is kind:
             return value
-        raise self._wrong(name, "true or false")
+        raise self._wrong(name, needed)
 
     def _wrong(self, name: str, needed: str) -> ConfigError:
         return ConfigError(f"Invalid configuration: model_snapshot: {self.place}.{name}: {needed} is needed")

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
 from modelserver.models.snapshot import parse_snapshot
-from modelserver.models.version import SavedModel
 from modelserver.settings.properties import dump, parse
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class SnapshotFolder:
     def _files(self) -> list[Path]:
         """The files with a snapshot's name, the newest last."""
         try:
-            names = sorted(name for name in os.listdir(self._path) if _is_snapshot(name))
+            names = sorted(name for name in os.listdir(self._path) if _NAME.fullmatch(name))
         except OSError:
             return []
         return [self._path / name for name in names]
@@ -169,10 +168,6 @@ def sync_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _is_snapshot(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
 
 
 def _stamp(moment: datetime) -> str:

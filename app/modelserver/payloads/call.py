@@ -69,6 +69,6 @@ class LoggedCall:
         if not self._log.responses:
             return None
         if self._size > self._log.bounds.body:
-            self._log.too_large()
+            self._log.drop("too_large")
             return None
         return b"".join(self._parts)

@@ -76,20 +76,20 @@ class PayloadLog:
         # Counted by one thread each, so nobody waits for a lock: what is on its way are the differences.
         self._taken_in = self._bytes_in = 0
         self._dropped = dict.fromkeys(("queue_full", "too_large", "shutdown"), 0)
-        self._senders = [_Sender(self._events, sink, origin, self.complain) for _ in self._places()]
+        self._senders = [
+            _Sender(self._events, sink, origin, self.complain) for _ in range(self.bounds.connections)
+        ]
         self._said = dict.fromkeys(OUTCOMES, 0)
         self._quiet_until = 0.0
         self._saying = threading.Lock()
 
     @classmethod
-    def of(cls, settings: Settings) -> PayloadLog | None:
-        """The log of the settings; None where they name no sink.
+    def of(cls, settings: Settings) -> PayloadLog:
+        """The log of the settings, which name a sink.
 
         Raises:
             ConfigError: ``payload_log_ca_file`` holds no certificate.
         """
-        if settings.payload_log_url is None:
-            return None
         bounds = Bounds(
             settings.payload_log_queue_size,
             settings.payload_log_queue_bytes,
@@ -97,9 +97,6 @@ class PayloadLog:
             settings.payload_log_connections,
         )
         return cls(Sink.of(settings), Origin.of(settings), settings.payload_log_mode, bounds)
-
-    def _places(self) -> range:
-        return range(self.bounds.connections)
 
     def start(self) -> None:
         """Starts the threads."""
@@ -111,17 +108,13 @@ class PayloadLog:
         """Takes an event in, or drops it; never waits."""
         size = len(event.body)
         if size > self.bounds.body:
-            self.too_large()
+            self.drop("too_large")
         elif self.waiting >= self.bounds.events or self._bytes_waiting + size > self.bounds.nbytes:
-            self._drop("queue_full")
+            self.drop("queue_full")
         else:
             self._taken_in += 1
             self._bytes_in += size
             self._events.put(event)
-
-    def too_large(self) -> None:
-        """Counts an event whose body is larger than is sent."""
-        self._drop("too_large")
 
     @property
     def waiting(self) -> int:
@@ -140,7 +133,8 @@ class PayloadLog:
             **self._dropped,
         }
 
-    def _drop(self, why: str) -> None:
+    def drop(self, why: str) -> None:
+        """Counts an event that is not sent, by one of :data:`OUTCOMES`."""
         self._dropped[why] += 1
         self.complain()
 

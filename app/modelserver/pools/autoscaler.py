@@ -34,6 +34,7 @@ from modelserver.pools.scaling import (
 )
 from modelserver.pools.worker import WorkerState
 from modelserver.resources import resident_bytes
+from modelserver.telemetry.system import gpu_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,10 +75,10 @@ class Autoscaler:
 
     def __init__(
         self,
-        gpu_memory: Callable[[int], GpuMemory | None] = lambda _: None,
+        gpu_memory: Callable[[int], GpuMemory | None] | None = None,
         resident: Callable[[int], int] | None = None,
     ) -> None:
-        self._gpu_memory = gpu_memory
+        self._gpu_memory = gpu_memory or _read_gpu
         self._resident = resident or resident_bytes
         self._pools: WeakSet[Pool] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
@@ -213,6 +214,11 @@ class Autoscaler:
         if not needs or not free:
             return math.inf
         return 1.0 if min(free) >= max(needs) + GPU_RESERVE else 0.0
+
+
+def _read_gpu(gpu_id: int) -> GpuMemory | None:
+    reading = gpu_memory(gpu_id)
+    return None if reading is None else GpuMemory(*reading)
 
 
 def sample_of(pool: Pool, now: float) -> Sample:

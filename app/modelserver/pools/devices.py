@@ -8,24 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class DeviceRing:
-    """Round robin over ``count`` devices, across all models, starting with the second as TorchServe does."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._next = 1
-
-    def peek(self) -> int | None:
-        """What :meth:`assign` would return."""
-        return None if self.count == 0 else self._next % self.count
-
-    def assign(self) -> int | None:
-        """The index for the next worker; None without devices."""
-        device = self.peek()
-        self._next += 1
-        return device
-
-
 class DeviceList:
     """Round robin over the devices that a model's configuration names, from its first."""
 
@@ -42,6 +24,15 @@ class DeviceList:
         device = self.peek()
         self._next += 1
         return device
+
+
+class DeviceRing(DeviceList):
+    """Round robin over ``count`` devices, across all models, starting with the second as TorchServe does."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(range(count))
+        self.count = count
+        self._next = 1
 
 
 def groups_of(devices: Sequence[int], size: int) -> list[tuple[int, ...]]:

@@ -61,21 +61,13 @@ class StartGate:
     @contextlib.asynccontextmanager
     async def place(self, need: int) -> AsyncIterator[None]:
         """Waits for its turn, and holds a place while the body runs; ``need`` is in bytes."""
-        await self._enter(need)
-        try:
-            yield
-        finally:
-            self._loading -= 1
-            self._promised -= need
-            self._admit()
-
-    async def _enter(self, need: int) -> None:
         waiting = _Waiting(need, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._admit()
         try:
             await waiting.turn
-        except asyncio.CancelledError:
+            yield
+        finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             else:
@@ -83,7 +75,6 @@ class StartGate:
                 self._loading -= 1
                 self._promised -= need
             self._admit()
-            raise
 
     def _admit(self) -> None:
         while self._waiting and self._may_load(self._waiting[0].need):

@@ -28,23 +28,10 @@ _OTHERS = 19
 _log = logging.getLogger("modelserver.model")
 
 
-class OutputTail:
-    """The last lines of a worker's standard streams."""
-
-    def __init__(self, kept: int = LINES_KEPT) -> None:
-        self._lines: deque[str] = deque(maxlen=kept)
-
-    def add(self, line: str) -> None:
-        self._lines.append(line)
-
-    def last(self, count: int) -> str:
-        """The last ``count`` lines as one text."""
-        lines = list(self._lines)
-        return "\n".join(lines[-count:])
-
-
 class LineReader:
     """Reads one of a worker's streams.
+
+    The last lines that report no metric stay in ``tail``.
 
     A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in
     a second the rest is counted instead of logged, and what comes at once is taken a piece at a time with
@@ -52,7 +39,7 @@ class LineReader:
     report a metric go to ``measured`` instead of the log, within the same bound.
     """
 
-    def __init__(self, source: str, level: int, tail: OutputTail, measured: Measured | None = None) -> None:
+    def __init__(self, source: str, level: int, tail: deque[str], measured: Measured | None = None) -> None:
         self._source = source
         self._measured = measured
         self._level = level
@@ -133,7 +120,7 @@ class LineReader:
         if left_out := rest.count(b"\n"):
             pieces = rest.rsplit(b"\n", LINES_KEPT)
             for line in pieces[max(0, len(pieces) - 1 - min(left_out, LINES_KEPT - 1)) : -1]:
-                self._tail.add(_text(line))
+                self._tail.append(_text(line))
             self._left_out += left_out
             rest = pieces[-1]
         self._partial = rest[:LINE_LIMIT]
@@ -162,9 +149,9 @@ class LineReader:
         text = _text(line)
         metric = None if self._measured is None else parse_metric(text)
         if metric is not None and self._measured is not None:
-            metric.tell(self._measured)
+            self._measured(*metric)
         else:
-            self._tail.add(text)
+            self._tail.append(text)
             self._log(text)
 
     def _log(self, text: str) -> None:
@@ -180,7 +167,7 @@ class Capture:
 
     def __init__(self) -> None:
         out, err = os.pipe(), os.pipe()
-        self.tail = OutputTail()
+        self._tail: deque[str] = deque(maxlen=LINES_KEPT)
         self._inputs = (out[0], err[0])
         self.outputs = (out[1], err[1])
         self._readers: list[LineReader] = []
@@ -199,9 +186,13 @@ class Capture:
         """Begins to read what the process writes; the log names it ``label``, ``measured`` gets metrics."""
         levels = ((logging.INFO, "stdout"), (logging.WARNING, "stderr"))
         for descriptor, (level, name) in zip(self._inputs, levels, strict=True):
-            reader = LineReader(f"{label}-{name}", level, self.tail, measured)
+            reader = LineReader(f"{label}-{name}", level, self._tail, measured)
             reader.attach(descriptor)
             self._readers.append(reader)
+
+    def last(self, count: int) -> str:
+        """The last ``count`` lines as one text."""
+        return "\n".join(list(self._tail)[-count:])
 
     async def finish(self) -> None:
         """Reads what is left of a process that has ended."""

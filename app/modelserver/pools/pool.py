@@ -27,7 +27,7 @@ from modelserver.errors import (
     ServiceUnavailable,
 )
 from modelserver.pools.recycling import Recycler
-from modelserver.pools.spec import PoolLimits, PoolMetrics, PoolStatistics, no_worker, policy_for
+from modelserver.pools.spec import PoolLimits, PoolStatistics, no_worker, policy_for
 from modelserver.pools.worker import Worker, WorkerState, WorkerTimes, least_loaded
 from modelserver.wire.frames import ProtocolError
 
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
     from modelserver.batching.request import Batch, Request
     from modelserver.batching.sequences import SequenceStatistics
-    from modelserver.pools.devices import DeviceList, DeviceRing
+    from modelserver.pools.devices import DeviceList
     from modelserver.pools.scaling import PoolScaling
     from modelserver.pools.spec import WorkerSpec
+    from modelserver.telemetry.metrics import ModelMetrics
     from modelserver.wire.messages import Answer, Parts, Result
 
 
@@ -73,8 +74,8 @@ class Pool:
         limits: PoolLimits,
         *,
         next_id: Callable[[], int],
-        devices: DeviceRing | DeviceList,
-        metrics: PoolMetrics,
+        devices: DeviceList,
+        metrics: ModelMetrics,
         queue: BatchQueue | None = None,
     ) -> None:
         self.name = name

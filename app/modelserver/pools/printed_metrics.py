@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Measured = Callable[[str, float, str, str, Sequence[tuple[str, str]], str], None]
 """Takes name, value, unit, kind, dimensions and request id of one value."""
@@ -23,9 +23,8 @@ _LINE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedMetric:
-    """One value that a line reports; the host that it names is this one."""
+class PrintedMetric(NamedTuple):
+    """One value that a line reports, as ``Measured`` takes it; the host that it names is this one."""
 
     name: str
     value: float
@@ -34,23 +33,17 @@ class PrintedMetric:
     dimensions: tuple[tuple[str, str], ...]
     request_id: str
 
-    def tell(self, measured: Measured) -> None:
-        """Hands it to whoever keeps it."""
-        measured(self.name, self.value, self.unit, self.kind, self.dimensions, self.request_id)
-
 
 def parse_metric(line: str) -> PrintedMetric | None:
     """What a line reports; None for any other line, also one that only looks like a metric."""
-    if not line.startswith(_BEGINNINGS):
+    found = _LINE.fullmatch(line) if line.startswith(_BEGINNINGS) else None
+    if found is None:
         return None
-    found = _LINE.fullmatch(line)
-    value = math.nan
-    if found is not None:
-        try:
-            value = float(found["value"])
-        except ValueError:
-            return None
-    if found is None or not math.isfinite(value):
+    try:
+        value = float(found["value"])
+    except ValueError:
+        return None
+    if not math.isfinite(value):
         return None
     pairs = (item.partition(":") for item in found["dimensions"].split(",") if item)
     return PrintedMetric(

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from modelserver.pools.spec import Child, WorkerSpec
-    from modelserver.wire.arena import Arena
     from modelserver.wire.messages import ToServer, ToWorker
 
 
@@ -99,7 +98,7 @@ class WorkerProcess:
             os.close(memory)
 
     def last_output(self, lines: int = 20) -> str:
-        return self._capture.tail.last(lines)
+        return self._capture.last(lines)
 
 
 def describe_exit(code: int | None) -> str:
@@ -140,7 +139,8 @@ async def launch(
     environment = {**spec.environment(os.environ), MARK: mark}
     arena, memory = create(), None
     try:
-        memory = _memory_of(arena)
+        # It stays open when the connection is gone, with which the arena ends.
+        memory = None if arena is None else os.dup(arena.descriptor)
         send_with(ours, b"".join(encode(spec.load)), arena)
         process = await _start(spec, environment, theirs.fileno(), capture.outputs)
     except BaseException:
@@ -159,11 +159,6 @@ async def launch(
         lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=ours
     )
     return WorkerProcess(process, channel, capture, mark, memory)
-
-
-def _memory_of(arena: Arena | None) -> int | None:
-    """A descriptor that stays open when the connection is gone, with which the arena ends. Raises OSError."""
-    return None if arena is None else os.dup(arena.descriptor)
 
 
 async def _start(

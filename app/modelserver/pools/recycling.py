@@ -19,8 +19,9 @@ from modelserver.resources import resident_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.pools.spec import PoolLimits, PoolMetrics
+    from modelserver.pools.spec import PoolLimits
     from modelserver.pools.worker import Worker
+    from modelserver.telemetry.metrics import ModelMetrics
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -39,7 +40,7 @@ class Recycled(Protocol):
     workers: list[Worker]
 
     @property
-    def metrics(self) -> PoolMetrics: ...
+    def metrics(self) -> ModelMetrics: ...
 
     @property
     def closing(self) -> bool: ...

@@ -41,7 +41,7 @@ def _listed(requests: Sequence[str]) -> str:
 
 def explain_failure(error: BaseException, model_dir: Path, hint: str = "") -> str:
     """What went wrong and, where it was in the archive's own code, at which line; a long text is cut."""
-    said = _said(error)
+    said = said_by(error)
     text = in_short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
     return located(text, error, model_dir, hint)
 
@@ -61,7 +61,8 @@ def _place(error: BaseException, model_dir: Path) -> str:
     return f" ({Path(last.filename).relative_to(model_dir)}, line {last.lineno}, in {last.name})"
 
 
-def _said(error: BaseException) -> str:
+def said_by(error: BaseException) -> str:
+    """An exception's text, nothing where it has none to give."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the exception is the user's own

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import INSTANCE, TENSORS
+from modelserver.worker.failures import said_by
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -50,13 +51,12 @@ _WHOLE_MODEL = (
 _READS_ANOTHER_KIND = re.compile(
     r"indices must be integers|has no attribute '(get|keys|items)'|not subscriptable"
 )
-_BYTES = re.compile(r"bytearray")
 _JSON_OF_AN_OBJECT = re.compile(r"JSON object must be str, bytes or bytearray, not (dict|list)")
 
 
 def hint_for(error: BaseException, kind: int | None = None) -> str:
     """What may help; ``kind`` is that of the rows that the handler had, None while it is loaded."""
-    said = _said(error)
+    said = said_by(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.partition(".")[0])
     if type(error).__name__ == "UnpicklingError" and "weights" in said.lower():
@@ -72,7 +72,7 @@ def hint_for(error: BaseException, kind: int | None = None) -> str:
     if isinstance(error, (TypeError, AttributeError)):
         if _JSON_OF_AN_OBJECT.search(said):
             return _DECODED
-        if _BYTES.search(said):
+        if "bytearray" in said:
             return _NOT_DECODED
     return ""
 
@@ -84,13 +84,6 @@ def _missing(name: str) -> str:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return _NO_TORCHVISION.format(python=sys.executable, torch=metadata.version("torch"))
     return _PACKAGE.format(name=name)
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the exception is the user's own
-        return ""
 
 
 def _reads_a_whole_body(error: BaseException, said: str) -> bool:

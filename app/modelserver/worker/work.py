@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelserver.wire.messages import (
-    INSTANCE,
-    TENSORS,
-    Answer,
-    Measurement,
-    Result,
-    Row,
-    sendable,
-)
-from modelserver.worker.failures import explain_failure, in_short, located
+from modelserver.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
+from modelserver.worker.failures import explain_failure, in_short, located, said_by
 from modelserver.worker.hints import hint_for
-from modelserver.worker.rows.rows import Decoded
-from modelserver_handlers.context import BatchState
-from modelserver_handlers.tensor_rows import TensorRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -104,7 +92,7 @@ def check_contract(outputs: Any, expected: int) -> None:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Host memory, or a device's: those messages all name CUDA (reference 6.5)."""
-    return isinstance(error, MemoryError) or "CUDA" in _message(error)
+    return isinstance(error, MemoryError) or "CUDA" in said_by(error)
 
 
 def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:
@@ -146,13 +134,6 @@ def _attribute(error: Exception, name: str) -> Any:
         return None
 
 
-def _message(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the exception is the user's own
-        return ""
-
-
 def rejection(state: BatchState, position: int) -> Encoded | None:
     """The answer to an instance that the handler itself turned away (``context.reject``)."""
     rejection = state.rejections.get(position)
@@ -176,11 +157,11 @@ def _verdict(error: Exception, row: Row) -> tuple[int, object]:
     """Status and text for an exception, as TorchServe and KServe have them."""
     if _is_meant_for_clients(error):
         code, message = _attribute(error, "error_code"), _attribute(error, "message")
-        return 507 if code == 413 else code, _message(error) if message is None else message
+        return 507 if code == 413 else code, said_by(error) if message is None else message
     if is_out_of_memory(error):
         return 507, "Out of resources"
     if isinstance(error, ContractBroken):
         return _kserve(row, 503), str(error) if row.kind in _KSERVE_KINDS else error.short
     if row.kind in _KSERVE_KINDS:
-        return 500, in_short(f"{type(error).__name__} : {_message(error)}")
+        return 500, in_short(f"{type(error).__name__} : {said_by(error)}")
     return 503, "Prediction failed"
