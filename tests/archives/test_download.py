@@ -11,8 +11,8 @@ import httpx
 import pytest
 from tests.archives.conftest import allowing
 
-from modelserver.archives.download import copy_file, download
 from modelserver.archives.incoming import Transfer
+from modelserver.archives.sources import copy_file, download
 from modelserver.archives.urls import UrlPolicy
 from modelserver.errors import Conflict, DownloadFailed, InternalError, ModelNotFound
 
@@ -291,7 +291,7 @@ async def test_missing_hard_links_are_no_obstacle(
     def link(*_: object) -> None:
         raise PermissionError("no links here")
 
-    monkeypatch.setattr("modelserver.archives.download.os.link", link)
+    monkeypatch.setattr("modelserver.archives.incoming.os.link", link)
 
     await download(f"{site}/x.mar", store, LOCAL)
 

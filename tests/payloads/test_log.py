@@ -169,7 +169,7 @@ async def test_end_in_time(sink: SinkServer, caplog: pytest.LogCaptureFixture) -
 
 
 def test_settings(tmp_path: Path) -> None:
-    """Without a URL there is no log; an authority's file that is none stops the start."""
+    """What the settings say counts; an authority's file that is none stops the start."""
     log = PayloadLog.of(
         Settings(payload_log_url="http://sink:1/x?y=z", payload_log_queue_size=7, payload_log_mode="request")
     )

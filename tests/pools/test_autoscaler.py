@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.batching.request import Request
-from modelserver.pools.autoscaler import RESERVE, SHORTAGE, Autoscaler, GpuMemory, sample_of
+from modelserver.pools.autoscaler import RESERVE, SHORTAGE, Autoscaler, sample_of
 from modelserver.pools.devices import DeviceList, DeviceRing
 from modelserver.pools.gate import BASE_NEED, StartGate
 from modelserver.pools.pool import Pool
@@ -19,6 +19,7 @@ from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.spec import PoolLimits, Ports, Ranks
 from modelserver.pools.worker import WorkerState
 from modelserver.resources import resident_bytes
+from modelserver.telemetry.system import GpuMemory
 from modelserver.wire.messages import Row
 
 if TYPE_CHECKING:
@@ -385,7 +386,7 @@ async def test_gpu_memory(
     assert (pool.workers[0].gpu_id, pool.next_device()) == (1, 0)
     machine.gpus.update(gpus)
     if gpus and not gpus[1].used:
-        machine.gpus[1] = replace(gpus[1], used=10 << 30)
+        machine.gpus[1] = gpus[1]._replace(used=10 << 30)
     submit(pool, 6)
     look(autoscaler, 0.0, 3.0)
 

@@ -1,4 +1,8 @@
-"""A file on its way in: within limits, beside its place until it is whole."""
+"""A file on its way into the model store, within limits (reference 10.4).
+
+A file arrives under a temporary name beside its place and gets its own name when it is complete, without ever
+replacing another; whatever fails or is cancelled leaves nothing behind.
+"""
 
 from __future__ import annotations
 

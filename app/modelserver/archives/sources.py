@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from modelserver.archives.download import copy_file, download, load_client, needed
-from modelserver.archives.incoming import AS_USUAL
+from modelserver.archives.incoming import AS_USUAL, Incoming, failed
 from modelserver.archives.torchvision_url import TorchvisionSource
 from modelserver.archives.urls import UrlPolicy, leaves_its_place, scheme
 from modelserver.errors import InternalError, ModelNotFound
 
 if TYPE_CHECKING:
-    from modelserver.archives.incoming import Transfer
+    from modelserver.archives.incoming import Progress, Transfer
 
+_LOG: Final = logging.getLogger(__name__)
+_CHUNK: Final = 1 << 20
 _OUTSIDE: Final = "it lies outside of the model store, where only --models and load_models may lead"
 
 
@@ -85,8 +88,58 @@ async def _from_file_url(
         raise _not_found(url)
     if await asyncio.to_thread(resolved.is_dir):
         return Located(url, resolved)
-    copied = await copy_file(url, resolved, needed(store), transfer)
+    copied = await copy_file(url, resolved, _needed(store), transfer)
     return Located(url, copied, downloaded=copied)
+
+
+async def load_client() -> None:
+    """Import the HTTP client (60 ms) in a thread, so that a server that serves goes on serving."""
+    await asyncio.to_thread(import_module, "modelserver.archives.fetching")
+
+
+async def download(url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer = AS_USUAL) -> Path:
+    """Fetch an http(s) URL into the store; the policy is asked about it and about every redirect.
+
+    A file beside it whose name it would have is left alone; then the path is a hidden one, see
+    :func:`is_beside`.
+
+    Raises ``ModelNotFound`` if it is not allowed, ``ModelFileExists`` if its file name is taken,
+    ``DownloadFailed``, and ``InternalError`` if it cannot be stored.
+    """
+    await load_client()
+    from modelserver.archives import fetching  # noqa: PLC0415
+
+    policy.check(url)
+    with Incoming(_needed(store), fetching.file_name(url), url, transfer) as incoming:
+        try:
+            fetched = fetching.fetch(incoming, policy, transfer)
+            await asyncio.wait_for(fetched, transfer.total_timeout)
+        except asyncio.TimeoutError as error:
+            raise failed(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+        except fetching.FAILURES as error:
+            _LOG.warning("Download of %s failed: %s", url, error or type(error).__name__)
+            raise failed(url) from error
+        return await asyncio.to_thread(incoming.publish)
+
+
+async def copy_file(url: str, source: Path, store: Path, transfer: Transfer = AS_USUAL) -> Path:
+    """Copy a regular file into the store, under the same rules as a download."""
+    with Incoming(store, source.name, url, transfer) as incoming:
+        await asyncio.to_thread(_copy, source, incoming, transfer.progress)
+        return await asyncio.to_thread(incoming.publish)
+
+
+def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:
+    try:
+        with source.open("rb") as file:
+            total = os.fstat(file.fileno()).st_size
+            incoming.expect(total)
+            while chunk := file.read(_CHUNK):
+                incoming.write(chunk)
+                if progress is not None:
+                    progress(incoming.size, total)
+    except OSError as error:
+        raise failed(incoming.url) from error
 
 
 def _path_of(url: str) -> Path | None:
@@ -101,7 +154,7 @@ def _path_of(url: str) -> Path | None:
 
 def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
     """Reference 10.3, except that what a client names must lie in the store; so must names of the store."""
-    root = needed(store)
+    root = _needed(store)
     named, given = root / os.path.basename(url.rstrip("/")), Path(url)
     outside = False
     for path, is_meant in ((named, Path.is_file), (given, Path.is_dir), (named, Path.is_dir)):
@@ -143,7 +196,7 @@ def _from_torchvision(url: str, store: Path | None, workdir: Path) -> Located:
     source = TorchvisionSource.parse(url)
     weights = None
     if source.weights_file is not None:
-        weights = _inside(needed(store) / source.weights_file, needed(store))
+        weights = _inside(_needed(store) / source.weights_file, _needed(store))
         if weights is None:
             raise _not_found(url, f"{source.weights_file} is not in the model store")
     try:
@@ -155,3 +208,10 @@ def _from_torchvision(url: str, store: Path | None, workdir: Path) -> Located:
 def _not_found(url: str, reason: str = "") -> ModelNotFound:
     text = f"Model not found at: {url}"
     return ModelNotFound(f"{text}: {reason}" if reason else text)
+
+
+def _needed(store: Path | None) -> Path:
+    """Raises ``ModelNotFound`` where there is no store."""
+    if store is None:
+        raise ModelNotFound("Model store has not been configured.")
+    return store

@@ -84,11 +84,6 @@ class Wanted:
     requirements: str | None
     venv: bool
 
-    @property
-    def label(self) -> str:
-        """As log lines name it."""
-        return f"{self.name}_{self.version}"
-
 
 class Environments:
     """Makes environments, or finds them made.
@@ -242,7 +237,7 @@ class Environments:
         try:
             async for text in _lines(process.stdout):
                 last.append(text)
-                _model_log.info("%s", text, extra={"source": f"{wanted.label}-{what}"})
+                _model_log.info("%s", text, extra={"source": f"{wanted.name}_{wanted.version}-{what}"})
             return _Ended(await process.wait(), list(last))
         finally:
             # What it started may outlive it, and all of it a timeout or a cancelled registration.

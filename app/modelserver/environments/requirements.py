@@ -34,7 +34,8 @@ def digest(requirements: Path | None, folder: Path, *further: str) -> str:
     for path in sorted(named):
         within = path.is_relative_to(folder)
         _add(hashed, str(path.relative_to(folder) if within else path).encode())
-        _add(hashed, _content(path) if within else _stamp(path))
+        found = path.stat()
+        _add(hashed, _content(path) if within else f"{found.st_size} {found.st_mtime_ns}".encode())
     if any(_EDITABLE.match(line) for path in lists for line in _lines(path)):
         # Such a package is not copied: the environment is of use as long as the folder is there.
         _add(hashed, str(folder).encode())
@@ -47,11 +48,6 @@ def _content(path: Path) -> bytes:
         while chunk := file.read(1 << 20):
             hashed.update(chunk)
     return hashed.digest()
-
-
-def _stamp(path: Path) -> bytes:
-    found = path.stat()
-    return f"{found.st_size} {found.st_mtime_ns}".encode()
 
 
 def _lines(path: Path) -> list[str]:

@@ -89,10 +89,7 @@ class Replacement:
     state: Literal["LOADING", "FAILED"] = "LOADING"
     version: str = ""
     failure: str = ""
-    since: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.since = time.time()
+    since: float = field(default_factory=time.time)
 
     def failed(self, reason: str) -> None:
         """The version itself goes on serving."""

@@ -98,7 +98,9 @@ class Origin:
         for name, value in headers:
             text = name.decode("latin-1").lower()
             if text in self.told:
-                metadata.setdefault(_canonical(text), []).append(shown(value.decode("latin-1")))
+                # `X-Request-Id`, as Go's servers write it.
+                canonical = "-".join(part.capitalize() for part in text.split("-"))
+                metadata.setdefault(canonical, []).append(shown(value.decode("latin-1")))
         return metadata
 
 
@@ -116,11 +118,6 @@ def _printable(value: str) -> str:
     """With percent signs for what a header cannot have, and for themselves."""
     plain = value.isascii() and value.isprintable() and "%" not in value
     return value if plain else quote(value, safe=_PRINTABLE)
-
-
-def _canonical(name: str) -> str:
-    """`X-Request-Id`, as Go's servers write it."""
-    return "-".join(part.capitalize() for part in name.split("-"))
 
 
 def _json(value: object) -> str:

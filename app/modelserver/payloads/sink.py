@@ -96,18 +96,15 @@ class Connection:
         lines = "".join(f"{name}: {value}\r\n" for name, value in heads.items())
         head = f"{self._sink.start}{lines}content-length: {len(body)}\r\n\r\n".encode("ascii", "replace")
         deadline = time.monotonic() + self._sink.timeout
-        was_open = self._socket is not None
-        try:
-            status = self._status(head, body, deadline)
-        except TimeoutError as error:
-            raise SinkError(f"no answer within {self._sink.timeout:g} s") from error
-        except (OSError, httptools.HttpParserError) as error:
-            if not was_open:
-                raise SinkError(_reason(error)) from error
+        for is_last in (self._socket is None, True):
             try:
                 status = self._status(head, body, deadline)
-            except (OSError, httptools.HttpParserError) as again:
-                raise SinkError(_reason(again)) from again
+                break
+            except TimeoutError as error:
+                raise SinkError(f"no answer within {self._sink.timeout:g} s") from error
+            except (OSError, httptools.HttpParserError) as error:
+                if is_last:
+                    raise SinkError(_reason(error)) from error
         if not 200 <= status < 300:
             raise SinkError(f"it answered {status}")
 

@@ -19,7 +19,6 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -34,10 +33,10 @@ from modelserver.pools.scaling import (
 )
 from modelserver.pools.worker import WorkerState
 from modelserver.resources import resident_bytes
-from modelserver.telemetry.system import gpu_memory
+from modelserver.telemetry.system import GpuMemory, gpu_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from modelserver.pools.gate import StartGate
     from modelserver.pools.pool import Pool
@@ -56,15 +55,6 @@ STALE = 2.0
 REMIND = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMemory:
-    """A device at one moment, in bytes; ``by_process`` is what processes occupy, where that is known."""
-
-    free: int
-    used: int
-    by_process: Mapping[int, int] = field(default_factory=dict)
-
-
 class Autoscaler:
     """Scales the pools that it is told of.
 
@@ -75,11 +65,11 @@ class Autoscaler:
 
     def __init__(
         self,
-        gpu_memory: Callable[[int], GpuMemory | None] | None = None,
-        resident: Callable[[int], int] | None = None,
+        gpu_memory: Callable[[int], GpuMemory | None] = gpu_memory,
+        resident: Callable[[int], int] = resident_bytes,
     ) -> None:
-        self._gpu_memory = gpu_memory or _read_gpu
-        self._resident = resident or resident_bytes
+        self._gpu_memory = gpu_memory
+        self._resident = resident
         self._pools: WeakSet[Pool] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
         # When memory was looked at last, and what was free.
@@ -214,11 +204,6 @@ class Autoscaler:
         if not needs or not free:
             return math.inf
         return 1.0 if min(free) >= max(needs) + GPU_RESERVE else 0.0
-
-
-def _read_gpu(gpu_id: int) -> GpuMemory | None:
-    reading = gpu_memory(gpu_id)
-    return None if reading is None else GpuMemory(*reading)
 
 
 def sample_of(pool: Pool, now: float) -> Sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 from modelserver.pools.printed_metrics import parse_metric
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from modelserver.pools.printed_metrics import Measured
 
 
@@ -171,6 +174,25 @@ class Capture:
         self._inputs = (out[0], err[0])
         self.outputs = (out[1], err[1])
         self._readers: list[LineReader] = []
+
+    async def start(
+        self, command: Sequence[str], environment: Mapping[str, str], connection: int
+    ) -> asyncio.subprocess.Process:
+        """Starts a process that prints here, in a session of its own; it gets the descriptor. Raises OSError.
+
+        Further arguments are the descriptor and this process's id.
+        """
+        return await asyncio.create_subprocess_exec(
+            *(*command, str(connection), str(os.getpid())),
+            # `-m` looks for modules in the current directory first: nobody else may be able to write to it.
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self.outputs[0],
+            stderr=self.outputs[1],
+            pass_fds=[connection],
+            start_new_session=True,
+        )
 
     def close_outputs(self) -> None:
         """Lets go of the process's ends: it has its own now, or will never have them."""

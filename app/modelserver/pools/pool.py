@@ -444,7 +444,9 @@ class Pool:
         """Starts a worker that has no place yet."""
         worker_id = self._next_id()
         load = msgspec.structs.replace(self.spec.load, gpu_id=device)
-        threads = max(1, self.spec.threads // max(1, self._sharers))
+        # The cores are shared out to all workers that there may be, where they come and go.
+        sharers = self.min_workers if self.autoscaling is None else self.max_workers
+        threads = max(1, self.spec.threads // max(1, sharers))
         spec = replace(self.spec, load=load, threads=threads)
         worker = Worker(worker_id, f"W-{worker_id}-{self.label}", spec, self._times, self)
         worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
@@ -453,11 +455,6 @@ class Pool:
     def next_device(self) -> int | None:
         """The device that the next worker will get; None without devices."""
         return self._vacated[-1] if self._vacated else self._devices.peek()
-
-    @property
-    def _sharers(self) -> int:
-        """The workers that the cores are shared out to: all that there may be, where they come and go."""
-        return self.min_workers if self.autoscaling is None else self.max_workers
 
     def exchange(self, worker: Worker, fresh: Worker) -> None:
         """``fresh``, which is on the same device, takes the worker's place, and the worker leaves."""

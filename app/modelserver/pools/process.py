@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -77,25 +76,19 @@ class WorkerProcess:
     async def wait(self) -> str:
         """Waits for the end of the process, of what it started and of its output; returns how it ended."""
         code = await self._process.wait()
-        await self._end_descendants()
-        await self._capture.finish()
-        # A descendant may have inherited the worker's end, and live on: nothing it says counts.
-        await self._channel.finish(_LAST_WORDS)
-        self._read_begun()
-        return describe_exit(code)
-
-    async def _end_descendants(self) -> None:
-        """Ends what user code started and left behind, in the worker's process group or elsewhere (F45)."""
+        # What user code started and left behind, in the worker's process group or elsewhere (F45).
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await asyncio.get_running_loop().run_in_executor(_enders, end_marked, self._mark)
-
-    def _read_begun(self) -> None:
+        await self._capture.finish()
+        # A descendant may have inherited the worker's end, and live on: nothing it says counts.
+        await self._channel.finish(_LAST_WORDS)
         memory, self._memory = self._memory, None
         if memory is not None:
             with contextlib.suppress(OSError):
                 self.begun = read_begun(memory)
             os.close(memory)
+        return describe_exit(code)
 
     def last_output(self, lines: int = 20) -> str:
         return self._capture.last(lines)
@@ -142,7 +135,7 @@ async def launch(
         # It stays open when the connection is gone, with which the arena ends.
         memory = None if arena is None else os.dup(arena.descriptor)
         send_with(ours, b"".join(encode(spec.load)), arena)
-        process = await _start(spec, environment, theirs.fileno(), capture.outputs)
+        process = await _start(spec, environment, theirs.fileno(), capture)
     except BaseException:
         ours.close()
         capture.discard()
@@ -162,21 +155,9 @@ async def launch(
 
 
 async def _start(
-    spec: WorkerSpec, environment: Mapping[str, str], connection: int, outputs: tuple[int, int]
+    spec: WorkerSpec, environment: Mapping[str, str], connection: int, capture: Capture
 ) -> Child:
     if spec.spawner is not None:
         with contextlib.suppress(SpawnRefused):
-            return await spec.spawner.spawn(spec, environment, outputs, connection)
-    return await asyncio.create_subprocess_exec(
-        *worker_command(spec.python),
-        str(connection),
-        str(os.getpid()),
-        # `-m` looks for modules in the current directory first: it must be one that nobody else can write to.
-        cwd="/",
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=outputs[0],
-        stderr=outputs[1],
-        pass_fds=[connection],
-        start_new_session=True,
-    )
+            return await spec.spawner.spawn(spec, environment, capture.outputs, connection)
+    return await capture.start(worker_command(spec.python), environment, connection)

@@ -17,8 +17,6 @@ from modelserver.pools.worker import WorkerState
 from modelserver.resources import resident_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.pools.spec import PoolLimits
     from modelserver.pools.worker import Worker
     from modelserver.telemetry.metrics import ModelMetrics
@@ -50,18 +48,12 @@ class Recycled(Protocol):
 
 
 class Recycler:
-    """Looks after the workers of one pool, whose limits say when.
+    """Looks after the workers of one pool, whose limits say when."""
 
-    Args:
-        pool: whose workers are replaced.
-        resident: the bytes that a process occupies.
-    """
-
-    def __init__(self, pool: Recycled, resident: Callable[[int], int] | None = None) -> None:
+    def __init__(self, pool: Recycled) -> None:
         self.coming: Worker | None = None
         # Together they would outlive their end until a collector comes by.
         self._pool: Recycled = weakref.proxy(pool)
-        self._resident = resident or resident_bytes
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._held_until = 0.0
@@ -106,7 +98,7 @@ class Recycler:
                     return
 
     def _size(self, worker: Worker) -> int:
-        return sum(map(self._resident, worker.pids))
+        return sum(map(resident_bytes, worker.pids))
 
     def _recycle(self, worker: Worker, reason: str, why: str) -> None:
         """Starts a fresh one, unless another is on its way."""

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -271,20 +270,9 @@ class _SpawnerProcess:
         ours.setblocking(False)
         capture = Capture()
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "modelserver.worker.spawner",
-                str(theirs.fileno()),
-                str(os.getpid()),
-                cwd="/",
-                env={**environment, **_spawner_threads(), MARK: new_mark()},
-                stdin=subprocess.DEVNULL,
-                stdout=capture.outputs[0],
-                stderr=capture.outputs[1],
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            command = [sys.executable, "-m", "modelserver.worker.spawner"]
+            own = {**environment, **_spawner_threads(), MARK: new_mark()}
+            process = await capture.start(command, own, theirs.fileno())
         except BaseException:
             ours.close()
             capture.discard()

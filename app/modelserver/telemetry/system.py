@@ -11,12 +11,16 @@ import logging
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
 from modelserver import resources as cgroups
 from modelserver.resources import allowed_cpus, cgroup_quota
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
@@ -134,8 +138,16 @@ def read_gpus(number_of_gpu: int | None = None) -> tuple[GpuReading, ...]:
     return tuple(reading for reading in readings if reading is not None)
 
 
-def gpu_memory(gpu_id: int) -> tuple[int, int, dict[int, int]] | None:
-    """Bytes of a GPU that are free, that are used, and by which processes; None where it cannot be read."""
+class GpuMemory(NamedTuple):
+    """A device at one moment, in bytes; ``by_process`` is what processes occupy, where that is known."""
+
+    free: int
+    used: int
+    by_process: Mapping[int, int] = MappingProxyType({})
+
+
+def gpu_memory(gpu_id: int) -> GpuMemory | None:
+    """That of a GPU; None where it cannot be read."""
     nvml, handles = _nvml(), _visible_handles()
     if nvml is None or not 0 <= gpu_id < len(handles):
         return None
@@ -145,7 +157,8 @@ def gpu_memory(gpu_id: int) -> tuple[int, int, dict[int, int]] | None:
     except nvml.NVMLError as error:
         _log.debug("The memory of GPU %d cannot be read: %s", gpu_id, error)
         return None
-    return memory.free, memory.used, {p.pid: p.usedGpuMemory for p in processes if p.usedGpuMemory}
+    by_process = {p.pid: p.usedGpuMemory for p in processes if p.usedGpuMemory}
+    return GpuMemory(memory.free, memory.used, by_process)
 
 
 def gpu_usage(gpu_id: int | None) -> str:

@@ -63,7 +63,8 @@ class ContinuousBatch:
         """Returns when the last request has its answer after a stop, or when the server is gone."""
         while self._channel.is_open and (self._members or not self._stopping):
             self._take_in()
-            self._release_cancelled()
+            for member in [member for member in self._members if member.work.cancelled]:
+                self._release(member, CLIENT_GONE)
             if self._members:
                 self._step()
 
@@ -87,10 +88,6 @@ class ContinuousBatch:
             return
         seconds = timed(lambda: self._service.run(work))
         self._channel.send(*self._service.finish(work, seconds))
-
-    def _release_cancelled(self) -> None:
-        for member in [member for member in self._members if member.work.cancelled]:
-            self._release(member, CLIENT_GONE)
 
     def _release(self, member: Member, answer: Encoded) -> None:
         """The request leaves with its last answer."""

@@ -83,7 +83,7 @@ def load_handler(handler: str, model_dir: Path) -> LoadedHandler:
 
 
 def _import(name: str, model_dir: Path) -> ModuleType:
-    if _is_in(name, model_dir):
+    if (model_dir / f"{name}.py").is_file() or (model_dir / name).is_dir():
         return importlib.import_module(name)
     short = name.removeprefix(_TORCHSERVE_PACKAGE)
     if short in BUILT_IN:
@@ -111,10 +111,6 @@ def _from_file(path: Path) -> ModuleType:
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _is_in(name: str, model_dir: Path) -> bool:
-    return (model_dir / f"{name}.py").is_file() or (model_dir / name).is_dir()
 
 
 def _only_class(module: ModuleType) -> type[Any]:

@@ -36,7 +36,7 @@ from modelserver.worker.hints import hint_for
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
-from modelserver.worker.streaming import CLIENT_GONE, CallStream, Outlet, exhaust, holds_generators
+from modelserver.worker.streaming import CLIENT_GONE, CallStream, exhaust, holds_generators
 from modelserver.worker.work import (
     _NO_PHASES,
     Encoded,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from modelserver.wire.messages import ToWorker
+    from modelserver.worker.channel import ServerChannel
     from modelserver.worker.loader import Entry
 
 
@@ -75,14 +76,14 @@ class Service:
         self.context = context
         self._load = load
         self._metrics = metrics
-        self._outlet: Outlet | None = None
+        self._outlet: ServerChannel | None = None
         self._look: Callable[[], Sequence[ToWorker]] | None = None
         self._pause: Callable[[], None] | None = None
         self._running: dict[int, Work] = {}
 
     def connect(
         self,
-        outlet: Outlet,
+        outlet: ServerChannel,
         look: Callable[[], Sequence[ToWorker]] | None = None,
         pause: Callable[[], None] | None = None,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Answer, Parts
 from modelserver_handlers.streaming import ClientsGone
@@ -12,7 +12,7 @@ from modelserver_handlers.streaming import ClientsGone
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from modelserver.wire.messages import ToServer
+    from modelserver.worker.channel import ServerChannel
     from modelserver.worker.work import Encoded, Work
     from modelserver_handlers.context import BatchState
     from modelserver_handlers.streaming import Stream
@@ -26,13 +26,6 @@ CLIENT_GONE = (Answer(0, 499, failed=True), b"")
 def unique_id(request_id: str, sequence: int, taken: Collection[str]) -> str:
     """A request's id, changed if another request has it: clients choose ids, and instances share theirs."""
     return f"{request_id}-{sequence}" if request_id in taken else request_id
-
-
-class Outlet(Protocol):
-    """Where messages to the server go."""
-
-    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
-        """Writes one message, whole."""
 
 
 class CallStream:
@@ -54,7 +47,7 @@ class CallStream:
         places: Sequence[tuple[Work, int]],
         state: BatchState,
         encode: Callable[[Work, int, Any, int, BatchState], Encoded],
-        outlet: Outlet,
+        outlet: ServerChannel,
         look: Callable[[], None],
         *,
         pause: Callable[[], None] | None = None,
@@ -87,7 +80,8 @@ class CallStream:
             if good:
                 batch.begun |= {row for row, _ in good}
                 self._write(batch.sequence, [row for row, _ in good], [it for _, it in good])
-        if self._nobody_waits() and threading.active_count() <= self._threads:
+        nobody_waits = all(row in batch.cancelled for batch, row in self._places)
+        if nobody_waits and threading.active_count() <= self._threads:
             raise ClientsGone
 
     def _write(self, sequence: int, rows: list[int], encoded: Sequence[Encoded]) -> None:
@@ -120,9 +114,6 @@ class CallStream:
             if row not in batch.cancelled and position not in self._state.rejections:
                 found.setdefault(batch, []).append((row, position, part))
         return found
-
-    def _nobody_waits(self) -> bool:
-        return all(row in batch.cancelled for batch, row in self._places)
 
 
 class _Ended:

@@ -212,14 +212,10 @@ def encode_output(value: Any, row: Row, specs: Sequence[OutputSpec]) -> bytes:
         if name not in outputs:
             raise UnknownOutput(name)
     encoded = [_encode(name, outputs[name], known.get(name), form.whole) for name in names]
-    if _is_empty(form) and any(math.prod(said.shape) for said, _ in encoded):
+    is_empty = form.whole and all(each.shape[:1] == (0,) for each in form.inputs)
+    if is_empty and any(math.prod(said.shape) for said, _ in encoded):
         raise EmptyInput
     return pack_answer(encoded)
-
-
-def _is_empty(form: Form) -> bool:
-    """Whether the request has no rows at all."""
-    return form.whole and all(each.shape[:1] == (0,) for each in form.inputs)
 
 
 def _outputs(value: Any, specs: Sequence[OutputSpec], inputs: Set[str]) -> Mapping[str, Any]:
