@@ -13,9 +13,8 @@ import signal
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelserver import __version__
 from modelserver.api.app import Role, Services
@@ -72,6 +71,8 @@ _log = logging.getLogger("modelserver.server")
 
 _WORKDIR_PREFIX = "modelserver-"
 MAX_DESCRIPTORS = 1 << 20
+
+Opened = TypeVar("Opened")
 
 
 class Server:
@@ -214,9 +215,9 @@ class Server:
         try:
             if loading.done() and not stopping.done():
                 loading.result()
-                await self._open(listeners, registry, sockets)
-                rpc = self._rpc = await self._open_grpc(
-                    partial(open_grpc, services, call_observer(metrics, access), held, certificate), registry
+                await opened(listeners.open(sockets), registry)
+                rpc = self._rpc = await opened(
+                    open_grpc(services, call_observer(metrics, access), held, certificate), registry
                 )
                 if keeper is not None:
                     await keeper.write("startup")
@@ -294,28 +295,6 @@ class Server:
             on_notice=self._on_notice,
         )
 
-    @staticmethod
-    async def _open(listeners: Listeners, registry: Registry, sockets: dict[Address, socket.socket]) -> None:
-        try:
-            await listeners.open(sockets)
-        except ConfigError:
-            await registry.close(grace=0.0)
-            raise
-        except OSError as error:
-            # Another server bound the address at the same time, and was the first to listen.
-            await registry.close(grace=0.0)
-            raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
-
-    @staticmethod
-    async def _open_grpc(
-        start: Callable[[], Awaitable[GrpcServers | None]], registry: Registry
-    ) -> GrpcServers | None:
-        try:
-            return await start()
-        except ConfigError:
-            await registry.close(grace=0.0)
-            raise
-
     async def _shut_down(
         self,
         listeners: Listeners,
@@ -357,6 +336,18 @@ class Server:
             logging.shutdown()
             os._exit(1)
         self._stop.set()
+
+
+async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:
+    """What was opened; where an address cannot be had the models end. Raises ConfigError."""
+    try:
+        return await opening
+    except (ConfigError, OSError) as error:
+        await registry.close(grace=0.0)
+        if isinstance(error, ConfigError):
+            raise
+        # Another server bound the address at the same time, and was the first to listen.
+        raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
 
 
 def payload_log(settings: Settings) -> PayloadLog:

@@ -12,7 +12,6 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.archives.incoming import is_beside
@@ -87,14 +86,10 @@ async def _begin(
     _log.info("Model %s %s: %s is loaded beside it", before.name, before.version, url)
     task = asyncio.create_task(_load_and_exchange(registry, before, model, replacement))
     registry.replacing.add(task)
-    task.add_done_callback(partial(_replaced, registry))
+    task.add_done_callback(registry.replacing.discard)
+    # Seen, if only here: it is in the log.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     return task
-
-
-def _replaced(registry: Registry, task: asyncio.Task[ModelVersion]) -> None:
-    registry.replacing.discard(task)
-    if not task.cancelled():
-        task.exception()  # seen, if only here: it is in the log
 
 
 def _stays(before: ModelVersion, replacement: Replacement, error: BaseException) -> None:

@@ -27,13 +27,10 @@ class StateKeeper:
 
     async def changed(self) -> None:
         """Returns when a snapshot with the last change is on disk; changes at the same time share one."""
-        await self._write("snapshot", shared=True)
+        await self.write("snapshot", shared=True)
 
-    async def write(self, kind: Kind) -> None:
-        """Writes a snapshot of this kind, whether something changed or not."""
-        await self._write(kind, shared=False)
-
-    async def _write(self, kind: Kind, *, shared: bool) -> None:
+    async def write(self, kind: Kind, *, shared: bool = False) -> None:
+        """Writes a snapshot of this kind; one that may be ``shared`` only where none came meanwhile."""
         self._asked += 1
         wanted = self._asked
         async with self._lock:

@@ -47,26 +47,18 @@ def member_spec(spec: WorkerSpec, ranks: Ranks, rank: int, port: int) -> WorkerS
     It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not tried again in
     parts: the ranks would not take the same parts.
     """
-    devices = ranks.groups.get(-1 if spec.load.gpu_id is None else spec.load.gpu_id, ())
-    count = ranks.processes
+    alone, count = lone_spec(spec, ranks), ranks.processes
     load = msgspec.structs.replace(
-        spec.load,
-        gpu_id=rank if devices else None,
+        alone.load,
+        gpu_id=None if alone.load.gpu_id is None else rank,
         isolate=spec.load.isolate and count == 1,
         rank=rank,
         ranks=count,
     )
-    environment = {**spec.extra_environment, **rank_environment(rank, count, port), **visible(devices)}
+    environment = {**alone.extra_environment, **rank_environment(rank, count, port)}
     if ranks.threads:
         environment.update(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)))
-    return replace(
-        spec,
-        load=load,
-        threads=max(1, spec.threads // count),
-        extra_environment=environment,
-        spawner=None,
-        ranks=None,
-    )
+    return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
 
 
 def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
