@@ -85,6 +85,7 @@ class Wanted:
     venv: bool
 
 
+@dataclass(frozen=True)
 class Environments:
     """Makes environments, or finds them made.
 
@@ -97,22 +98,12 @@ class Environments:
         keep: bytes of all environments; beyond it, those that no server uses are removed.
     """
 
-    def __init__(
-        self,
-        python: str,
-        fallback: Path,
-        hidden: re.Pattern[str] | None = None,
-        *,
-        folder: Path | None = None,
-        limit: float = INSTALL_LIMIT,
-        keep: int = store.LIMIT,
-    ) -> None:
-        self._python = python
-        self._fallback = fallback
-        self._hidden = hidden
-        self._folder = folder
-        self._limit = limit
-        self._keep = keep
+    python: str
+    fallback: Path
+    hidden: re.Pattern[str] | None = None
+    folder: Path | None = None
+    limit: float = INSTALL_LIMIT
+    keep: int = store.LIMIT
 
     async def provide(
         self, wanted: Wanted, tell: Callable[[str], None] | None = None
@@ -127,14 +118,14 @@ class Environments:
         """
         if wanted.requirements is None and not wanted.venv:
             return None
-        folder = self._folder or await asyncio.to_thread(cache_folder, "environments")
+        folder = self.folder or await asyncio.to_thread(cache_folder, "environments")
         if folder is None:
-            folder = self._fallback
+            folder = self.fallback
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             identity, sites = await self._interpreter()
         except (OSError, ValueError) as error:
-            raise _failed(wanted, f"The Python {self._python} cannot be asked: {error}") from error
+            raise _failed(wanted, f"The Python {self.python} cannot be asked: {error}") from error
         place = folder / await asyncio.to_thread(_key, wanted, identity)
         try:
             use = store.use(place)
@@ -142,10 +133,10 @@ class Environments:
                 _log.info("%s %s: its packages are there already: %s", wanted.name, wanted.version, place)
             else:
                 making = self._make(wanted, place, sites, tell)
-                use = await asyncio.wait_for(making, self._limit)
+                use = await asyncio.wait_for(making, self.limit)
                 await self._prune(folder)
         except asyncio.TimeoutError:
-            raise _failed(wanted, f"It was not done within {self._limit:g} s.") from None
+            raise _failed(wanted, f"It was not done within {self.limit:g} s.") from None
         except OSError as error:
             raise _failed(wanted, f"{error.strerror or error}: {error.filename or place}.") from error
         if wanted.venv:
@@ -188,7 +179,7 @@ class Environments:
     async def _prune(self, folder: Path) -> None:
         """A new environment may have made the folder too large; no model waits for more than that."""
         try:
-            removed = await asyncio.to_thread(store.prune, folder, self._keep)
+            removed = await asyncio.to_thread(store.prune, folder, self.keep)
         except OSError as error:
             _log.warning("%s cannot be looked through for unused environments: %s", folder, error)
             return
@@ -196,7 +187,7 @@ class Environments:
             _log.info("Removed the unused environment %s", place)
 
     async def _fill(self, wanted: Wanted, place: Path, sites: Sequence[str], lock: int) -> None:
-        python, where = self._python, ["--upgrade", "--target", str(place / "packages")]
+        python, where = self.python, ["--upgrade", "--target", str(place / "packages")]
         if wanted.venv:
             venv = place / "venv"
             made = await self._run([python, "-m", "venv", "--without-pip", str(venv)], wanted, lock, "venv")
@@ -248,14 +239,14 @@ class Environments:
 
     def _variables(self) -> dict[str, str]:
         """The server's, so that PIP_INDEX_URL and the like count; pip asks nothing and checks no version."""
-        hidden = self._hidden
+        hidden = self.hidden
         kept = {k: v for k, v in os.environ.items() if hidden is None or not hidden.fullmatch(k)}
         return {**kept, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
     async def _interpreter(self) -> tuple[str, Sequence[str]]:
         """What tells the Python from others, and the folders of its packages."""
         process = await asyncio.create_subprocess_exec(
-            self._python, "-c", _PROBE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            self.python, "-c", _PROBE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         )
         output, _ = await process.communicate()
         version, platform, prefix, sites = json.loads(output)

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.pools.channel import Channel
@@ -34,6 +35,7 @@ _LAST_WORDS = 1.0
 _enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
 
 
+@dataclass(slots=True, eq=False)
 class WorkerProcess:
     """A running worker process with its channel and captured output.
 
@@ -41,19 +43,16 @@ class WorkerProcess:
     ended; None before its end, and where that cannot be known. ``memory`` is a descriptor to read that from.
     """
 
-    def __init__(
-        self, process: Child, channel: Channel, capture: Capture, mark: str, memory: int | None
-    ) -> None:
-        self.begun: int | None = None
-        self._process = process
-        self._channel = channel
-        self._capture = capture
-        self._mark = mark
-        self._memory = memory
+    process: Child
+    channel: Channel
+    capture: Capture
+    mark: str
+    memory: int | None
+    begun: int | None = None
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     @property
     def pids(self) -> list[int]:
@@ -61,29 +60,29 @@ class WorkerProcess:
         return [self.pid]
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
-        self._channel.send(message, bodies)
+        self.channel.send(message, bodies)
 
     def allow(self, limit: int) -> None:
         """Its frames may have so many bytes from now on."""
-        self._channel.allow(limit)
+        self.channel.allow(limit)
 
     def kill(self) -> None:
         """Ends the process without asking."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        self._channel.close()
+            self.process.kill()
+        self.channel.close()
 
     async def wait(self) -> str:
         """Waits for the end of the process, of what it started and of its output; returns how it ended."""
-        code = await self._process.wait()
+        code = await self.process.wait()
         # What user code started and left behind, in the worker's process group or elsewhere (F45).
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await asyncio.get_running_loop().run_in_executor(_enders, end_marked, self._mark)
-        await self._capture.finish()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await asyncio.get_running_loop().run_in_executor(_enders, end_marked, self.mark)
+        await self.capture.finish()
         # A descendant may have inherited the worker's end, and live on: nothing it says counts.
-        await self._channel.finish(_LAST_WORDS)
-        memory, self._memory = self._memory, None
+        await self.channel.finish(_LAST_WORDS)
+        memory, self.memory = self.memory, None
         if memory is not None:
             with contextlib.suppress(OSError):
                 self.begun = read_begun(memory)
@@ -91,7 +90,7 @@ class WorkerProcess:
         return describe_exit(code)
 
     def last_output(self, lines: int = 20) -> str:
-        return self._capture.last(lines)
+        return self.capture.last(lines)
 
 
 def describe_exit(code: int | None) -> str:

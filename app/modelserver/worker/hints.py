@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import traceback
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +97,7 @@ def _is_uninitialised(error: BaseException, said: str) -> bool:
     """Whether a handler that derives from BaseHandler uses what its initialize would have set."""
     if not isinstance(error, (TypeError, AttributeError)) or "'NoneType' object" not in said:
         return False
-    step = error.__traceback__
-    while step is not None:
-        if _has_been_left_out(step.tb_frame):
-            return True
-        step = step.tb_next
-    return False
+    return any(_has_been_left_out(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _has_been_left_out(frame: FrameType) -> bool:

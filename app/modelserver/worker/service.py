@@ -154,8 +154,7 @@ class Service:
         """The way of parts from a call for these (batch, row); None when the service is not connected."""
         if self._outlet is None:
             return None
-        outlet, look = self._outlet, self._look_around
-        return CallStream(places, state, self.encode_part, outlet, look, pause=self._pause)
+        return CallStream(places, state, self.encode_part, self._outlet, self._look_around, self._pause)
 
     def _look_around(self) -> None:
         if self._look is not None:

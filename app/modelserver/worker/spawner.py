@@ -26,8 +26,6 @@ from modelserver.worker.spawn_child import Birth, become_worker
 from modelserver_handlers import BUILT_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.wire.spawning import FromSpawner, ToSpawner
 
 # Seconds in which a server whose connection is gone is gone itself, if it is to be.
@@ -140,16 +138,15 @@ def modules_of(request: ToSpawner) -> list[str]:
     return [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
 
 
-def shadowed(model_dir: Path, loaded: Iterable[str] | None = None) -> list[str]:
+def shadowed(model_dir: Path) -> list[str]:
     """The model's own modules that would not be found, because others of their names are loaded already."""
-    loaded = sys.modules.keys() - _LIGHT if loaded is None else set(loaded)
     try:
         entries = list(model_dir.iterdir())
     except OSError:
         return []
     own = {entry.name.partition(".")[0] for entry in entries if entry.suffix in {".py", ".pyc", ".so"}}
     own |= {entry.name for entry in entries if (entry / "__init__.py").is_file()}
-    return sorted(own & set(loaded))
+    return sorted(own & (sys.modules.keys() - _LIGHT))
 
 
 def check_fitness(known: set[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ def unique_id(request_id: str, sequence: int, taken: Collection[str]) -> str:
     return f"{request_id}-{sequence}" if request_id in taken else request_id
 
 
+@dataclass(slots=True, eq=False)
 class CallStream:
     """The parts of one call of the handler; ``context._ms_state.stream`` while it runs.
 
@@ -40,27 +42,15 @@ class CallStream:
         pause: waits until the server lets it go on; None where others would have to wait, too.
     """
 
-    __slots__ = ("_encode", "_look", "_open", "_outlet", "_pause", "_places", "_sent", "_state", "_threads")
-
-    def __init__(
-        self,
-        places: Sequence[tuple[Work, int]],
-        state: BatchState,
-        encode: Callable[[Work, int, Any, int, BatchState], Encoded],
-        outlet: ServerChannel,
-        look: Callable[[], None],
-        *,
-        pause: Callable[[], None] | None = None,
-    ) -> None:
-        self._places = places
-        self._state = state
-        self._encode = encode
-        self._outlet = outlet
-        self._look = look
-        self._pause = pause
-        self._sent = 0
-        self._open = True
-        self._threads = threading.active_count()
+    places: Sequence[tuple[Work, int]]
+    state: BatchState
+    encode: Callable[[Work, int, Any, int, BatchState], Encoded]
+    outlet: ServerChannel
+    look: Callable[[], None]
+    pause: Callable[[], None] | None
+    _sent: int = 0
+    _open: bool = True
+    _threads: int = field(default_factory=threading.active_count)
 
     def send(self, parts: Mapping[int, Any]) -> None:
         """Sends a part to each of these positions; drops what comes after the end of the call.
@@ -70,48 +60,48 @@ class CallStream:
         """
         if not self._open:
             return
-        self._look()
+        self.look()
         for batch, rows in self._by_batch(parts).items():
-            encoded = [self._encode(batch, row, part, position, self._state) for row, position, part in rows]
+            encoded = [self.encode(batch, row, part, position, self.state) for row, position, part in rows]
             good = [(row, it) for (row, _, _), it in zip(rows, encoded, strict=True) if not it[0].failed]
             for (_, position, _), (answer, content) in zip(rows, encoded, strict=True):
                 if answer.failed:
-                    self._state.reject(position, content.decode(), answer.status)
+                    self.state.reject(position, content.decode(), answer.status)
             if good:
                 batch.begun |= {row for row, _ in good}
                 self._write(batch.sequence, [row for row, _ in good], [it for _, it in good])
-        nobody_waits = all(row in batch.cancelled for batch, row in self._places)
+        nobody_waits = all(row in batch.cancelled for batch, row in self.places)
         if nobody_waits and threading.active_count() <= self._threads:
             raise ClientsGone
 
     def _write(self, sequence: int, rows: list[int], encoded: Sequence[Encoded]) -> None:
         self._sent += sum(answer.size for answer, _ in encoded)
-        wait = self._pause is not None and self._sent >= WINDOW
+        wait = self.pause is not None and self._sent >= WINDOW
         message = Parts(sequence, rows, [answer for answer, _ in encoded], wait)
-        self._outlet.send(message, [content for _, content in encoded])
-        if wait and self._pause is not None:
+        self.outlet.send(message, [content for _, content in encoded])
+        if wait and self.pause is not None:
             self._sent = 0
-            self._pause()
-            self._look()
+            self.pause()
+            self.look()
 
     def is_cancelled(self, idx: int) -> bool:
         """Whether nobody waits for the answer at this position; IndexError outside the batch."""
-        self._look()
-        batch, row = self._places[idx]
+        self.look()
+        batch, row = self.places[idx]
         return row in batch.cancelled
 
     def close(self) -> None:
         """The call is over. State and stream let go of each other: bodies must not wait for the collector."""
         self._open = False
-        if self._state.stream is self:
-            self._state.stream = ENDED
+        if self.state.stream is self:
+            self.state.stream = ENDED
 
     def _by_batch(self, parts: Mapping[int, Any]) -> dict[Work, list[tuple[int, int, Any]]]:
         """What is to be sent, as (row, position, part)."""
         found: dict[Work, list[tuple[int, int, Any]]] = {}
         for position, part in parts.items():
-            batch, row = self._places[position]
-            if row not in batch.cancelled and position not in self._state.rejections:
+            batch, row = self.places[position]
+            if row not in batch.cancelled and position not in self.state.rejections:
                 found.setdefault(batch, []).append((row, position, part))
         return found
 
