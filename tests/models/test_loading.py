@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def described(registry: Registry) -> Any:
     """The whole state, as it would be written."""
-    return registry_document(registry, "x")["models"]
+    return registry_document(registry)["models"]
 
 
 async def test_everything_comes_back(new_registry: Callable[..., Registry], store: Path) -> None:
@@ -40,7 +40,7 @@ async def test_everything_comes_back(new_registry: Callable[..., Registry], stor
     await before.register(Registration(url="a2", handler="own.py:handle", response_timeout=7))
     await before.register(Registration(url="b", model_name="c", split_instances="false"))
     await before.set_default("a", "2.0")
-    document = registry_document(before, "x")
+    document = registry_document(before)
     after = await restore(new_registry(), parse_snapshot(json.dumps(document)))
 
     assert described(after) == document["models"]
@@ -149,7 +149,7 @@ async def test_a_folder_outside_of_the_store(
     registry = new_registry()
     settings = naming(store, f"{tmp_path}/mine")
     assert await load_initial(registry, settings, lambda _: None, restored=False) == []
-    document = registry_document(registry, "x")
+    document = registry_document(registry)
     assert document["models"]["mine"]["1.0"]["trusted"] is True
 
     with pytest.raises(ModelNotFound, match="outside of the model store"):

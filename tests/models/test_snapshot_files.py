@@ -28,7 +28,7 @@ def folder(path: Path, now: datetime = NOON) -> SnapshotFolder:
 
 
 def write(snapshots: SnapshotFolder, model: str) -> Path:
-    return snapshots.write("snapshot", lambda _: state(model))
+    return snapshots.write("snapshot", state(model))
 
 
 def models(snapshots: SnapshotFolder) -> list[str]:
@@ -39,7 +39,7 @@ def models(snapshots: SnapshotFolder) -> list[str]:
 
 def test_names_and_content(tmp_path: Path) -> None:
     """A file is named by time and kind, is for its owner only, and is Java properties with the state."""
-    path = folder(tmp_path).write("startup", lambda name: {**state("a"), "name": name})
+    path = folder(tmp_path).write("startup", state("a"))
     values = parse(path.read_bytes())
 
     assert path.name == "20260504120000123-startup.cfg"

@@ -26,7 +26,7 @@ def test_the_newest_whole_file_is_the_configuration(tmp_path: Path) -> None:
     """One that was changed under its checksum is passed over, and files that are no snapshots are ignored."""
     assert newest_configuration(tmp_path / "config") is None
     folder = SnapshotFolder(tmp_path / "config", {"job_queue_size": "7"})
-    first, last = (folder.write("snapshot", lambda _: {"models": {}}) for _ in range(2))
+    first, last = (folder.write("snapshot", {"models": {}}) for _ in range(2))
     (tmp_path / "config" / "zzz.cfg").write_text("model_snapshot={}")
     assert newest_configuration(tmp_path / "config") == last
 

@@ -25,7 +25,7 @@ async def test_failed_version_stays_in_the_state(new_registry: Callable[..., Reg
     """When the archive is back, the next start finds the model as it was."""
     items = saved(gone={"1.0": entry("gone", workers=2, handler="own.py")})
     registry = await restore(new_registry(), items)
-    again = parse_snapshot(json.dumps(registry_document(registry, "x")))
+    again = parse_snapshot(json.dumps(registry_document(registry)))
 
     assert again[0].registration.min_workers == 2
     assert again[0].registration.handler == "own.py"

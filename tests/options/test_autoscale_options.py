@@ -174,7 +174,7 @@ def document(options: ModelOptions) -> dict[str, Any]:
         pool=SimpleNamespace(min_workers=1, max_workers=4),
     )
     registry = SimpleNamespace(versions=lambda: [model], is_default=lambda _: True)
-    return registry_document(cast("Any", registry), "x.cfg")
+    return registry_document(cast("Any", registry))
 
 
 async def test_pool(tmp_path: Path) -> None:

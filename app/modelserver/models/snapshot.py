@@ -32,8 +32,8 @@ _FETCHED = ("http", "https")
 Read = TypeVar("Read", int, str, bool)
 
 
-def registry_document(registry: Registry, file_name: str) -> dict[str, Any]:
-    """The state of the registry, written to ``file_name``."""
+def registry_document(registry: Registry) -> dict[str, Any]:
+    """The state of the registry, without the name of the file that it is written to."""
     versions = registry.versions()
     models: dict[str, dict[str, Any]] = {}
     for model in versions:
@@ -41,12 +41,7 @@ def registry_document(registry: Registry, file_name: str) -> dict[str, Any]:
             "defaultVersion": registry.is_default(model),
             **_version_document(model),
         }
-    return {
-        "name": file_name,
-        "modelCount": len(versions),
-        "created": int(time.time() * 1000),
-        "models": models,
-    }
+    return {"modelCount": len(versions), "created": int(time.time() * 1000), "models": models}
 
 
 def _version_document(model: ModelVersion) -> dict[str, Any]:

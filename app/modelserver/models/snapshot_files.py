@@ -79,13 +79,13 @@ class SnapshotFolder:
                 _log.warning("The snapshot %s is passed over: %s", path, error)
         return None
 
-    def write(self, kind: Kind, document: Callable[[str], dict[str, Any]]) -> Path:
-        """Writes the document made for the file's name; raises OSError, and leaves nothing half done."""
+    def write(self, kind: Kind, document: Mapping[str, Any]) -> Path:
+        """Writes the document, with the file's name; raises OSError, and leaves nothing half done."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = self.next_name(kind)
         path, partial = self._path / name, self._path / f".{name}.part"
         try:
-            write_synced(partial, file_content(self._properties, document(name)))
+            write_synced(partial, file_content(self._properties, {"name": name, **document}))
             partial.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -37,11 +37,9 @@ class StateKeeper:
             if shared and self._written >= wanted:
                 return
             current = self._asked
-            document = registry_document(self._registry, "")
+            document = registry_document(self._registry)
             try:
-                path = await asyncio.to_thread(
-                    self._folder.write, kind, lambda name: {**document, "name": name}
-                )
+                path = await asyncio.to_thread(self._folder.write, kind, document)
             except OSError as error:
                 _log.error("The snapshot cannot be written, the last one stays: %s", error)
                 return

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -103,26 +103,20 @@ def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> d
     return {_VISIBLE: ",".join(known[device] for device in devices)}
 
 
+@dataclass(slots=True, eq=False)
 class RankGroup:
     """The processes of one worker, which its supervisor takes for one."""
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        on_message: Callable[[ToServer, memoryview], None],
-        on_lost: Callable[[str | None], None],
-    ) -> None:
-        self._ranks = ranks
-        self._on_message = on_message
-        self._on_lost = on_lost
-        self._members: list[WorkerProcess] = []
-        self._loaded: dict[int, Loaded] = {}
-        self._guilty: int | None = None
-        self._answered = -1
-        self._loop = asyncio.get_running_loop()
-        self._stopping = False
-        self._killed = False
-        self._lost = False
+    ranks: Ranks
+    on_message: Callable[[ToServer, memoryview], None]
+    on_lost: Callable[[str | None], None]
+    _members: list[WorkerProcess] = field(default_factory=list)
+    _loaded: dict[int, Loaded] = field(default_factory=dict)
+    _guilty: int | None = None
+    _answered: int = -1
+    _stopping: bool = False
+    _killed: bool = False
+    _lost: bool = False
 
     @property
     def pid(self) -> int:
@@ -159,7 +153,7 @@ class RankGroup:
             return
         if isinstance(message, Stop):
             self._stopping = True
-        alone = isinstance(message, Predict) and not self._ranks.broadcast
+        alone = isinstance(message, Predict) and not self.ranks.broadcast
         for member in self._members[:1] if alone else self._members:
             member.send(message, bodies)
 
@@ -210,13 +204,13 @@ class RankGroup:
         """A message of one rank."""
         if isinstance(message, Loaded):
             self._loaded[rank] = message
-            if len(self._loaded) == self._ranks.processes:
+            if len(self._loaded) == self.ranks.processes:
                 slowest = max(loaded.seconds for loaded in self._loaded.values())
-                self._on_message(msgspec.structs.replace(self._loaded[0], seconds=slowest), memoryview(b""))
+                self.on_message(msgspec.structs.replace(self._loaded[0], seconds=slowest), memoryview(b""))
         elif isinstance(message, LoadFailed):
             if not self.failed:
                 self._guilty = rank
-                self._on_message(
+                self.on_message(
                     msgspec.structs.replace(message, message=f"Rank {rank}: {message.message}"), tail
                 )
                 for other, member in enumerate(self._members):
@@ -225,9 +219,9 @@ class RankGroup:
         elif rank == 0:
             if isinstance(message, Result):
                 self._answered = message.sequence
-            self._on_message(message, tail)
-        elif isinstance(message, Result) and message.answers and self._ranks.broadcast:
-            self._loop.call_later(FAILED_GRACE, self._give_up, rank, message.sequence)
+            self.on_message(message, tail)
+        elif isinstance(message, Result) and message.answers and self.ranks.broadcast:
+            asyncio.get_running_loop().call_later(FAILED_GRACE, self._give_up, rank, message.sequence)
 
     def _give_up(self, rank: int, sequence: int) -> None:
         """Ends the worker if rank 0 still computes a batch that has failed at another rank."""
@@ -240,7 +234,7 @@ class RankGroup:
         if self._lost or (rank > 0 and self._stopping):
             return
         self._lost = True
-        self._on_lost(None if reason is None else f"rank {rank}: {reason}")
+        self.on_lost(None if reason is None else f"rank {rank}: {reason}")
 
 
 async def launch_ranks(
