@@ -122,3 +122,22 @@ def test_available_memory(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     assert available_memory(meminfo, tmp_path) == 8192
     assert available_memory(tmp_path / "none", tmp_path) == float("inf")
+
+
+async def test_one_leaves_as_its_turn_comes() -> None:
+    """Its place is given back, and whoever made room for it hears nothing of it."""
+    gate = StartGate(limit=1, available=lambda: 100.0)
+
+    async def load() -> None:
+        async with gate.place(10):
+            pass
+
+    async with gate.place(10):
+        waiting = asyncio.create_task(load())
+        await asyncio.sleep(0)
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert gate.free() == 100.0
+    await asyncio.wait_for(load(), 1.0)

@@ -159,8 +159,7 @@ class Preparation:
         for warning in options.warnings:
             _log.warning("%s %s: %s", name, version, warning)
         _check_batch_size(options)
-        self._check_parallel(name, archive, options)
-        _check_mode(archive, options)
+        self._check_modes(name, archive, options)
         environment = await self._environment(name, archive, options, on_progress)
         metrics = self._metrics.model(name, version)
         spec = self._spec(name, handler, archive, options, environment)
@@ -255,8 +254,8 @@ class Preparation:
             _log.warning("%s: %s", archive.url, warning)
         return read.config
 
-    def _check_parallel(self, name: str, archive: ModelArchive, options: ModelOptions) -> None:
-        """Without any GPU the processes of a worker compute on the CPU, as with TorchServe."""
+    def _check_modes(self, name: str, archive: ModelArchive, options: ModelOptions) -> None:
+        """Refuses what excludes each other. Without GPUs, processes compute on the CPU as with TorchServe."""
         devices = len(options.device_ids) or self._devices.count
         if options.device_type == "gpu" and options.parallel_level > devices:
             raise InternalError(
@@ -267,6 +266,9 @@ class Preparation:
                 f"{archive.url}: model-config.yaml: continuousBatching and asyncCommunication are not "
                 f"possible for a worker of {options.processes} processes, which all take the same batches"
             )
+        if options.continuous_batching and options.async_communication:
+            modes = "continuousBatching and asyncCommunication"
+            raise InvalidModel(f"{archive.url}: model-config.yaml: {modes} exclude each other")
 
     async def _environment(
         self,
@@ -453,17 +455,6 @@ def _check_batch_size(options: ModelOptions) -> None:
     """Raises :class:`BadRequest` for one that no frame could hold."""
     if options.batch_size > MAX_BATCH_SIZE:
         raise BadRequest(f"batch_size={options.batch_size}: at most {MAX_BATCH_SIZE} is possible")
-
-
-def _check_mode(archive: ModelArchive, options: ModelOptions) -> None:
-    """Raises :class:`InvalidModel` for ways of taking requests that exclude each other."""
-    ways = {
-        "continuousBatching": options.continuous_batching,
-        "asyncCommunication": options.async_communication,
-    }
-    asked = [name for name, is_asked in ways.items() if is_asked]
-    if len(asked) > 1:
-        raise InvalidModel(f"{archive.url}: model-config.yaml: {' and '.join(asked)} exclude each other")
 
 
 def _limits(options: ModelOptions) -> PoolLimits:

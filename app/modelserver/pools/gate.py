@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.resources import available_memory
@@ -34,12 +33,6 @@ def need_of(model_dir: Path) -> int:
     return BASE_NEED + COPIES * size
 
 
-@dataclass(slots=True)
-class _Waiting:
-    need: int
-    turn: asyncio.Future[None]
-
-
 class StartGate:
     """Lets workers load, first come first served.
 
@@ -52,20 +45,21 @@ class StartGate:
         self._available = available
         self._loading = 0
         self._promised = 0
-        self._waiting: deque[_Waiting] = deque()
+        # What each needs, and its turn.
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def free(self) -> float:
         """Bytes that can be had beside those that are promised to workers which load or are to load."""
-        return self._available() - self._promised - sum(waiting.need for waiting in self._waiting)
+        return self._available() - self._promised - sum(need for need, _ in self._waiting)
 
     @contextlib.asynccontextmanager
     async def place(self, need: int) -> AsyncIterator[None]:
         """Waits for its turn, and holds a place while the body runs; ``need`` is in bytes."""
-        waiting = _Waiting(need, asyncio.get_running_loop().create_future())
+        waiting = need, asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         self._admit()
         try:
-            await waiting.turn
+            await waiting[1]
             yield
         finally:
             if waiting in self._waiting:
@@ -77,11 +71,13 @@ class StartGate:
             self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._may_load(self._waiting[0].need):
-            waiting = self._waiting.popleft()
+        while self._waiting and self._may_load(self._waiting[0][0]):
+            need, turn = self._waiting.popleft()
             self._loading += 1
-            self._promised += waiting.need
-            waiting.turn.set_result(None)
+            self._promised += need
+            # Whoever was waiting may be about to leave: then that gives the place back.
+            if not turn.done():
+                turn.set_result(None)
 
     def _may_load(self, need: int) -> bool:
         if self._loading == 0:
