@@ -22,18 +22,18 @@ ABSENT_STATE = "not offered"
 
 _BATCH = "the whole batch is answered and explained, a bad row is rejected alone"
 _WIRE = "the protocol between server and worker differs"
-_INSIDE_MICRO_BATCHING = "a part of how MicroBatching works"
+_INSIDE_MICRO_BATCHING = "an internal part of MicroBatching"
 _METRICS = "values go to `/metrics` with the batch's answers, not through standard output"
 
 REMARKS: dict[str, tuple[str, str]] = {
     "ts.context.Context": (BETTER, "also `reject`, `is_cancelled`, `get_request_parameters`"),
     "ts.handler_utils.hf_batch_streamer.TextIteratorStreamerBatch": (
         BETTER,
-        "ends with the last text (there with the first); is no BaseStreamer",
+        "ends with the last text, not with the first; is not a BaseStreamer",
     ),
     "ts.handler_utils.micro_batching.MicroBatching": (
         BETTER,
-        "an exception in a phase fails the batch (there it hangs); an empty batch is answered",
+        "an exception in a phase fails the batch instead of hanging; an empty batch is answered",
     ),
     "ts.handler_utils.utils.send_intermediate_predict_response": (
         BETTER,
@@ -44,20 +44,20 @@ REMARKS: dict[str, tuple[str, str]] = {
     "ts.metrics.caching_metric.CachingMetric": (SAME, _METRICS),
     "ts.metrics.metric_cache_abstract.MetricCacheAbstract": (
         BETTER,
-        "can be made; a name may have different dimensions; an error's series names its model",
+        "can be instantiated; a name may have different dimensions; an error's series names its model",
     ),
     "ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl": (SAME, _METRICS),
-    "ts.metrics.metric.Metric": (BETTER, "holds what it was updated to (there, what it was made with)"),
-    "ts.metrics.metrics_store.MetricsStore": (BETTER, "keeps dimensions that a metric is given"),
+    "ts.metrics.metric.Metric": (BETTER, "holds its updated value instead of its initial one"),
+    "ts.metrics.metrics_store.MetricsStore": (BETTER, "keeps the dimensions given to a metric"),
     "ts.model_server.start": (OTHER, "becomes the command `modelserver`"),
-    "ts.metrics.system_metrics.gpu_utilization": (OTHER, "asks NVIDIA's library, needs no nvgpu"),
+    "ts.metrics.system_metrics.gpu_utilization": (OTHER, "uses NVIDIA's library, needs no nvgpu"),
     "ts.protocol.otf_message_handler.send_intermediate_predict_response": (
         SAME,
-        "deprecated, warns as there",
+        "deprecated, with the same warning",
     ),
     "ts.torch_handler.base_handler.BaseHandler": (
         BETTER,
-        "batches can be prepared ahead; loading weights runs no code; importing it changes no precision",
+        "batches can be prepared ahead; loading weights runs no code; importing it does not change precision",
     ),
     "ts.torch_handler.base_handler.setup_ort_session": (OTHER, "as many threads as the worker has cores"),
     "ts.torch_handler.densenet_handler.DenseNetHandler": (BETTER, "takes batches"),
@@ -75,21 +75,21 @@ REMARKS: dict[str, tuple[str, str]] = {
     "ts.torch_handler.text_classifier.TextClassifier": (BETTER, _BATCH),
     "ts.torch_handler.text_handler.TextHandler": (
         OTHER,
-        "no torchtext, a vocabulary is a mapping of words to numbers; explanations are one number per word",
+        "no torchtext; a vocabulary maps words to numbers; explanations are one number per word",
     ),
     "ts.torch_handler.vision_handler.VisionHandler": (BETTER, _BATCH + "; Captum is not needed"),
     "ts.utils.util.load_label_mapping": (OTHER, "wrong files raise ValueError instead of Exception"),
     "ts.utils.util.map_class_to_label": (OTHER, "wrong arguments raise TypeError instead of Exception"),
     "ts.utils.util.check_valid_pt2_backend": (BETTER, "knows the installed torch's backends too"),
 }
-"""Offered names about which there is something to say."""
+"""Offered names with a remark."""
 
 LEFT_OUT: dict[str, str] = {
     "ts.handler_utils.micro_batching.WorkerThread": _INSIDE_MICRO_BATCHING,
     "ts.handler_utils.micro_batching.execute_call": _INSIDE_MICRO_BATCHING,
     "ts.handler_utils.utils.create_predict_response": _WIRE,
-    "ts.launcher.PrintTillTheEnd": "a part of how the launcher works",
-    "ts.launcher.Tee": "a part of how the launcher works",
+    "ts.launcher.PrintTillTheEnd": "an internal part of the launcher",
+    "ts.launcher.Tee": "an internal part of the launcher",
     "ts.model_server.ArgParser": "the command is `modelserver`",
     "ts.model_server.load_properties": "`modelserver --print-settings` shows every setting and its source",
     "ts.protocol.otf_message_handler.create_load_model_response": _WIRE,
@@ -99,7 +99,7 @@ LEFT_OUT: dict[str, str] = {
     "ts.service.Service": "a part of TorchServe's own process",
     "ts.service.create_predict_response": _WIRE,
 }
-"""Names that offered modules lack, and why."""
+"""Names missing from offered modules, and why."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,21 +133,21 @@ def document() -> str:
 _HEAD = f"""\
 # TorchServe's Python names
 
-Handlers written for TorchServe {TORCHSERVE_VERSION} import `ts.…`. In worker processes these names lead to
+Handlers written for TorchServe {TORCHSERVE_VERSION} import `ts.…`. In worker processes these names refer to
 modelserver's own classes: `ts.torch_handler.base_handler.BaseHandler` is
 `modelserver_handlers.base.BaseHandler`. Nothing has to be installed or changed. An archive's own package `ts`
-wins over them; they win over an installed TorchServe.
+takes precedence over them; they take precedence over an installed TorchServe.
 
-In tests of a handler, which no server runs, they are there after
+In tests of a handler, outside the server, they are available after
 `import modelserver_handlers.compat.activate`, or with `pytest -p modelserver_handlers.compat.activate`.
 
-*same*: as in TorchServe. *better*: as in TorchServe, and the remark says what more. *differs*: the remark
-says how. *not offered*: the remark says why, or what to use instead; importing such a module raises
-ImportError with it. Names that a module of TorchServe has from another one (`ts.service.Context`) are there
-too, without a line of their own. All of it was compared with the public names of the real package, and the
-public methods of its classes; a test holds both to each other.
+*same*: as in TorchServe. *better*: as in TorchServe, with the improvement in the remark. *differs*: the
+remark says how. *not offered*: the remark says why, or what to use instead; importing such a module raises
+ImportError with it. Names that a TorchServe module imports from another (`ts.service.Context`) are available
+too, but not listed separately. A test compares everything with the public names of the real package and the
+public methods of its classes.
 
-This table is made by `python -m modelserver_handlers.compat.names`.
+This table is generated by `python -m modelserver_handlers.compat.names`.
 
 | name | state | |
 |---|---|---|"""
