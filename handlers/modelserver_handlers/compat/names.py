@@ -25,62 +25,54 @@ _WIRE = "the protocol between server and worker differs"
 _INSIDE_MICRO_BATCHING = "an internal part of MicroBatching"
 _METRICS = "values go to `/metrics` with the batch's answers, not through standard output"
 
-REMARKS: dict[str, tuple[str, str]] = {
-    "ts.context.Context": (BETTER, "also `reject`, `is_cancelled`, `get_request_parameters`"),
+_SAME_REMARKS = {
+    "ts.metrics.caching_metric.CachingMetric": _METRICS,
+    "ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl": _METRICS,
+    "ts.protocol.otf_message_handler.send_intermediate_predict_response": "deprecated, with the same warning",
+}
+_BETTER_REMARKS = {
+    "ts.context.Context": "also `reject`, `is_cancelled`, `get_request_parameters`",
     "ts.handler_utils.hf_batch_streamer.TextIteratorStreamerBatch": (
-        BETTER,
-        "ends with the last text, not with the first; is not a BaseStreamer",
+        "ends with the last text, not with the first; is not a BaseStreamer"
     ),
     "ts.handler_utils.micro_batching.MicroBatching": (
-        BETTER,
-        "an exception in a phase fails the batch instead of hanging; an empty batch is answered",
+        "an exception in a phase fails the batch instead of hanging; an empty batch is answered"
     ),
-    "ts.handler_utils.utils.send_intermediate_predict_response": (
-        BETTER,
-        "ends the call when all clients are gone",
-    ),
-    "ts.launcher.register_model": (OTHER, "returns status and answer"),
-    "ts.launcher.register_model_with_params": (OTHER, "returns status and answer"),
-    "ts.metrics.caching_metric.CachingMetric": (SAME, _METRICS),
+    "ts.handler_utils.utils.send_intermediate_predict_response": "ends the call when all clients are gone",
     "ts.metrics.metric_cache_abstract.MetricCacheAbstract": (
-        BETTER,
-        "can be instantiated; a name may have different dimensions; an error's series names its model",
+        "can be instantiated; a name may have different dimensions; an error's series names its model"
     ),
-    "ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl": (SAME, _METRICS),
-    "ts.metrics.metric.Metric": (BETTER, "holds its updated value instead of its initial one"),
-    "ts.metrics.metrics_store.MetricsStore": (BETTER, "keeps the dimensions given to a metric"),
-    "ts.model_server.start": (OTHER, "becomes the command `modelserver`"),
-    "ts.metrics.system_metrics.gpu_utilization": (OTHER, "uses NVIDIA's library, needs no nvgpu"),
-    "ts.protocol.otf_message_handler.send_intermediate_predict_response": (
-        SAME,
-        "deprecated, with the same warning",
-    ),
+    "ts.metrics.metric.Metric": "holds its updated value instead of its initial one",
+    "ts.metrics.metrics_store.MetricsStore": "keeps the dimensions given to a metric",
     "ts.torch_handler.base_handler.BaseHandler": (
-        BETTER,
-        "batches can be prepared ahead; loading weights runs no code; importing it does not change precision",
+        "batches can be prepared ahead; loading weights runs no code; importing it does not change precision"
     ),
-    "ts.torch_handler.base_handler.setup_ort_session": (OTHER, "as many threads as the worker has cores"),
-    "ts.torch_handler.densenet_handler.DenseNetHandler": (BETTER, "takes batches"),
-    "ts.torch_handler.image_classifier.ImageClassifier": (BETTER, _BATCH + "; any number of classes"),
-    "ts.torch_handler.image_segmenter.ImageSegmenter": (BETTER, _BATCH),
-    "ts.torch_handler.object_detector.ObjectDetector": (BETTER, _BATCH + "; pictures may differ in size"),
-    "ts.torch_handler.request_envelope.kserve.KServeEnvelope": (
-        BETTER,
-        "each request of a batch is answered",
-    ),
-    "ts.torch_handler.request_envelope.kservev2.KServev2Envelope": (
-        BETTER,
-        "each request of a batch is answered",
-    ),
-    "ts.torch_handler.text_classifier.TextClassifier": (BETTER, _BATCH),
+    "ts.torch_handler.densenet_handler.DenseNetHandler": "takes batches",
+    "ts.torch_handler.image_classifier.ImageClassifier": _BATCH + "; any number of classes",
+    "ts.torch_handler.image_segmenter.ImageSegmenter": _BATCH,
+    "ts.torch_handler.object_detector.ObjectDetector": _BATCH + "; pictures may differ in size",
+    "ts.torch_handler.request_envelope.kserve.KServeEnvelope": "each request of a batch is answered",
+    "ts.torch_handler.request_envelope.kservev2.KServev2Envelope": "each request of a batch is answered",
+    "ts.torch_handler.text_classifier.TextClassifier": _BATCH,
+    "ts.torch_handler.vision_handler.VisionHandler": _BATCH + "; Captum is not needed",
+    "ts.utils.util.check_valid_pt2_backend": "knows the installed torch's backends too",
+}
+_OTHER_REMARKS = {
+    "ts.launcher.register_model": "returns status and answer",
+    "ts.launcher.register_model_with_params": "returns status and answer",
+    "ts.model_server.start": "becomes the command `modelserver`",
+    "ts.metrics.system_metrics.gpu_utilization": "uses NVIDIA's library, needs no nvgpu",
+    "ts.torch_handler.base_handler.setup_ort_session": "as many threads as the worker has cores",
     "ts.torch_handler.text_handler.TextHandler": (
-        OTHER,
-        "no torchtext; a vocabulary maps words to numbers; explanations are one number per word",
+        "no torchtext; a vocabulary maps words to numbers; explanations are one number per word"
     ),
-    "ts.torch_handler.vision_handler.VisionHandler": (BETTER, _BATCH + "; Captum is not needed"),
-    "ts.utils.util.load_label_mapping": (OTHER, "wrong files raise ValueError instead of Exception"),
-    "ts.utils.util.map_class_to_label": (OTHER, "wrong arguments raise TypeError instead of Exception"),
-    "ts.utils.util.check_valid_pt2_backend": (BETTER, "knows the installed torch's backends too"),
+    "ts.utils.util.load_label_mapping": "wrong files raise ValueError instead of Exception",
+    "ts.utils.util.map_class_to_label": "wrong arguments raise TypeError instead of Exception",
+}
+REMARKS = {
+    name: (state, remark)
+    for state, remarks in ((SAME, _SAME_REMARKS), (BETTER, _BETTER_REMARKS), (OTHER, _OTHER_REMARKS))
+    for name, remark in remarks.items()
 }
 """Offered names with a remark."""
 

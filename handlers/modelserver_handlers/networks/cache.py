@@ -122,6 +122,16 @@ def prune(folder: Path, limit: int = LIMIT, pattern: str = "*.pt") -> None:
             total -= status.st_size
 
 
+def platform() -> tuple[object, ...]:
+    """What the content depends on besides the network: torch, and what the processor can do."""
+    return (
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.cpu._is_avx512_bf16_supported(),
+        torch.cpu._is_amx_tile_supported(),
+    )
+
+
 def fingerprint(outline: str, tensors: Mapping[str, torch.Tensor], *more: object) -> str:
     """Hex digits that differ where the outline, a tensor's name, form or value, or any of ``more`` does."""
     digest = hashlib.sha256(repr((outline, *map(str, more))).encode())
