@@ -11,7 +11,7 @@ import contextlib
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -90,6 +90,14 @@ class _LazyRequestProcessor(RequestProcessor):
             headers.update(self._properties)
             self._request_header, self._source = headers, None
         return self._request_header
+
+
+def with_gaps(answers: Any, size: int, rejected: Collection[int]) -> Any:
+    """``answers`` with None in the places of rejected rows; unchanged if they are not one per other row."""
+    if not rejected or not isinstance(answers, list) or len(answers) != size - len(rejected):
+        return answers
+    following = iter(answers)
+    return [None if idx in rejected else next(following) for idx in range(size)]
 
 
 class BatchState:
@@ -179,8 +187,11 @@ def _plain(source: Lazy) -> RequestProcessor:
 class Context:
     """A model's properties, and the requests of the current batch.
 
-    The same object for the worker's life; handlers may attach attributes of their own.
+    The same object for the worker's life; handlers may attach their own attributes. ``metrics`` is what they
+    report to (reference 13.6).
     """
+
+    metrics: Any = None
 
     def __init__(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -205,7 +216,7 @@ class Context:
             "limit_max_image_pixels": limit_max_image_pixels,
         }
         self.model_yaml_config: dict[str, Any] = {} if model_yaml_config is None else model_yaml_config
-        self._ms_metrics = metrics
+        self.metrics = metrics
         self.stopping_criteria: Any = None
         self.cl_socket: Any = None
         self.header_key_sequence_id = "ts_request_sequence_id"
@@ -243,15 +254,6 @@ class Context:
     def system_properties(self) -> dict[str, Any]:
         """``model_dir``, ``gpu_id``, ``batch_size``, ``limit_max_image_pixels``, server name and version."""
         return self._system_properties
-
-    @property
-    def metrics(self) -> Any:
-        """The metrics a handler reports to (reference 13.6)."""
-        return self._ms_metrics
-
-    @metrics.setter
-    def metrics(self, metrics: Any) -> None:
-        self._ms_metrics = metrics
 
     @property
     def request_ids(self) -> dict[int, str] | None:
@@ -333,9 +335,8 @@ class Context:
         """
         if not isinstance(value, (bool, int, float, str)):
             raise TypeError(f"the parameter {name} is {type(value).__name__}: text, number or bool is needed")
-        if (isinstance(value, float) and not math.isfinite(value)) or (
-            isinstance(value, int) and not -_WHOLE <= value < _WHOLE
-        ):
+        whole = isinstance(value, int)
+        if not isinstance(value, str) and not (-_WHOLE <= value < _WHOLE if whole else math.isfinite(value)):
             raise ValueError(f"the parameter {name}={value} has no form on the wire")
         self._ms_state.processor(idx)._ms_parameters[str(name)] = value
 
@@ -378,11 +379,8 @@ class Context:
     __hash__ = None  # type: ignore[assignment]
 
     def _ms_comparable(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in {"_ms_latest", "_ms_of_thread"}
-        }
+        hidden = {"_ms_latest", "_ms_of_thread"}
+        return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
 
 class Headers(dict[str, Any]):

@@ -19,6 +19,10 @@ class ModelLoadError(RuntimeError):
     """The model cannot be loaded from its archive; retrying cannot help."""
 
 
+class BadInput(ValueError):
+    """An input that cannot be used; the message says why, in words for the client."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of its message, else its class."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modelserver_handlers.base import BaseHandler
-from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import handler_settings, whole_number
 from modelserver_handlers.networks.insights import bag_attributions, captum_attributions, find_embedding
 from modelserver_handlers.texts import (
-    BadText,
     features,
     remove_accents,
     remove_html,
@@ -105,7 +104,7 @@ class TextHandler(BaseHandler):
         texts: list[Text] = []
         for idx, row in enumerate(data):
             text = self._ms_read_row(row)
-            if isinstance(text, BadText):
+            if isinstance(text, BadInput):
                 self._ms_reject(idx, str(text))
             else:
                 texts.append(text)
@@ -150,17 +149,17 @@ class TextHandler(BaseHandler):
         """Captum's LayerIntegratedGradients of the embedding, for handlers of one's own; needs Captum."""
         return captum_attributions().LayerIntegratedGradients(self.model, find_embedding(self.model))
 
-    def _ms_read_row(self, row: Any) -> Text | BadText:
+    def _ms_read_row(self, row: Any) -> Text | BadInput:
         try:
             return self._ms_read(text_input(row))
-        except BadText as bad:
+        except BadInput as bad:
             return bad
 
     def _ms_read(self, value: str | list[int]) -> Text:
         if isinstance(value, list):
             highest = self.source_vocab.highest
             if any(not 0 <= number <= highest for number in value):
-                raise BadText(f"token numbers must be from 0 to {highest}")
+                raise BadInput(f"token numbers must be from 0 to {highest}")
             return Text([str(number) for number in value], value, [(at, at + 1) for at in range(len(value))])
         words = self.cleaned_words(value)
         runs = features(words, self.ngrams)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelserver_handlers.errors import BadInput
 from modelserver_handlers.texts import (
-    BadText,
     features,
     remove_accents,
     remove_html,
@@ -52,7 +52,7 @@ def test_forms_of_a_text(row: Any, text: Any) -> None:
 )
 def test_what_is_no_text(row: Any, fault: str) -> None:
     """Anything else is refused in words for the client (F8)."""
-    with pytest.raises(BadText) as refusal:
+    with pytest.raises(BadInput) as refusal:
         text_input(row)
 
     assert fault in str(refusal.value)

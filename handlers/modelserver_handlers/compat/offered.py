@@ -32,7 +32,7 @@ _TABLE = {
     "ts.metrics.unit": "metrics.values: Units",
     "ts.model_server": "compat.launcher: start=run_command",
     "ts.model_service.model_service": "compat.services: ModelService SingleNodeService",
-    "ts.protocol.otf_message_handler": "compat.old_streaming: send_intermediate_predict_response",
+    "ts.protocol.otf_message_handler": "compat.utilities: send_intermediate_predict_response",
     "ts.service": "errors: PredictionException; metrics.metric: emit_metrics",
     "ts.torch_handler.base_handler": (
         "base: BaseHandler IPEX_AVAILABLE ONNX_AVAILABLE PROFILER_AVAILABLE PT230_AVAILABLE PT2_AVAILABLE "
@@ -44,10 +44,10 @@ _TABLE = {
     "ts.torch_handler.image_segmenter": "image_segmenter: ImageSegmenter",
     "ts.torch_handler.object_detector": "object_detector: ObjectDetector",
     "ts.torch_handler.request_envelope.base": "envelopes.base: BaseEnvelope",
-    "ts.torch_handler.request_envelope.body": "envelopes.body: BodyEnvelope",
+    "ts.torch_handler.request_envelope.body": "envelopes.instances: BodyEnvelope",
     "ts.torch_handler.request_envelope.json": "envelopes.instances: JSONEnvelope",
     "ts.torch_handler.request_envelope.kserve": (
-        "envelopes.kserve: KServeEnvelope=KserveEnvelope KserveEnvelope"
+        "envelopes.instances: KServeEnvelope=KserveEnvelope KserveEnvelope"
     ),
     "ts.torch_handler.request_envelope.kservev2": (
         "envelopes.kservev2: KServev2Envelope=KserveV2Envelope KserveV2Envelope"

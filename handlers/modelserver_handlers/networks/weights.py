@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 NO_WEIGHTS = "No model weights could be loaded"
 
 
-def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> torch.nn.Module:
+def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> Any:
     """The one class that ``model_file`` defines, made without arguments, with the state dict ``weights``.
 
     Raises ModelLoadError if there is not exactly one class or the state dict does not fit.
@@ -33,8 +33,7 @@ def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> torch.
     if len(classes) != 1:
         raise ModelLoadError(f"Expected only one class as model definition. {classes}")
     if weights is None:
-        model: torch.nn.Module = classes[0]()
-        return model
+        return classes[0]()
     state = read_state(weights)
     model = make_blank(classes[0])
     put_state(model, state, weights.name)
@@ -116,7 +115,7 @@ def load_torchscript(path: Path, device: torch.device) -> Any:
         ) from error
 
 
-def load_exported(path: Path, device: torch.device) -> Callable[..., Any]:
+def load_exported(path: Path, device: torch.device) -> Any:
     """The program of a ``.pt2`` file: what torch.export.save wrote, or a package that AOTInductor compiled.
 
     Raises ModelLoadError if it is neither.
@@ -139,34 +138,31 @@ def _is_compiled(path: Path) -> bool:
         raise ValueError("not a zip file") from error
 
 
-def _load_program(path: Path, device: torch.device) -> Callable[..., Any]:
+def _load_program(path: Path, device: torch.device) -> Any:
     program = torch.export.load(path)
     if device.type != "cpu":
         from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where a device is used
 
         program = move_to_device_pass(program, device)
-    module: Callable[..., Any] = program.module()
-    return module
+    return program.module()
 
 
-def _load_package(path: Path, device: torch.device) -> Callable[..., Any]:
+def _load_package(path: Path, device: torch.device) -> Any:
     # Seconds of imports.
     aoti_load_package = _function("torch._inductor", "aoti_load_package", path)
     place: dict[str, Any] = {} if device.index is None else {"device_index": device.index}
-    package: Callable[..., Any] = aoti_load_package(str(path), **place)
-    return package
+    return aoti_load_package(str(path), **place)
 
 
-def load_compiled_library(path: Path, device: str) -> Callable[..., Any]:
+def load_compiled_library(path: Path, device: str) -> Any:
     """A ``.so`` that AOTInductor compiled (``pt2: {export: {aot_compile: true}}``); on ``cpu``, ``cuda:N``"""
     require_file(path)
     # Seconds of imports.
     aot_load = _function("torch._export", "aot_load", path)
     try:
-        library: Callable[..., Any] = aot_load(str(path), device)
+        return aot_load(str(path), device)
     except RuntimeError as error:
         raise ModelLoadError(f"{path.name} is not a library of this torch: {first_line(error)}") from error
-    return library
 
 
 def _function(module: str, name: str, path: Path) -> Any:
