@@ -56,7 +56,7 @@ class BaseHandler:
     thread, while the rest runs for the current one. The promise counts for the class that makes it only:
     a subclass repeats it.
 
-    Different from TorchServe's: importing it changes no precision on any GPU (``precision`` in
+    Unlike TorchServe's: importing it does not change the precision on GPUs (``precision`` in
     model-config.yaml does); an ONNX model can be called like any other; explanations are of every row of the
     batch, not of the first.
     """
@@ -116,7 +116,7 @@ class BaseHandler:
         return make_ready(model, options, self.model_yaml_config, batches, self.device)
 
     def _ms_loads_as_we_do(self) -> bool:
-        """Whether the class leaves loading to us: one with an ``initialize`` of its own may do more to it."""
+        """Whether the class uses our loading: one with its own ``initialize`` may do more to the model."""
         return all(
             getattr(type(self), name).__module__.startswith(f"{__package__}.")
             for name in ("initialize", "_ms_load_model", "_load_pickled_model", "_ms_made_ready")
@@ -300,7 +300,7 @@ class BaseHandler:
     def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
         """Explanations instead of answers: a subclass's ``get_insights`` for the targets that rows name.
 
-        Raises PredictionException (501) without that method, (400) for a target that is no whole number.
+        Raises PredictionException (501) without that method, (400) for a target that is not a whole number.
         """
         get_insights = getattr(self, "get_insights", None)
         if get_insights is None:

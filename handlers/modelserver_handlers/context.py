@@ -165,7 +165,7 @@ class BatchState:
         return source() if callable(source) else source
 
     def reject(self, idx: int, message: str, status: int = 400) -> None:
-        """Answer request ``idx`` with an error of its own; raises IndexError outside the batch."""
+        """Answer request ``idx`` with its own error; raises IndexError outside the batch."""
         self.rejections[self._position(idx)] = (status, message)
 
     def __len__(self) -> int:
@@ -227,7 +227,7 @@ class Context:
         self._ms_of_thread = threading.local()
 
     def _ms_warn(self, message: str) -> None:
-        """While the model is loaded: tell whoever registered it; ours."""
+        """While the model is loading: add a warning to the response to its registration; ours."""
         self._ms_warnings.append(message)
 
     def _ms_begin(self, state: BatchState) -> None:
@@ -235,7 +235,7 @@ class Context:
         self._ms_of_thread.state = self._ms_latest = state
 
     def _ms_of_request(self, state: BatchState) -> Context:
-        """A context of its own for a call beside which others run; what handlers attached is shared.
+        """A separate context for one of several concurrent calls; what handlers attached is shared.
 
         TorchServe copies all of that for each request.
         """
@@ -324,9 +324,9 @@ class Context:
         return self._ms_state.processor(idx).get_response_headers()
 
     def set_response_parameter(self, idx: int, name: str, value: bool | int | float | str) -> None:
-        """Say something beside the outputs of answer ``idx``: a parameter of the V2 response; ours.
+        """Set a parameter of the V2 response, beside the outputs of answer ``idx``; ours.
 
-        Where a request has several rows, the first of them that says something is heard. Other protocols have
+        If several rows of a request set the same one, the first counts. Other protocols have
         no place for it.
 
         Raises:
@@ -345,7 +345,7 @@ class Context:
         return self.get_request_header(idx, self.header_key_sequence_id)
 
     def reject(self, idx: int, message: str, status: int = 400) -> None:
-        """Answer instance ``idx`` with an error of its own, and the others as usual; ours.
+        """Answer instance ``idx`` with its own error, and the others as usual; ours.
 
         Raises IndexError outside the batch.
         """

@@ -34,7 +34,7 @@ class MicroBatching:
     ``preprocess``, ``context.reject(idx)`` counts within the part; the context's other methods count in the
     whole batch, as in TorchServe (``get_micro_batch_idx`` says which part it is).
 
-    Better than TorchServe: what a phase raises comes out of the call, once no part is running any more (there
+    Unlike in TorchServe, an exception in a phase is raised by the call, once no part is running (there
     the thread dies and the batch hangs); an empty batch is answered.
 
     Args:

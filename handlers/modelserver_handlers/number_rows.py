@@ -60,7 +60,7 @@ def instances_of(row: Mapping[str, Any]) -> list[Any] | None:
     """What stands under ``instances`` in a request; None if it has none.
 
     Raises:
-        BadInput: the request is no JSON.
+        BadInput: the request is not JSON.
     """
     content = _content(row)
     instances = content.get("instances") if isinstance(content, Mapping) else None
@@ -122,7 +122,7 @@ def _read(value: Any) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise BadInput("the input is no JSON: numbers, or lists of them, are needed") from None
+        raise BadInput("the input is not JSON: numbers or lists of numbers are needed") from None
 
 
 def _named(instance: Any, datatypes: Mapping[str, torch.dtype], floats: bool) -> dict[str, torch.Tensor]:

@@ -50,7 +50,7 @@ class TextHandler(BaseHandler):
     """Cleans texts, cuts them into words and runs of words, and looks these up in ``source_vocab``.
 
     The network is called with all numbers of the batch and with each text's offset among them, as
-    ``nn.EmbeddingBag`` is. Better than TorchServe: the whole batch is answered, and words that the vocabulary
+    ``nn.EmbeddingBag`` is. Unlike in TorchServe, the whole batch is answered, and words that the vocabulary
     lacks get its number for unknown ones, or are left out. A text that cannot be read is rejected alone.
     model-config.yaml may say ``handler: {ngrams: 1}``.
     """
@@ -118,7 +118,7 @@ class TextHandler(BaseHandler):
     def get_insights(self, text_preprocess: TextBatch, _inputs: Any, target: Any = 0) -> list[Any]:
         """``{"words": [...], "importances": [...]}`` for each text: what each word adds to the output.
 
-        The attribution of a run of words is divided among them. Better than TorchServe, which says how much
+        The attribution of a run of words is divided among them. TorchServe, in contrast, says how much
         each dimension of the embedding adds. Raises PredictionException: 400 for an unknown class, 501 for a
         network without an ``nn.EmbeddingBag`` that can be seen into.
         """
@@ -134,7 +134,7 @@ class TextHandler(BaseHandler):
         return [_insight(text, [next(parts) for _ in text.ids]) for text in text_preprocess.texts]
 
     def get_word_token(self, input_tokens: Iterable[Any]) -> list[str]:
-        """The words of these numbers, for explanations of one's own; what are words stay so."""
+        """The words for these numbers, for custom explanations; words are left unchanged."""
         words = self.source_vocab.get_itos()
         return [token if isinstance(token, str) else words[int(token)] for token in input_tokens]
 
@@ -146,7 +146,7 @@ class TextHandler(BaseHandler):
 
     @cached_property
     def lig(self) -> Any:
-        """Captum's LayerIntegratedGradients of the embedding, for handlers of one's own; needs Captum."""
+        """Captum's LayerIntegratedGradients of the embedding, for custom handlers; needs Captum."""
         return captum_attributions().LayerIntegratedGradients(self.model, find_embedding(self.model))
 
     def _ms_read_row(self, row: Any) -> Text | BadInput:

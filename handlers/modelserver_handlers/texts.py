@@ -48,7 +48,7 @@ def _decoded(encoded: bytes) -> str:
     try:
         return encoded.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"the text is no UTF-8: {error}") from None
+        raise BadInput(f"the text is not UTF-8: {error}") from None
 
 
 def from_base64(text: str) -> bytes:
@@ -56,7 +56,7 @@ def from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise BadInput("the text under b64 is no base64") from None
+        raise BadInput("the text under b64 is not base64") from None
 
 
 def remove_html(text: str) -> str:

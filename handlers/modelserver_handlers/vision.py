@@ -91,7 +91,7 @@ class VisionHandler(BaseHandler):
 
     @contextlib.contextmanager
     def _ms_blaming_tensors(self, data: Any) -> Iterator[None]:
-        """A network's refusal of tensors, which clients sent instead of pictures, counts as theirs (400)."""
+        """If the network refuses tensors that clients sent instead of pictures, the fault is theirs (400)."""
         try:
             yield
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
@@ -203,7 +203,7 @@ class VisionHandler(BaseHandler):
 
     @cached_property
     def ig(self) -> Any:
-        """Captum's IntegratedGradients of the network, for handlers of one's own; needs Captum."""
+        """Captum's IntegratedGradients of the network, for custom handlers; needs Captum."""
         return captum_attributions().IntegratedGradients(self.model)
 
     def _ms_prepare_row(self, row: Any, process: Callable[[bytes], Any]) -> Any:
@@ -235,7 +235,7 @@ class VisionHandler(BaseHandler):
 
 
 def unfit(shape: Sequence[int], dtype: torch.dtype, expected: tuple[int, ...]) -> str:
-    """How a tensor differs from those of pictures, in words for the client, or nothing; -1 is any size."""
+    """How a tensor differs from those of pictures, for the client, or nothing; -1 is any size."""
     fits = len(shape) == len(expected) and all(
         size > 0 if wanted < 0 else size == wanted for size, wanted in zip(shape, expected, strict=True)
     )
@@ -257,7 +257,7 @@ def _file_of(row: Any) -> bytes | None:
 
 
 def start_decoders(count: int) -> ThreadPoolExecutor | None:
-    """Threads that decode pictures side by side, each using one core; None where one core is all there is.
+    """Threads that decode pictures in parallel, each using one core; None if there is only one core.
 
     torch's thread count is a thread's own once that thread has used and then set it, but setting it moves
     the default for threads to come: hence all start now, and the default is restored.

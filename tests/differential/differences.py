@@ -520,7 +520,7 @@ RULES: tuple[Rule, ...] = (
         answers={
             "networks/predict base_built_in": success(pretty([[5.5, 10.5]])[:-1]),
             "networks/nonsense for base_built_in": bad_request(
-                "the input is no JSON: numbers, or lists of them, are needed"
+                "the input is not JSON: numbers or lists of numbers are needed"
             ),
         },
     ),

@@ -42,8 +42,8 @@ def test_forms_of_a_text(row: Any, text: Any) -> None:
     [
         ({}, "no text: 'data', 'body' and 'b64' are missing or empty (fields sent: none)"),
         ({"target": 1, "body": ""}, "(fields sent: 'target', 'body')"),
-        (b"\xff\xfe", "the text is no UTF-8"),
-        ({"b64": "?"}, "the text under b64 is no base64"),
+        (b"\xff\xfe", "the text is not UTF-8"),
+        ({"b64": "?"}, "the text under b64 is not base64"),
         ({"data": ["a", "b"]}, "a list must hold token numbers"),
         ({"data": [True]}, "a list must hold token numbers"),
         (None, "a text cannot be made of a null"),

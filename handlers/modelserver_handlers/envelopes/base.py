@@ -20,8 +20,8 @@ class BaseEnvelope:
     """Unfolds each request to values, has the handler answer all of them at once, and folds the answers.
 
     A subclass says how one request is unfolded (:meth:`unfold`) and how its answers are folded
-    (:meth:`fold`). Better than TorchServe, whose ``kserve`` envelopes take the first request of a batch only:
-    each request gets an answer of its own, a malformed one a 400 of its own, and what a handler reads of or
+    (:meth:`fold`). Unlike in TorchServe, whose ``kserve`` envelopes take only the first request of a batch,
+    each request gets its own answer, a malformed one its own 400, and what a handler reads of or
     sets for the value ``idx`` is that of the request that the value came in. Describing passes through.
     """
 
@@ -126,7 +126,7 @@ class BaseEnvelope:
 def content(request: Any) -> Any:
     """What a request carries: its part ``data``, else its body, else all its parts; bytes are read as JSON.
 
-    Raises BadInput for bytes that are no JSON.
+    Raises BadInput for bytes that are not JSON.
     """
     found = request
     if isinstance(request, Mapping):
@@ -136,7 +136,7 @@ def content(request: Any) -> Any:
     try:
         return json.loads(bytes(found))
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"the body is no JSON: {error or type(error).__name__}") from None
+        raise BadInput(f"the body is not JSON: {error or type(error).__name__}") from None
 
 
 def listed(request: Any, key: str) -> list[Any]:

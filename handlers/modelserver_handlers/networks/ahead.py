@@ -239,7 +239,7 @@ def _compared(
 ) -> Compiled:
     """The code for the numbers of rows for which it computes what the network does.
 
-    It was made for several rows: a single one may be a case of its own to the network.
+    It was made for several rows: the network may treat a single one differently.
     """
     probe = probe_batch(shape)
     lone = deviation(run(probe[:1]), model(probe[:1]))

@@ -29,7 +29,7 @@ LIMIT = 8 << 30  # bytes that a folder may have; the longest unused go first
 
 
 def cache_folder(name: str) -> Path | None:
-    """The folder of that name in the cache, made if need be; None where there is no safe place for one."""
+    """The folder of that name in the cache, created if needed; None if there is no safe place for it."""
     root = _root()
     if root is None:
         return None

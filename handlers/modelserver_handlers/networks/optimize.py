@@ -83,7 +83,7 @@ def _install(model: nn.Module, shape: tuple[int, ...], precision: str, rows: int
 
 
 class NotAsGoodError(Exception):
-    """Why there is no faster network that computes the same."""
+    """Why there is no faster equivalent of the network."""
 
 
 def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, rows: int) -> fx.GraphModule:

@@ -81,7 +81,7 @@ def _refusal(name: str, reason: str) -> str:
 def put_state(model: torch.nn.Module, state: Mapping[str, Any], name: str) -> None:
     """Load ``state`` strictly; tensors of the model's own types are used in place, not copied.
 
-    A model with a ``load_state_dict`` of its own is given ``state`` and nothing else, as TorchServe does.
+    A model with its own ``load_state_dict`` is given ``state`` and nothing else, as in TorchServe.
     Raises ModelLoadError with torch's list of what is missing, unexpected or of another shape.
     """
     in_place = {} if loads_by_itself(model) else {"assign": _same_types(model, state)}
@@ -105,7 +105,7 @@ def load_torchscript(path: Path, device: torch.device) -> Any:
     require_file(path)
     try:
         with warnings.catch_warnings():
-            # Its deprecation is news for whoever made the archive, not for whoever serves it.
+            # The deprecation concerns the archive's author, not the operator.
             warnings.filterwarnings("ignore", message=".*torch.jit.load")
             return torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
     except RuntimeError as error:

@@ -56,9 +56,9 @@ def test_answers_that_nobody_can_be_given(inputs: list[int], answers: int) -> No
     [
         ("json", {"inputs": []}, 'no instances in the request: the body needs "instances", a list'),
         ("json", {"instances": {}}, 'expected "instances" to be a list, got dict'),
-        ("json", b"\x89PNG", "the body is no JSON"),
-        ("json", b"[" * 100_000, "the body is no JSON"),
-        ("json", {"instances": [{"b64": "?"}]}, "the text under b64 is no base64"),
+        ("json", b"\x89PNG", "the body is not JSON"),
+        ("json", b"[" * 100_000, "the body is not JSON"),
+        ("json", {"instances": [{"b64": "?"}]}, "the text under b64 is not base64"),
         ("kserve", "hello", "no instances in the request"),
         ("kserve", b"", "no instances in the request"),
         ("kservev2", {"instances": []}, 'no inputs in the request: the body needs "inputs", a list'),
