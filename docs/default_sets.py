@@ -7,15 +7,16 @@ from modelserver.settings.keys import KEYS
 _BEGIN = """
 ## Two sets of defaults
 
-modelserver has defaults of its own, and those of TorchServe 0.12. TorchServe's count for what nobody sets
+modelserver has its own defaults, and those of TorchServe 0.12. TorchServe's apply to everything not set
+explicitly
 
 - with `compat_defaults=torchserve` in `config.properties`,
 - with the flag `--compat-defaults torchserve`,
 - with `TS_COMPAT_DEFAULTS=torchserve` in the environment, or
 - when the server is started as `torchserve`, by the alias above, and none of these says `modelserver`.
 
-The start says so (`Defaults: TorchServe's`), and `--print-settings` shows each value with its source. What is
-set explicitly is the same in both.
+Startup says so (`Defaults: TorchServe's`), and `--print-settings` shows each value with its source. Explicit
+settings are the same in both.
 
 | key | modelserver's | TorchServe's | meaning |
 |---|---|---|---|
@@ -23,23 +24,23 @@ set explicitly is the same in both.
 
 _RULES = (
     (
-        "a start without a named configuration file",
-        "takes the models of the newest snapshot, and its own settings",
-        "takes the newest snapshot as its configuration, `./config.properties` only where there is none",
+        "starting without naming a configuration file",
+        "restores the models of the newest snapshot, not its settings",
+        "uses the newest snapshot as the configuration, `./config.properties` only if there is none",
     ),
     (
-        "a start with a named one",
+        "starting with a configuration file",
         "restores the newest snapshot too",
-        "restores what that file has as `model_snapshot`, else nothing",
+        "restores that file's `model_snapshot`, if any",
     ),
-    ("`--models` beside a state", "are loaded too", "are not loaded"),
+    ("`--models` with a restored state", "are loaded too", "are not loaded"),
     (
-        "an archive of a state that is not in the model store",
+        "a restored archive that is not in the model store",
         "its model is listed as FAILED with the reason",
         "the server does not start",
     ),
     ("`GET /` at the inference address", '`{"status": "alive"}`', "405"),
-    ("labels in the text of metrics", '`{Level="Host"}`', '`{Level="Host",}`'),
+    ("labels in the metrics text", '`{Level="Host"}`', '`{Level="Host",}`'),
     (
         "handlers' metrics, without `metrics_config`",
         "are all kept",
@@ -47,19 +48,19 @@ _RULES = (
     ),
     (
         "system metrics in a container with limits",
-        "are of what the container may have",
+        "are relative to the container's limits",
         "are those of the machine",
     ),
 )
-"""What no key decides: what, modelserver's way, TorchServe's."""
+"""What no key controls: what, modelserver's behaviour, TorchServe's."""
 
 _SAFE = (
     (
-        "`allowed_urls` that nobody set lets in public hosts only, no `file://`",
-        "who may register could make the server fetch from networks that only it reaches (CVE-2023-43654)",
+        "if `allowed_urls` is not set, only public hosts are allowed, no `file://`",
+        "registering could make the server fetch from networks that only it can reach (CVE-2023-43654)",
     ),
     (
-        "archives are unpacked with no `..`, links, devices or bombs; what clients name lies in the store",
+        "archives may not contain `..`, links, devices or bombs; paths from clients must be in the store",
         "an archive must not write or read elsewhere (CVE-2023-48299, CVE-2024-35198)",
     ),
     (
@@ -67,42 +68,42 @@ _SAFE = (
         "configuration and weights are data, not code (CVE-2022-1471)",
     ),
     (
-        "tokens of 32 characters, compared in constant time; `/token` is that path only",
+        "tokens have 32 characters and are compared in constant time; `/token` is only that path",
         "TorchServe's have 8, and any request with `/token` in it renews them",
     ),
     (
-        "`key_file.json` goes with the server, not only with `--stop`",
-        "a file of tokens that are good for nothing misleads",
+        "the server removes `key_file.json` when it stops, not only `--stop`",
+        "a file of invalid tokens is misleading",
     ),
     (
-        "snapshots have no passwords, and are whole or not there",
-        "they are files like others; a disk may fill",
+        "snapshots contain no passwords, and are written atomically",
+        "others may read them; the disk may fill up",
     ),
     (
-        "an archive that is there and cannot be loaded costs its own model, not those behind it",
+        "an archive that cannot be loaded affects only its own model, not those after it",
         "the next snapshot would have forgotten them",
     ),
-    ("`/livez`, `/readyz` and CORS preflights need no token", "whoever sends them has none"),
+    ("`/livez`, `/readyz` and CORS preflights need no token", "their senders have none"),
     (
         "descriptions say `LOADING` and `FAILED`, with the reason",
         "TorchServe calls every worker that is not ready `UNLOADING`",
     ),
-    ("queues are bounded in bytes, too", "a hundred large bodies can be more than the memory"),
+    ("queues are also bounded in bytes", "a hundred large bodies can exceed the memory"),
     (
-        "stopping serves what was accepted; scaling down and unregistering finish what runs, answer the rest",
+        "stopping serves accepted requests; scaling down and unregistering finish or answer them",
         "TorchServe kills the workers",
     ),
     (
-        "a window begins with its oldest request, and workers gather batches side by side",
-        "requests wait no longer than they were told to",
+        "a window begins with its oldest request, and workers collect batches in parallel",
+        "requests wait no longer than configured",
     ),
     (
-        "a `model-config.yaml` that names no timeout hides nobody else's",
-        "in TorchServe it means 120 s, whatever is said elsewhere",
+        "a `model-config.yaml` without a timeout does not override other settings",
+        "in TorchServe it means 120 s, whatever is set elsewhere",
     ),
-    ("messages and `--version` say `modelserver`", "they would be untrue"),
+    ("messages and `--version` say `modelserver`", "anything else would be untrue"),
 )
-"""What stays as it is, and why."""
+"""What is the same with both sets, and why."""
 
 
 def default_sets() -> str:
@@ -116,9 +117,9 @@ def default_sets() -> str:
     safe = "".join(f"| {what} | {why} |\n" for what, why in _SAFE)
     return (
         f"{_BEGIN}{rows}\n"
-        "All other keys of TorchServe have its default in both sets. What no key decides:\n\n"
+        "All other TorchServe keys have its default in both sets. Differences that no key controls:\n\n"
         f"| what | modelserver's | TorchServe's |\n|---|---|---|\n{rules}\n"
-        "Ours also with TorchServe's defaults, beside the differences that the comparison above found:\n\n"
+        "These differences remain with TorchServe's defaults, besides those that the comparison found:\n\n"
         f"| what | why |\n|---|---|\n{safe}"
     )
 

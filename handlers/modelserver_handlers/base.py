@@ -15,22 +15,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.context import with_gaps
+from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.labels import load_label_mapping
 from modelserver_handlers.networks import weights
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
 from modelserver_handlers.networks.readiness import Batches, make_ready
-from modelserver_handlers.number_rows import (
-    BadNumbers,
-    are_requests,
-    datatypes_of,
-    grouped,
-    joined,
-    takes_floats,
-    tensors_of,
-)
+from modelserver_handlers.number_rows import are_requests, datatypes_of, grouped, takes_floats, tensors_of
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 
 logger = logging.getLogger(__name__)
@@ -63,7 +56,7 @@ class BaseHandler:
     thread, while the rest runs for the current one. The promise counts for the class that makes it only:
     a subclass repeats it.
 
-    Different from TorchServe's: importing it changes no precision on any GPU (``precision`` in
+    Unlike TorchServe's: importing it does not change the precision on GPUs (``precision`` in
     model-config.yaml does); an ONNX model can be called like any other; explanations are of every row of the
     batch, not of the first.
     """
@@ -123,7 +116,7 @@ class BaseHandler:
         return make_ready(model, options, self.model_yaml_config, batches, self.device)
 
     def _ms_loads_as_we_do(self) -> bool:
-        """Whether the class leaves loading to us: one with an ``initialize`` of its own may do more to it."""
+        """Whether the class uses our loading: one with its own ``initialize`` may do more to the model."""
         return all(
             getattr(type(self), name).__module__.startswith(f"{__package__}.")
             for name in ("initialize", "_ms_load_model", "_load_pickled_model", "_ms_made_ready")
@@ -159,9 +152,7 @@ class BaseHandler:
                 f" {model_file} makes, which are random unless it loads some itself"
             )
 
-    def _load_pickled_model(
-        self, model_dir: str, model_file: str, model_pt_path: str | None
-    ) -> torch.nn.Module:
+    def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str | None) -> Any:
         """An eager network: the class in ``model_file`` with the state dict at ``model_pt_path``."""
         return weights.load_eager(Path(model_dir), model_file, Path(model_pt_path) if model_pt_path else None)
 
@@ -209,12 +200,12 @@ class BaseHandler:
         instances: list[dict[str, torch.Tensor]] = []
         for idx, row in enumerate(rows):
             instances += self._ms_read_request(idx, row)
-        return joined(instances) if instances else {"data": torch.empty(0)}
+        return stacked(instances) or {"data": torch.empty(0)}
 
     def _ms_read_request(self, idx: int, row: Any) -> list[dict[str, torch.Tensor]]:
         try:
             return tensors_of(row, *self._ms_number_types)
-        except BadNumbers as bad:
+        except BadInput as bad:
             self._ms_reject(idx, str(bad))
             return []
 
@@ -274,7 +265,7 @@ class BaseHandler:
             inferred = time.perf_counter()
             answers = self._ms_answers(outputs, data, rejected)
         _record_phases(context, 0.0, inferred - started, time.perf_counter() - inferred)
-        return _with_gaps(answers, len(data), rejected) if rejected else answers
+        return with_gaps(answers, len(data), rejected)
 
     def _ms_answers(self, outputs: Any, data: Any, rejected: Mapping[int, Any]) -> Any:
         """Postprocess; where a class leaves that to us, tensors are answered with tensors."""
@@ -309,7 +300,7 @@ class BaseHandler:
     def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
         """Explanations instead of answers: a subclass's ``get_insights`` for the targets that rows name.
 
-        Raises PredictionException (501) without that method, (400) for a target that is no whole number.
+        Raises PredictionException (501) without that method, (400) for a target that is not a whole number.
         """
         get_insights = getattr(self, "get_insights", None)
         if get_insights is None:
@@ -367,10 +358,3 @@ def _record_phases(context: Any, *seconds: float) -> None:
 
 def _without(data: Any, rejected: Mapping[int, Any]) -> list[Any]:
     return [row for idx, row in enumerate(data) if idx not in rejected]
-
-
-def _with_gaps(answers: Any, size: int, rejected: Mapping[int, Any]) -> Any:
-    if not isinstance(answers, list) or len(answers) != size - len(rejected):
-        return answers
-    following = iter(answers)
-    return [None if idx in rejected else next(following) for idx in range(size)]

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -92,6 +92,14 @@ class _LazyRequestProcessor(RequestProcessor):
         return self._request_header
 
 
+def with_gaps(answers: Any, size: int, rejected: Collection[int]) -> Any:
+    """``answers`` with None in the places of rejected rows; unchanged if they are not one per other row."""
+    if not rejected or not isinstance(answers, list) or len(answers) != size - len(rejected):
+        return answers
+    following = iter(answers)
+    return [None if idx in rejected else next(following) for idx in range(size)]
+
+
 class BatchState:
     """One batch as the context shows it.
 
@@ -157,7 +165,7 @@ class BatchState:
         return source() if callable(source) else source
 
     def reject(self, idx: int, message: str, status: int = 400) -> None:
-        """Answer request ``idx`` with an error of its own; raises IndexError outside the batch."""
+        """Answer request ``idx`` with its own error; raises IndexError outside the batch."""
         self.rejections[self._position(idx)] = (status, message)
 
     def __len__(self) -> int:
@@ -179,8 +187,11 @@ def _plain(source: Lazy) -> RequestProcessor:
 class Context:
     """A model's properties, and the requests of the current batch.
 
-    The same object for the worker's life; handlers may attach attributes of their own.
+    The same object for the worker's life; handlers may attach their own attributes. ``metrics`` is what they
+    report to (reference 13.6).
     """
+
+    metrics: Any = None
 
     def __init__(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -205,7 +216,7 @@ class Context:
             "limit_max_image_pixels": limit_max_image_pixels,
         }
         self.model_yaml_config: dict[str, Any] = {} if model_yaml_config is None else model_yaml_config
-        self._ms_metrics = metrics
+        self.metrics = metrics
         self.stopping_criteria: Any = None
         self.cl_socket: Any = None
         self.header_key_sequence_id = "ts_request_sequence_id"
@@ -216,7 +227,7 @@ class Context:
         self._ms_of_thread = threading.local()
 
     def _ms_warn(self, message: str) -> None:
-        """While the model is loaded: tell whoever registered it; ours."""
+        """While the model is loading: add a warning to the response to its registration; ours."""
         self._ms_warnings.append(message)
 
     def _ms_begin(self, state: BatchState) -> None:
@@ -224,7 +235,7 @@ class Context:
         self._ms_of_thread.state = self._ms_latest = state
 
     def _ms_of_request(self, state: BatchState) -> Context:
-        """A context of its own for a call beside which others run; what handlers attached is shared.
+        """A separate context for one of several concurrent calls; what handlers attached is shared.
 
         TorchServe copies all of that for each request.
         """
@@ -243,15 +254,6 @@ class Context:
     def system_properties(self) -> dict[str, Any]:
         """``model_dir``, ``gpu_id``, ``batch_size``, ``limit_max_image_pixels``, server name and version."""
         return self._system_properties
-
-    @property
-    def metrics(self) -> Any:
-        """The metrics a handler reports to (reference 13.6)."""
-        return self._ms_metrics
-
-    @metrics.setter
-    def metrics(self, metrics: Any) -> None:
-        self._ms_metrics = metrics
 
     @property
     def request_ids(self) -> dict[int, str] | None:
@@ -322,9 +324,9 @@ class Context:
         return self._ms_state.processor(idx).get_response_headers()
 
     def set_response_parameter(self, idx: int, name: str, value: bool | int | float | str) -> None:
-        """Say something beside the outputs of answer ``idx``: a parameter of the V2 response; ours.
+        """Set a parameter of the V2 response, beside the outputs of answer ``idx``; ours.
 
-        Where a request has several rows, the first of them that says something is heard. Other protocols have
+        If several rows of a request set the same one, the first counts. Other protocols have
         no place for it.
 
         Raises:
@@ -333,9 +335,8 @@ class Context:
         """
         if not isinstance(value, (bool, int, float, str)):
             raise TypeError(f"the parameter {name} is {type(value).__name__}: text, number or bool is needed")
-        if (isinstance(value, float) and not math.isfinite(value)) or (
-            isinstance(value, int) and not -_WHOLE <= value < _WHOLE
-        ):
+        whole = isinstance(value, int)
+        if not isinstance(value, str) and not (-_WHOLE <= value < _WHOLE if whole else math.isfinite(value)):
             raise ValueError(f"the parameter {name}={value} has no form on the wire")
         self._ms_state.processor(idx)._ms_parameters[str(name)] = value
 
@@ -344,7 +345,7 @@ class Context:
         return self.get_request_header(idx, self.header_key_sequence_id)
 
     def reject(self, idx: int, message: str, status: int = 400) -> None:
-        """Answer instance ``idx`` with an error of its own, and the others as usual; ours.
+        """Answer instance ``idx`` with its own error, and the others as usual; ours.
 
         Raises IndexError outside the batch.
         """
@@ -378,11 +379,8 @@ class Context:
     __hash__ = None  # type: ignore[assignment]
 
     def _ms_comparable(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in {"_ms_latest", "_ms_of_thread"}
-        }
+        hidden = {"_ms_latest", "_ms_of_thread"}
+        return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
 
 class Headers(dict[str, Any]):

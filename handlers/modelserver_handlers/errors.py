@@ -1,10 +1,10 @@
-"""What a handler raises on purpose."""
+"""What a handler raises on purpose, and how errors are told."""
 
 from __future__ import annotations
 
 
 class PredictionException(Exception):
-    """Answers the whole batch with ``message`` and the HTTP status ``error_code`` (reference 13.1)."""
+    """Fails the whole batch with ``message`` and the HTTP status ``error_code`` (reference 13.1)."""
 
     def __init__(self, message: str, error_code: int = 500) -> None:
         super().__init__(message, error_code)
@@ -16,4 +16,13 @@ class PredictionException(Exception):
 
 
 class ModelLoadError(RuntimeError):
-    """The model cannot be loaded from what its archive holds; trying again cannot help."""
+    """The model cannot be loaded from its archive; retrying cannot help."""
+
+
+class BadInput(ValueError):
+    """An input that cannot be used; the message says why, in words for the client."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of its message, else its class."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +15,38 @@ def handler_settings(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
-def whole_number(settings: Mapping[str, Any], key: str, default: int) -> int:
+def whole_number(
+    settings: Mapping[str, Any], key: str, default: int, what: str = "a whole number of at least 1"
+) -> int:
     """A whole number of at least 1. Raises ModelLoadError naming the key."""
-    value = settings.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelLoadError(f"handler: {key} must be a whole number of at least 1, got {value!r}")
-    return value
+    return int(_checked(settings, key, default, _is_size, what))
 
 
 def probability(settings: Mapping[str, Any], key: str, default: float) -> float:
     """A number from 0 to 1. Raises ModelLoadError naming the key."""
+    found = _checked(
+        *(settings, key, default),
+        lambda value: type(value) in (int, float) and 0 <= value <= 1,
+        "a number from 0 to 1",
+    )
+    return float(found)
+
+
+def _flag(settings: Mapping[str, Any], key: str) -> bool:
+    return bool(_checked(settings, key, False, lambda value: isinstance(value, bool), "true or false"))
+
+
+def _checked(
+    settings: Mapping[str, Any], key: str, default: Any, allows: Callable[[Any], bool], what: str
+) -> Any:
     value = settings.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ModelLoadError(f"handler: {key} must be a number from 0 to 1, got {value!r}")
-    return float(value)
+    if not allows(value):
+        raise ModelLoadError(f"handler: {key} must be {what}, got {value!r}")
+    return value
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
 CPU, NVJPEG = "cpu", "nvjpeg"
@@ -49,17 +67,8 @@ class VisionOptions:
     @classmethod
     def parse(cls, settings: Mapping[str, Any]) -> VisionOptions:
         """From the mapping ``handler``. Raises ModelLoadError naming the key and what it allows."""
-        decode = settings.get("decode", CPU)
-        if decode not in (CPU, NVJPEG):
-            raise ModelLoadError(f"handler: decode must be {CPU} or {NVJPEG}, got {decode!r}")
+        decode = _checked(settings, "decode", CPU, (CPU, NVJPEG).__contains__, f"{CPU} or {NVJPEG}")
         return cls(decode, _flag(settings, "fast_decode"), _flag(settings, "cuda_graphs"))
-
-
-def _flag(settings: Mapping[str, Any], key: str) -> bool:
-    value = settings.get(key, False)
-    if not isinstance(value, bool):
-        raise ModelLoadError(f"handler: {key} must be true or false, got {value!r}")
-    return value
 
 
 _OPTIMIZE = {"auto": True, "on": True, "off": False}
@@ -117,7 +126,3 @@ def _warmup(value: Any) -> tuple[bool, tuple[int, ...] | None]:
             f" such as {{shape: [3, 224, 224]}}; got {value!r}"
         )
     return True, tuple(shape)
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

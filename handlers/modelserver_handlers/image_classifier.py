@@ -26,9 +26,9 @@ __all__ = ["MEAN", "STD", "ImageClassifier", "classic_processing"]
 
 
 class ImageClassifier(VisionHandler):
-    """Answers ``{label: probability}`` for the ``topk`` likeliest classes, in falling order.
+    """Answers ``{label: probability}`` for the ``topk`` most likely classes, in descending order.
 
-    Better than TorchServe: a model with fewer classes answers all it has, instead of failing.
+    Unlike in TorchServe, a model with fewer classes answers all of them instead of failing.
     model-config.yaml may say ``handler: {topk: 3, resize: 232, crop: 224}``, and ``handler: {torchvision:
     {arch, weights, seed}}`` to build the network instead of loading it from the archive. There too:
     VisionOptions.

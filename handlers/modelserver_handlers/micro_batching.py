@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from modelserver_handlers.context import with_gaps
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -32,7 +34,7 @@ class MicroBatching:
     ``preprocess``, ``context.reject(idx)`` counts within the part; the context's other methods count in the
     whole batch, as in TorchServe (``get_micro_batch_idx`` says which part it is).
 
-    Better than TorchServe: what a phase raises comes out of the call, once no part is running any more (there
+    Unlike in TorchServe, an exception in a phase is raised by the call, once no part is running (there
     the thread dies and the batch hangs); an empty batch is answered.
 
     Args:
@@ -142,8 +144,4 @@ class MicroBatching:
     def _answers(self, part: _Part, answers: Any) -> list[Any]:
         if not isinstance(answers, list):
             raise TypeError(f"postprocess returned {type(answers).__name__} for a part, a list is needed")
-        rejected = self._rejected(part)
-        if not rejected or len(answers) != len(part.rows) - len(rejected):
-            return answers
-        following = iter(answers)
-        return [None if idx in rejected else next(following) for idx in range(len(part.rows))]
+        return list(with_gaps(answers, len(part.rows), self._rejected(part)))

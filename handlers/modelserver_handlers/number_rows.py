@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from modelserver_handlers.errors import BadInput
+
 _EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
 _DATATYPES = {
     "BOOL": torch.bool,
@@ -22,10 +24,6 @@ _DATATYPES = {
     "FP64": torch.float64,
 }
 _ONLY = "data"
-
-
-class BadNumbers(ValueError):
-    """This input is no tensor; the message says why, in words for the client."""
 
 
 def are_requests(rows: Any) -> bool:
@@ -62,7 +60,7 @@ def instances_of(row: Mapping[str, Any]) -> list[Any] | None:
     """What stands under ``instances`` in a request; None if it has none.
 
     Raises:
-        BadNumbers: the request is no JSON.
+        BadInput: the request is not JSON.
     """
     content = _content(row)
     instances = content.get("instances") if isinstance(content, Mapping) else None
@@ -77,21 +75,16 @@ def tensors_of(
     ``floats``: whole numbers of inputs that ``datatypes`` does not name become float32.
 
     Raises:
-        BadNumbers: they are not numbers, lists of different lengths, or instances of different shapes.
+        BadInput: they are not numbers, lists of different lengths, or instances of different shapes.
     """
     instances = instances_of(row)
     if instances is not None and not instances:
-        raise BadNumbers("'instances' is empty")
+        raise BadInput("'instances' is empty")
     made = [_named(each, datatypes, floats) for each in ([row] if instances is None else instances)]
     shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in made]
     if any(shape != shapes[0] for shape in shapes):
-        raise BadNumbers("the instances differ in shape")
+        raise BadInput("the instances differ in shape")
     return made
-
-
-def joined(rows: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The tensors of a batch, stacked. Raises what torch raises where rows differ."""
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def grouped(answers: Any, rows: Sequence[Any]) -> Any:
@@ -129,7 +122,7 @@ def _read(value: Any) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise BadNumbers("the input is no JSON: numbers, or lists of them, are needed") from None
+        raise BadInput("the input is not JSON: numbers or lists of numbers are needed") from None
 
 
 def _named(instance: Any, datatypes: Mapping[str, torch.dtype], floats: bool) -> dict[str, torch.Tensor]:
@@ -138,7 +131,7 @@ def _named(instance: Any, datatypes: Mapping[str, torch.dtype], floats: bool) ->
         only = next(iter(datatypes.values())) if len(datatypes) == 1 else None
         return {_ONLY: _tensor(content, only, floats)}
     if not content:
-        raise BadNumbers("no numbers were sent")
+        raise BadInput("no numbers were sent")
     made = {name: _tensor(_read(value), datatypes.get(name), floats) for name, value in content.items()}
     return made if len(made) > 1 else {_ONLY: next(iter(made.values()))}
 
@@ -147,5 +140,5 @@ def _tensor(numbers: Any, dtype: torch.dtype | None, floats: bool) -> torch.Tens
     try:
         tensor = torch.as_tensor(numbers, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise BadNumbers(f"not a tensor of numbers: {error}") from None
+        raise BadInput(f"not a tensor of numbers: {error}") from None
     return tensor.float() if floats and dtype is None and tensor.dtype == torch.int64 else tensor

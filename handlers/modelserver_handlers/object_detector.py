@@ -25,7 +25,7 @@ class ObjectDetector(VisionHandler):
 
     In the order of the network, which answers ``{boxes, labels, scores}`` for each picture. It gets pictures
     of one size as one tensor (n x 3 x height x width, 0 to 1), and as a list of tensors if their sizes differ
-    or its ``forward`` is annotated for a list. Better than TorchServe: the pictures of a batch may have
+    or its ``forward`` is annotated for a list. Unlike in TorchServe, the pictures of a batch may have
     different sizes, and a class without a label is answered by its number. model-config.yaml may say
     ``handler: {threshold: 0.3}``.
     """
@@ -90,7 +90,7 @@ def takes_list(model: Any) -> bool:
         schema: Any = model.forward.schema  # type: ignore[attr-defined]
         arguments = schema.arguments[1:]
         return bool(arguments) and arguments[0].type.kind() == "ListType"
-    # What torch.compile wraps says nothing of its own.
+    # torch.compile's wrapper has no annotations.
     forward = getattr(type(getattr(model, "_orig_mod", model)), "forward", None)
     if forward is None:
         return False

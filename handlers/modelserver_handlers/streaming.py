@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class ClientsGone(BaseException):
-    """Nobody waits for any answer of this call: it is left, through its ``finally`` blocks.
+    """All clients of this call are gone: it is abandoned, running its ``finally`` blocks.
 
-    No ``Exception``, so that a handler that deals with failures of its own does not go on for nobody.
+    Not an ``Exception``, so that a handler that catches its own failures does not continue for nobody.
     """
 
 
@@ -37,8 +37,8 @@ def send_intermediate_predict_response(
     What the handler returns is the last part. Status, headers and content type must be set before the first
     part of a request. A ``code`` other than 200 makes ``message`` the error of the requests instead; their
     answers end when the handler returns. Requests whose client is gone, and those that are not in the batch,
-    are passed over. Better than TorchServe, which computes on for nobody: when the clients of all requests
-    are gone, this ends the handler's call, unless the call started threads, which would go on beside the
+    are skipped. Unlike in TorchServe, which keeps computing for nobody, when the clients of all requests
+    are gone, this ends the handler's call, unless the call started threads, which would run on beside the
     next batch.
 
     In a process with a ``LOCAL_RANK`` other than 0 nothing is sent.

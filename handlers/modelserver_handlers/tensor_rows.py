@@ -1,4 +1,4 @@
-"""Rows of tensors as handlers get them: each for itself, and all of a batch in one piece (design 9, "Rows").
+"""Rows of tensors as handlers get them: one by one, and a whole batch in one piece (design 9, "Rows").
 
 Importing this imports neither torch nor numpy.
 """
@@ -46,7 +46,7 @@ class TensorRows(list[Any]):
 
     @property
     def changed(self) -> bool:
-        """Whether somebody has computed in place, so that the rows are no longer what the client sent."""
+        """Whether something was computed in place, so that the rows are no longer what the client sent."""
         return self._seen() != self._versions
 
     def _seen(self) -> list[Any]:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modelserver_handlers.base import BaseHandler
-from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import handler_settings, whole_number
 from modelserver_handlers.networks.insights import bag_attributions, captum_attributions, find_embedding
 from modelserver_handlers.texts import (
-    BadText,
     features,
     remove_accents,
     remove_html,
@@ -51,7 +50,7 @@ class TextHandler(BaseHandler):
     """Cleans texts, cuts them into words and runs of words, and looks these up in ``source_vocab``.
 
     The network is called with all numbers of the batch and with each text's offset among them, as
-    ``nn.EmbeddingBag`` is. Better than TorchServe: the whole batch is answered, and words that the vocabulary
+    ``nn.EmbeddingBag`` is. Unlike in TorchServe, the whole batch is answered, and words that the vocabulary
     lacks get its number for unknown ones, or are left out. A text that cannot be read is rejected alone.
     model-config.yaml may say ``handler: {ngrams: 1}``.
     """
@@ -105,7 +104,7 @@ class TextHandler(BaseHandler):
         texts: list[Text] = []
         for idx, row in enumerate(data):
             text = self._ms_read_row(row)
-            if isinstance(text, BadText):
+            if isinstance(text, BadInput):
                 self._ms_reject(idx, str(text))
             else:
                 texts.append(text)
@@ -119,7 +118,7 @@ class TextHandler(BaseHandler):
     def get_insights(self, text_preprocess: TextBatch, _inputs: Any, target: Any = 0) -> list[Any]:
         """``{"words": [...], "importances": [...]}`` for each text: what each word adds to the output.
 
-        The attribution of a run of words is divided among them. Better than TorchServe, which says how much
+        The attribution of a run of words is divided among them. TorchServe, in contrast, says how much
         each dimension of the embedding adds. Raises PredictionException: 400 for an unknown class, 501 for a
         network without an ``nn.EmbeddingBag`` that can be seen into.
         """
@@ -135,7 +134,7 @@ class TextHandler(BaseHandler):
         return [_insight(text, [next(parts) for _ in text.ids]) for text in text_preprocess.texts]
 
     def get_word_token(self, input_tokens: Iterable[Any]) -> list[str]:
-        """The words of these numbers, for explanations of one's own; what are words stay so."""
+        """The words for these numbers, for custom explanations; words are left unchanged."""
         words = self.source_vocab.get_itos()
         return [token if isinstance(token, str) else words[int(token)] for token in input_tokens]
 
@@ -147,20 +146,20 @@ class TextHandler(BaseHandler):
 
     @cached_property
     def lig(self) -> Any:
-        """Captum's LayerIntegratedGradients of the embedding, for handlers of one's own; needs Captum."""
+        """Captum's LayerIntegratedGradients of the embedding, for custom handlers; needs Captum."""
         return captum_attributions().LayerIntegratedGradients(self.model, find_embedding(self.model))
 
-    def _ms_read_row(self, row: Any) -> Text | BadText:
+    def _ms_read_row(self, row: Any) -> Text | BadInput:
         try:
             return self._ms_read(text_input(row))
-        except BadText as bad:
+        except BadInput as bad:
             return bad
 
     def _ms_read(self, value: str | list[int]) -> Text:
         if isinstance(value, list):
             highest = self.source_vocab.highest
             if any(not 0 <= number <= highest for number in value):
-                raise BadText(f"token numbers must be from 0 to {highest}")
+                raise BadInput(f"token numbers must be from 0 to {highest}")
             return Text([str(number) for number in value], value, [(at, at + 1) for at in range(len(value))])
         words = self.cleaned_words(value)
         runs = features(words, self.ngrams)

@@ -9,19 +9,17 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+from modelserver_handlers.errors import BadInput
+
 _TAG_OR_ENTITY = re.compile(r"<[^<>]*>|&(?:[a-zA-Z0-9]+|#[0-9]{1,6}|#[xX][0-9a-fA-F]{1,6});")
 _NO_WORD = re.compile(r"[^a-zA-Z0-9\s]")
-
-
-class BadText(ValueError):
-    """This input is no text that can be used; the message says why, in words for the client."""
 
 
 def text_input(row: Any) -> str | list[int]:
     """The text of one row, or the token numbers that it holds instead.
 
     A row is ``{"data": ...}``, ``{"body": ...}``, ``{"b64": "..."}`` or the value itself: text, bytes of
-    UTF-8, or a list of whole numbers. Raises BadText.
+    UTF-8, or a list of whole numbers. Raises BadInput.
     """
     if isinstance(row, Mapping):
         return _of_mapping(row)
@@ -31,9 +29,9 @@ def text_input(row: Any) -> str | list[int]:
         return _decoded(bytes(row))
     if isinstance(row, list):
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in row):
-            raise BadText("a list must hold token numbers: whole numbers")
+            raise BadInput("a list must hold token numbers: whole numbers")
         return row
-    raise BadText(f"a text cannot be made of a {'null' if row is None else type(row).__name__}")
+    raise BadInput(f"a text cannot be made of a {'null' if row is None else type(row).__name__}")
 
 
 def _of_mapping(row: Mapping[Any, Any]) -> str | list[int]:
@@ -41,23 +39,24 @@ def _of_mapping(row: Mapping[Any, Any]) -> str | list[int]:
         if row.get(key):
             return text_input(row[key])
     if isinstance(row.get("b64"), str) and row["b64"]:
-        return _decoded(_from_base64(row["b64"]))
+        return _decoded(from_base64(row["b64"]))
     fields = ", ".join(repr(str(key)) for key in list(row)[:5]) or "none"
-    raise BadText(f"no text: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
+    raise BadInput(f"no text: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
 
 
 def _decoded(encoded: bytes) -> str:
     try:
         return encoded.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadText(f"the text is no UTF-8: {error}") from None
+        raise BadInput(f"the text is not UTF-8: {error}") from None
 
 
-def _from_base64(text: str) -> bytes:
+def from_base64(text: str) -> bytes:
+    """The bytes in a text under ``b64``. Raises BadInput."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise BadText("the text under b64 is no base64") from None
+        raise BadInput("the text under b64 is not base64") from None
 
 
 def remove_html(text: str) -> str:

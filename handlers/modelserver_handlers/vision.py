@@ -13,15 +13,15 @@ import torch
 from PIL import Image
 
 from modelserver_handlers.base import BaseHandler
-from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.handler_options import NVJPEG, ModelOptions, VisionOptions, handler_settings
 from modelserver_handlers.networks.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
 from modelserver_handlers.networks.insights import captum_attributions, integrated_gradients
+from modelserver_handlers.networks.precision import is_eager
 from modelserver_handlers.pictures.classic import ClassicProcessing
-from modelserver_handlers.pictures.gathering import Gathering
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
-from modelserver_handlers.pictures.pictures import BadPicture, open_picture, picture_input
-from modelserver_handlers.pictures.transfer import CopyStream, DeviceLanding, HostLanding
+from modelserver_handlers.pictures.pictures import open_picture, picture_input
+from modelserver_handlers.pictures.transfer import CopyStream, DeviceLanding, HostLanding, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class VisionHandler(BaseHandler):
 
     @contextlib.contextmanager
     def _ms_blaming_tensors(self, data: Any) -> Iterator[None]:
-        """A network's refusal of tensors, which clients sent instead of pictures, counts as theirs (400)."""
+        """If the network refuses tensors that clients sent instead of pictures, the fault is theirs (400)."""
         try:
             yield
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
@@ -112,7 +112,7 @@ class VisionHandler(BaseHandler):
         processing = self._ms_classic()
         if processing is None:
             return
-        if ModelOptions.parse(self.model_yaml_config).optimize and _is_eager(self.model):
+        if ModelOptions.parse(self.model_yaml_config).optimize and is_eager(self.model):
             self._ms_order = torch.channels_last
             self.model.to(memory_format=self._ms_order)
         if self._ms_options.decode == NVJPEG:
@@ -140,15 +140,20 @@ class VisionHandler(BaseHandler):
             landed = self._ms_decode_on_gpu(rows, processing, landing)
         enough = processing.resized_size if self._ms_options.fast_decode else None
         mode = self._ms_mode()
-        gathering = Gathering(processing, landing, lambda file: open_picture(file, mode, enough))
-        outcomes = self._ms_each(
-            lambda place: None if place in landed else gathering.take(place, rows[place]),
-            list(range(len(rows))),
-        )
-        for place, outcome in enumerate(outcomes):
-            if isinstance(outcome, BadPicture):
-                self._ms_reject(place, str(outcome))
-        return gathering.join(outcomes, self.device)
+
+        def land(place: int, encoded: bytes) -> torch.Tensor | None:
+            picture = open_picture(encoded, mode, enough)
+            pixels = processing.pixels(picture)
+            if pixels is None:
+                prepared: torch.Tensor = processing(picture)
+                return prepared
+            landing.put(place, pixels)
+            return None
+
+        def prepare(place: int) -> Any:
+            return None if place in landed else self._ms_prepare_row(rows[place], partial(land, place))
+
+        return join(landing, self._ms_each(prepare, list(range(len(rows)))), self.device)
 
     def _ms_decode_on_gpu(
         self, rows: list[Any], processing: ClassicProcessing, landing: DeviceLanding
@@ -156,27 +161,27 @@ class VisionHandler(BaseHandler):
         """Land what nvJPEG can decode; returns the places. None of them if one turns out to be damaged."""
         if self._ms_jpeg_decoder is None or self._ms_mode() != "RGB":
             return frozenset()
-        files = {place: file for place, row in enumerate(rows) if (file := _file_of(row)) is not None}
-        files = {
-            place: file for place, file in files.items() if self._ms_jpeg_decoder.suits(file, processing)
-        }
+        suits = self._ms_jpeg_decoder.suits
+        found = ((place, _file_of(row)) for place, row in enumerate(rows))
+        files = {place: file for place, file in found if file is not None and suits(file, processing)}
         try:
             landing.land_on_device(
                 list(files), partial(self._ms_jpeg_decoder.crops, list(files.values()), processing)
             )
         except RuntimeError as error:
-            logger.info("nvJPEG left %d pictures to the processor: %s", len(files), error)
+            logger.info("nvJPEG left %d pictures to the CPU: %s", len(files), error)
             return frozenset()
         return frozenset(files)
 
     def _ms_prepare_singly(self, rows: list[Any]) -> Any:
         mode = self._ms_mode()
-        tensors = []
-        for idx, prepared in enumerate(self._ms_each(lambda row: self._ms_prepare_row(row, mode), rows)):
-            if isinstance(prepared, BadPicture):
-                self._ms_reject(idx, str(prepared))
-            else:
-                tensors.append(prepared)
+
+        def prepare(row: Any) -> Any:
+            return self._ms_prepare_row(
+                row, lambda encoded: self.image_processing(open_picture(encoded, mode))
+            )
+
+        tensors = [each for each in self._ms_each(prepare, rows) if not isinstance(each, BadInput)]
         return self._ms_join(tensors) if tensors else torch.empty(0)
 
     def _ms_join(self, tensors: list[torch.Tensor]) -> Any:
@@ -198,24 +203,26 @@ class VisionHandler(BaseHandler):
 
     @cached_property
     def ig(self) -> Any:
-        """Captum's IntegratedGradients of the network, for handlers of one's own; needs Captum."""
+        """Captum's IntegratedGradients of the network, for custom handlers; needs Captum."""
         return captum_attributions().IntegratedGradients(self.model)
 
-    def _ms_prepare_row(self, row: Any, mode: str | None) -> Any:
-        """A tensor, or the BadPicture that says why there is none."""
+    def _ms_prepare_row(self, row: Any, process: Callable[[bytes], Any]) -> Any:
+        """A row's tensor, what ``process`` makes of its picture, or the BadInput that says what is wrong."""
         try:
             value = picture_input(row)
-            return value if isinstance(value, torch.Tensor) else self._ms_process(value, mode)
-        except BadPicture as bad:
+            return value if isinstance(value, torch.Tensor) else process(value)
+        except BadInput as bad:
             return bad
 
-    def _ms_process(self, encoded: bytes, mode: str | None) -> Any:
-        return self.image_processing(open_picture(encoded, mode))
-
-    def _ms_each(self, function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
-        if self._ms_decoders is None:
-            return [function(row) for row in rows]
-        return list(self._ms_decoders.map(function, rows))
+    def _ms_each(self, prepare: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
+        """``prepare`` applied to each row, in threads; bad ones are rejected."""
+        prepared = list(
+            map(prepare, rows) if self._ms_decoders is None else self._ms_decoders.map(prepare, rows)
+        )
+        for idx, outcome in enumerate(prepared):
+            if isinstance(outcome, BadInput):
+                self._ms_reject(idx, str(outcome))
+        return prepared
 
     def _ms_mode(self) -> str | None:
         """``picture_mode`` if it is stated at least as near as ``image_processing``: both belong together."""
@@ -228,7 +235,7 @@ class VisionHandler(BaseHandler):
 
 
 def unfit(shape: Sequence[int], dtype: torch.dtype, expected: tuple[int, ...]) -> str:
-    """How a tensor differs from those of pictures, in words for the client, or nothing; -1 is any size."""
+    """How a tensor differs from those of pictures, for the client, or nothing; -1 is any size."""
     fits = len(shape) == len(expected) and all(
         size > 0 if wanted < 0 else size == wanted for size, wanted in zip(shape, expected, strict=True)
     )
@@ -241,21 +248,16 @@ def unfit(shape: Sequence[int], dtype: torch.dtype, expected: tuple[int, ...]) -
     )
 
 
-def _is_eager(model: Any) -> bool:
-    exported = (torch.jit.ScriptModule, torch.fx.GraphModule)
-    return isinstance(model, torch.nn.Module) and not isinstance(model, exported)
-
-
 def _file_of(row: Any) -> bytes | None:
     try:
         value = picture_input(row)
-    except BadPicture:
+    except BadInput:
         return None
     return value if isinstance(value, bytes) else None
 
 
 def start_decoders(count: int) -> ThreadPoolExecutor | None:
-    """Threads that decode pictures side by side, each using one core; None where one core is all there is.
+    """Threads that decode pictures in parallel, each using one core; None if there is only one core.
 
     torch's thread count is a thread's own once that thread has used and then set it, but setting it moves
     the default for threads to come: hence all start now, and the default is restored.

@@ -1,13 +1,12 @@
 """Tokens to numbers: the vocabulary that a text model was trained with (reference 14.4).
 
-A file that ``torch.save`` wrote and that loads without running code: a mapping of tokens to numbers, a list
-of tokens, or what :meth:`Vocabulary.save` writes. A pickled Vocab of torchtext, which is not maintained any
-more, is none of these: other than TorchServe, unpickling is never allowed to run code.
+A file written by ``torch.save`` that loads without running code: a mapping of tokens to numbers, a list of
+tokens, or what :meth:`Vocabulary.save` writes. A pickled Vocab of torchtext, which is no longer maintained,
+is none of these: unlike in TorchServe, unpickling is never allowed to run code.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.networks.weights import read_saved
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ class Vocabulary:
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[str], default: int | None = None) -> Vocabulary:
-        """Numbers by position, the first of a token that is there twice."""
+        """Numbers by position; a repeated token has its first."""
         ids: dict[str, int] = {}
         for number, token in enumerate(tokens):
             ids.setdefault(token, number)
@@ -47,7 +47,7 @@ class Vocabulary:
         return self.ids[token] if self.default is None else self.ids.get(token, self.default)
 
     def __call__(self, tokens: Iterable[str]) -> list[int]:
-        """A number per token, as a Vocab of torchtext gives them. Raises KeyError as looking one up does."""
+        """A number per token, as torchtext's Vocab does. Raises KeyError like looking one up."""
         return [self[token] for token in tokens]
 
     def __contains__(self, token: object) -> bool:
@@ -78,16 +78,8 @@ class Vocabulary:
 
 
 def load_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary in ``path``. Raises ModelLoadError naming the file, its fault, and the way out."""
-    if not path.is_file():
-        raise ModelLoadError(f"Missing the {path.name} file")
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ModelLoadError(_refusal(path.name, str(error))) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ModelLoadError(f"{path.name} is not a file that torch.save wrote: {reason}") from error
+    """The vocabulary in ``path``. Raises ModelLoadError naming the file, the problem, and the solution."""
+    found = read_saved(path, _refusal)
     vocabulary = _read(found)
     if vocabulary is None:
         raise ModelLoadError(

@@ -436,14 +436,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "content-type",
         BETTER,
-        "What the server itself made JSON of is sent as `application/json`; TorchServe sends no "
+        "What the server itself converts to JSON is sent as `application/json`; TorchServe sends no "
         "content type.",
         _json_type,
     ),
     Rule(
         "v1-error",
         OTHER,
-        "Errors on V1 and V2 routes, and of unknown paths and methods, carry `error` beside TorchServe's "
+        "Errors on V1 and V2 routes, and for unknown paths and methods, have `error` besides TorchServe's "
         "fields, for KServe's clients, and a "
         "handler's exception is 500 there, as in KServe.",
         _kserve_error,
@@ -459,7 +459,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "metrics",
         OTHER,
-        "`/metrics` is filled without being asked for: `metrics_mode` is `prometheus` by default.",
+        "`/metrics` is filled by default: `metrics_mode` is `prometheus`.",
         _own_metrics,
     ),
     Rule(
@@ -472,14 +472,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "loader",
         BETTER,
-        "A class may be named (`file:Class`), do without `initialize`, and stand beside helper classes; "
-        "TorchServe's worker does not start.",
+        "A class may be named (`file:Class`), lack `initialize`, and share its file with helper classes; "
+        "TorchServe's worker does not start then.",
         answers=_loaded(),
     ),
     Rule(
         "envelopes",
         BETTER,
-        "Under an envelope a body without instances or inputs is a 400 with the reason; `json` takes bodies "
+        "With an envelope, a body without instances or inputs is a 400 with the reason; `json` takes bodies "
         "without a content type, and an empty list.",
         answers=_enveloped(),
     ),
@@ -520,7 +520,7 @@ RULES: tuple[Rule, ...] = (
         answers={
             "networks/predict base_built_in": success(pretty([[5.5, 10.5]])[:-1]),
             "networks/nonsense for base_built_in": bad_request(
-                "the input is no JSON: numbers, or lists of them, are needed"
+                "the input is not JSON: numbers or lists of numbers are needed"
             ),
         },
     ),
@@ -533,7 +533,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "error-metric",
         BETTER,
-        "The series of `add_error` names its model, too.",
+        "The series of `add_error` has its model's name too.",
         answers={
             "measured/error, shown": replaced(
                 'Error{Level="Error"', 'Error{ModelName="measures",Level="Error"'
@@ -543,7 +543,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "header-case",
         BETTER,
-        "A handler finds a request header by its name in any case, as HTTP means it.",
+        "A handler finds a request header by its name in upper or lower case, as in HTTP.",
         answers={"facts/header in lower case": success(b"yes", None)},
     ),
     Rule(
@@ -562,7 +562,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "too-large",
         BETTER,
-        "413 comes with a JSON body and a request id; TorchServe closes without a word.",
+        "413 has a JSON body and a request id; TorchServe closes without either.",
         _large_body,
     ),
     Rule(
@@ -584,7 +584,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "error-200",
         OTHER,
-        "A `PredictionException` with the code 200 is answered as one with any other code, not with "
+        "A `PredictionException` with the code 200 is answered like any other code, not with "
         "the word `error`.",
         answers={
             "failures/code 200": lambda answer: answer.but(
@@ -596,7 +596,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "isolation",
         BETTER,
-        "A request that fails does so alone: the others of its batch are answered.",
+        "A failing request fails alone: the others in its batch are answered.",
         answers={f"batches/one raises {place}": success(b"served", None) for place in (1, 3)},
     ),
     Rule(
@@ -627,7 +627,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "describe-header",
         BETTER,
-        "A client cannot set the header `describe`, by which the server asks a handler to describe itself.",
+        "A client cannot set the header `describe`, with which the server asks a handler to describe itself.",
         answers={"inputs/headers that are the server's": replaced('"describe": "True"', '"describe": null')},
     ),
     Rule(
@@ -661,7 +661,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "v1-instances",
         BETTER,
-        "A V1 body with a list of `instances` is taken apart for every handler: each is a row of a batch, "
+        "A V1 body with a list of `instances` is split for every handler: each is a row of a batch, "
         'and the answer is `{"predictions": …}` (`split_instances=false` passes bodies through).',
         answers={
             "inputs/v1 instances": success(
@@ -674,22 +674,22 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "v2",
         BETTER,
-        "V2 routes are those of the Open Inference Protocol: bodies of tensors are taken apart into rows, a "
+        "V2 routes are those of the Open Inference Protocol: bodies of tensors are split into rows, a "
         "version may be named.",
         answers={"routes/inference POST /v2/models/plain/versions/1.0/infer": _bad_v1(_CUT_SHORT)},
     ),
     Rule(
         "strict-bodies",
         OTHER,
-        "On V1 and V2 routes a body that is none of the protocol is 400 for every model; "
-        "`split_instances=false`, and `compat_defaults=torchserve`, hand it to the handler as TorchServe "
+        "On V1 and V2 routes a body that does not follow the protocol is 400 for every model; "
+        "`split_instances=false`, and `compat_defaults=torchserve`, pass it to the handler as TorchServe "
         "does.",
         answers=_strict_bodies(),
     ),
     Rule(
         "urls",
         OTHER,
-        "`file://` is for what an `allowed_urls` of the operator names (404 otherwise); a download "
+        "`file://` is only for URLs in the operator's `allowed_urls` (404 otherwise); a download "
         "whose name is taken "
         "is a conflict (409, not 500).",
         answers={
@@ -707,8 +707,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "numbers",
         BETTER,
-        "Numbers that make no sense are refused or read as the nearest that does; `max_batch_delay` "
-        "left out of a JSON "
+        "Numbers that make no sense are refused or replaced by the nearest valid one; `max_batch_delay` "
+        "missing from a JSON "
         "body is the default.",
         answers={
             "registration/describe values: zero": replaced('"batchSize": 0', '"batchSize": 1'),

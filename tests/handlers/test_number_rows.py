@@ -128,7 +128,7 @@ def test_the_signature_decides(ask: Any) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"body": bytearray(b"no")}, "no JSON"),
+        ({"body": bytearray(b"no")}, "not JSON"),
         ({"body": ["a"]}, "not a tensor of numbers"),
         ({"body": None}, "not a tensor of numbers"),
         ({"body": [[1, 2], [3]]}, "not a tensor of numbers"),
@@ -136,7 +136,7 @@ def test_the_signature_decides(ask: Any) -> None:
         ({"body": {}}, "no numbers were sent"),
         ({}, "no numbers were sent"),
         ({"body": {"instances": [[1], [1, 2]]}}, "the instances differ in shape"),
-        ({"body": b"[" * 100_000}, "no JSON"),
+        ({"body": b"[" * 100_000}, "not JSON"),
     ],
 )
 def test_what_are_no_numbers_is_rejected_alone(row: Any, said: str, ask: Any) -> None:
@@ -153,7 +153,7 @@ def test_without_a_server(make_context: Any, tmp_path: Path) -> None:
     handler = BaseHandler()
     handler.context = object()
 
-    with pytest.raises(PredictionException, match="no JSON"):
+    with pytest.raises(PredictionException, match="not JSON"):
         handler.preprocess([{"body": b"no"}])
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelserver_handlers.errors import BadInput
 from modelserver_handlers.texts import (
-    BadText,
     features,
     remove_accents,
     remove_html,
@@ -42,8 +42,8 @@ def test_forms_of_a_text(row: Any, text: Any) -> None:
     [
         ({}, "no text: 'data', 'body' and 'b64' are missing or empty (fields sent: none)"),
         ({"target": 1, "body": ""}, "(fields sent: 'target', 'body')"),
-        (b"\xff\xfe", "the text is no UTF-8"),
-        ({"b64": "?"}, "the text under b64 is no base64"),
+        (b"\xff\xfe", "the text is not UTF-8"),
+        ({"b64": "?"}, "the text under b64 is not base64"),
         ({"data": ["a", "b"]}, "a list must hold token numbers"),
         ({"data": [True]}, "a list must hold token numbers"),
         (None, "a text cannot be made of a null"),
@@ -52,7 +52,7 @@ def test_forms_of_a_text(row: Any, text: Any) -> None:
 )
 def test_what_is_no_text(row: Any, fault: str) -> None:
     """Anything else is refused in words for the client (F8)."""
-    with pytest.raises(BadText) as refusal:
+    with pytest.raises(BadInput) as refusal:
         text_input(row)
 
     assert fault in str(refusal.value)

@@ -1,6 +1,6 @@
-"""The page docs/model-config.md: every key of model-config.yaml, and what lies behind the larger ones.
+"""The page docs/model-config.md: every key of model-config.yaml, and details of the larger ones.
 
-``python -m modelserver.options.reference > docs/model-config.md`` writes it anew.
+``python -m modelserver.options.reference > docs/model-config.md`` regenerates it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 # model-config.yaml
 
-This page is made from the table of keys in the code, by `python -m modelserver.options.reference >
+This page is generated from the table of keys in the code, by `python -m modelserver.options.reference >
 docs/model-config.md`.
 
-The file is packed into an archive with `modelserver-archive --config-file model-config.yaml`, and says how
-its author wants the model to be served. The server reads the keys of the first tables. The handler gets the
-whole document as `context.model_yaml_config`, untouched.
+The file is packed into an archive with `modelserver-archive --config-file model-config.yaml`, and describes
+how the model should be served. The server reads the keys in the first tables. The handler gets the whole
+document as `context.model_yaml_config`, untouched.
 
 ```yaml
 batchSize: 8
@@ -38,14 +38,14 @@ handler:
   topk: 3
 ```
 
-It is YAML of plain values: tags that would build Python objects (`!!python/…`) are refused. A value of the
-wrong type is left out with a warning that names archive, key, value and what is allowed, as TorchServe
-does; values of keys marked **strict** are refused with the same words instead. Any further key is the
-author's own; one that is very like a known key gets one warning with the name of that.
+It is YAML with plain values: tags that would build Python objects (`!!python/…`) are refused. A value of the
+wrong type is ignored with a warning that names archive, key, value and what is allowed, as in TorchServe;
+invalid values of keys marked **strict** are refused with the same message instead. Any other key is the
+author's own; one that is very similar to a known key causes a warning that names the known key.
 
-Where a setting is given in several places, the first of these counts: the registration's parameter,
+If a setting is given in several places, the first of these wins: the registration's parameter,
 `model-config.yaml`, `models=` in config.properties for this model and version, the key of
-config.properties, the default. The tables name what ranks above and below a key. `GET /models/{model}`
+config.properties, the default. The tables show what ranks above and below a key. `GET /models/{model}`
 shows values with their sources under `batching`.
 
 ## Keys of the server
@@ -56,8 +56,8 @@ _HEAD = "\n| key | values | default | ranks above | ranks below | meaning |\n|--
 _FURTHER = f"""
 ## Several GPUs, several processes
 
-`deviceIds: [2, 3]` gives the first worker GPU 2, the second GPU 3, the third GPU 2 again. Without it
-workers take turns on all GPUs, those of all models together. `deviceType: cpu` keeps them off the GPUs.
+`deviceIds: [2, 3]` gives the first worker GPU 2, the second GPU 3, the third GPU 2 again. Without it,
+the workers of all models together take turns on all GPUs. `deviceType: cpu` keeps them off the GPUs.
 
 With a `parallelType`, one worker spans several devices:
 
@@ -74,11 +74,11 @@ torchrun:
 | `custom` without `torchrun` | one, which sees `parallelLevel` GPUs as 0, 1, … | that one |
 | none | one; `torchrun` and `parallelLevel` have no effect, as in TorchServe | that one |
 
-Each process finds the variables of `torchrun`: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`,
+Each process has the variables of `torchrun`: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`,
 `MASTER_ADDR`, `MASTER_PORT` and the others, so that `torch.distributed.init_process_group()` needs no
-arguments. All processes of a worker see its GPUs as 0, 1, … (`CUDA_VISIBLE_DEVICES`); `gpu_id` of the
-context is that of the rank. Without any GPU, they compute on the CPU, for example with `gloo`. Workers take
-the GPUs in consecutive groups, and there are no more of them than groups.
+arguments. All processes of a worker see its GPUs as 0, 1, … (`CUDA_VISIBLE_DEVICES`); the context's `gpu_id`
+is that of the rank. Without GPUs, they compute on the CPU, for example with `gloo`. Workers take
+the GPUs in consecutive groups, and there are no more workers than groups.
 
 ```python
 class Handler:
@@ -91,52 +91,52 @@ class Handler:
         return values.tolist()
 ```
 
-- Only what rank 0 answers counts; what others return, or whether they do, does not matter. What each prints
-  is in the log under its rank.
-- The worker is ready when every process has loaded, within `startupTimeout`. The end of one process is the
-  end of the worker: all are ended and started again.
-- A batch that fails is not tried again in parts, and the next batch is not prepared ahead: processes would
-  part ways. If one rank fails alone while rank 0 waits for it, the worker is replaced after
+- Only the answers of rank 0 count; what other ranks return does not matter. The output of each rank
+  is in the log under its number.
+- The worker is ready when every process has loaded, within `startupTimeout`. If one process ends, the worker
+  ends: all processes are stopped and started again.
+- A failed batch is not retried in parts, and the next batch is not prepared ahead: the processes would
+  diverge. If one rank fails while rank 0 waits for it, the worker is replaced after
   {FAILED_GRACE:g} seconds.
-- `continuousBatching` and `asyncCommunication` are refused together with several processes. Cancelled
-  requests are computed.
+- `continuousBatching` and `asyncCommunication` cannot be combined with several processes. Cancelled
+  requests are still computed.
 - One machine only, and at most {MAX_PROCESSES} processes. `describe` shows process and memory of rank 0.
-- `MASTER_PORT` is the next free one of the thousand from `initial_distribution_port` on. torch listens
+- `MASTER_PORT` is the next free one of a thousand from `initial_distribution_port` on. torch listens
   there on all interfaces: keep it behind a firewall, as with any torch.distributed program.
-- Unlike TorchServe, there is no `torchrun` program in between, no log folder `torchelastic_ts`, and each
+- Unlike in TorchServe, there is no `torchrun` program in between, no log folder `torchelastic_ts`, and each
   process gets its share of the cores instead of one thread unless `OMP_NUMBER_THREADS` says otherwise.
 
 | key of `torchrun` | |
 |---|---|
 {{torchrun}}
-## Packages of a model's own
+## Packages per model
 
-An archive may bring a requirements file (`modelserver-archive --requirements-file requirements.txt`). It is
-installed only where the operator allows it, by `install_py_dep_per_model=true` in config.properties; else
-one warning says that it is not.
+An archive can include a requirements file (`modelserver-archive --requirements-file requirements.txt`). It is
+installed only if the operator allows it with `install_py_dep_per_model=true` in config.properties; otherwise
+there is a warning.
 
-- Without `useVenv`, pip installs into a folder that comes first on the path of this model's workers, right
-  after the archive's own modules. pip does not look at what the server has: a requirement that depends on
-  torch brings another torch.
-- With `useVenv: true` the model gets a virtual environment that sees the server's packages too, and pip
-  installs what is missing there. It is made without requirements, and without `install_py_dep_per_model`,
-  too, as in TorchServe.
+- Without `useVenv`, pip installs into a folder that comes early on the path of this model's workers, right
+  after the archive's own modules. pip ignores what the server has installed: a requirement that depends on
+  torch installs another torch.
+- With `useVenv: true` the model gets a virtual environment that also sees the server's packages, and pip
+  installs only what is missing. As in TorchServe, it is also created without requirements and without
+  `install_py_dep_per_model`.
 
-What the archive brings itself is named by its path: `./tiny-1.0-py3-none-any.whl`, or `--find-links .` with
-`--no-index`. pip is run in the archive's folder with the server's environment, so that `PIP_INDEX_URL` and
-`pip.conf` count, without what `blacklist_env_vars` hides. Lines with `--hash` are checked by pip. Its
+Refer to files in the archive by path: `./tiny-1.0-py3-none-any.whl`, or `--find-links .` with
+`--no-index`. pip runs in the archive's folder with the server's environment, so that `PIP_INDEX_URL` and
+`pip.conf` apply, without what `blacklist_env_vars` hides. pip checks lines with `--hash`. Its
 output is in `model_log.log`, line by line, as `<model>_<version>-pip`. If it fails, or takes more than
-{INSTALL_LIMIT / 60:.0f} minutes, the registration does, with pip's last lines, and nothing is left.
+{INSTALL_LIMIT / 60:.0f} minutes, the registration fails with pip's last lines, and nothing is left behind.
 
 Environments are kept in `environments` of the cache folder (`$MODELSERVER_CACHE`, else
 `$XDG_CACHE_HOME/modelserver`, else `~/.cache/modelserver`) under a hash of the requirements, the local
-files that they name, and the Python. TorchServe installs anew at each registration; here the second one,
-and other servers, find them there. So requirements without a version stay as they were first installed:
-remove the folder to look again. With `MODELSERVER_CACHE=off` they live as long as the server.
+files that they name, and the Python. TorchServe reinstalls at each registration; here later registrations
+and other servers reuse them. So requirements without a version stay as they were first installed:
+remove the folder to update them. With `MODELSERVER_CACHE=off` they last as long as the server.
 
-The folder is bounded: after an installation, while all environments together have more than
-{STORE_LIMIT >> 30} GiB, those that no registered model of any server uses are removed, the longest unused
-first; so is what a server left that was killed in the middle of an installation.
+The folder is bounded: after an installation, if all environments together exceed
+{STORE_LIMIT >> 30} GiB, those not used by a registered model of any server are removed, least recently used
+first; so are the remains of installations that were killed halfway.
 """
 
 
@@ -174,7 +174,7 @@ def _row(option: Option) -> str:
 
 
 def default_of(option: Option) -> str:
-    """What a model has where nobody says anything, as the file would name it."""
+    """The value that applies when nothing is set, in the file's notation."""
     if option.default is not None:
         return option.default
     value = getattr(ModelOptions(), option.name, None)
@@ -186,9 +186,9 @@ def _summary(option: Option) -> str:
 
 
 def _meaning(option: Option) -> str:
-    """Of an option whose values have a form of their own."""
+    """The text for an option whose values have their own syntax."""
     ranks = f" Above it: {', '.join(option.ranks_above)}; below: {', '.join(option.ranks_below)}."
-    return f"{option.values.allowed}: {_summary(option)} What cannot be meant is refused.{ranks * option.own}"
+    return f"{option.values.allowed}: {_summary(option)} Invalid values are refused.{ranks * option.own}"
 
 
 def _pairs(title: str, meanings: dict[str, str]) -> str:

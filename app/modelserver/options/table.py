@@ -1,6 +1,6 @@
-"""Every option of a model: one row each, which is a field of what a registration or model-config.yaml says.
+"""Every option of a model: one row each, a field of what a registration or model-config.yaml can set.
 
-``python -m modelserver.options.reference`` makes docs/model-config.md of the rows (reference 9, and the
+``python -m modelserver.options.reference`` generates docs/model-config.md from the rows (reference 9, and the
 server's own).
 """
 
@@ -41,7 +41,7 @@ TITLES = (
 
 @dataclass(frozen=True, slots=True)
 class HandlerKey:
-    """One key that built-in handlers read, and any handler may: the server hands it on untouched."""
+    """One key that built-in handlers read, and any handler can: the server passes it on untouched."""
 
     name: str
     summary: str
@@ -67,7 +67,7 @@ class Torchrun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a registration and model-config.yaml may say, None where one does not.
+    """What a registration and model-config.yaml can set; None means not set.
 
     Timeouts are in s, other times in ms, ``max_worker_memory`` is in bytes.
     """
@@ -76,33 +76,33 @@ class Asked:
         "batchSize",
         BATCHES,
         raised_to_one(),
-        "The most instances of a batch.",
-        asked="Instances in a batch at most; by default the archive's, else 1.",
+        "The most instances in a batch.",
+        asked="The most instances in a batch; by default the archive's, else 1.",
         schema={"example": 8},
         unset=(-1, 0),
         kserve="max_batch_size",
-        changed="Instances of a batch from now on; workers stay unless named.",
+        changed="The most instances in a batch from now on; the number of workers stays unless given.",
     )
     max_batch_delay: int | None = option(
         "maxBatchDelay",
         BATCHES,
         whole(0),
         "Milliseconds that the oldest instance waits for a batch to fill; 0 counts as not set.",
-        asked="Milliseconds the oldest instance waits for a fuller batch.",
+        asked="Milliseconds that the oldest instance waits for a fuller batch.",
         unset=(-1, -100),
         kserve="max_latency",
-        changed="Milliseconds that the oldest may wait, from now on.",
+        changed="Milliseconds that the oldest instance may wait, from now on.",
     )
     batch_policy: str | None = option(
         "batchPolicy",
         BATCHES,
         one_of(*BATCH_POLICIES),
-        "When a batch goes ([Batching](batching.md)).",
+        "When a batch is sent ([Batching](batching.md)).",
         own=True,
-        asked="When a waiting batch goes: window when full or after the delay, greedy at once, adaptive at "
-        "once unless waiting pays. By default window when a delay is given, else adaptive.",
+        asked="When a waiting batch is sent: window when full or after the delay, greedy at once, adaptive "
+        "at once unless waiting pays off. By default window if a delay is given, else adaptive.",
         schema={"enum": ["window", "greedy", "adaptive"]},
-        changed="When a batch goes, from now on: window, greedy or adaptive.",
+        changed="When a batch is sent, from now on: window, greedy or adaptive.",
         setting="batch_policy",
     )
     response_timeout: int | None = option(
@@ -110,18 +110,18 @@ class Asked:
         TIMES,
         whole(1),
         "Seconds for one batch; then the worker is replaced.",
-        asked="Seconds a worker may take for a batch.",
+        asked="Seconds that a worker may take for a batch.",
         unset=(-1,),
-        changed="Seconds a worker may take for a batch, from now on.",
+        changed="Seconds that a worker may take for a batch, from now on.",
         setting="default_response_timeout",
     )
     min_workers: int | None = option(
         "minWorkers",
         WORKERS,
         raised_to_one(),
-        "Workers that are started; counts only with a `maxWorkers` that is not below it.",
+        "Workers to start; counts only with a `maxWorkers` that is not below it.",
         default="",
-        asked="Workers at least.",
+        asked="The minimum number of workers.",
         asked_values=whole(0),
         setting="default_workers_per_model",
         below=("initial_workers",),
@@ -130,9 +130,9 @@ class Asked:
         "maxWorkers",
         WORKERS,
         whole(0),
-        "The most workers; counts only with `minWorkers`.",
+        "The maximum number of workers; counts only with `minWorkers`.",
         default="",
-        asked="Workers at most.",
+        asked="The maximum number of workers.",
         setting="default_workers_per_model",
         below=("initial_workers",),
     )
@@ -140,9 +140,9 @@ class Asked:
         "splitInstances",
         FURTHER,
         flag_or_auto(),
-        "whether V1 bodies are cut into instances ([Batching](batching.md)).",
+        "whether V1 bodies are split into instances ([Batching](batching.md)).",
         own=True,
-        asked="Whether the instances of a V1 body are split: auto by the handler, true always, false never.",
+        asked="Whether V1 bodies are split into instances: auto by handler, true always, false never.",
         schema={"enum": ["auto", "true", "false"]},
         setting="split_instances",
     )
@@ -153,15 +153,15 @@ class Asked:
         "The number of workers follows the load, from `minWorkers` to `maxWorkers` "
         "([Running](operations.md#autoscaling)).",
         own=True,
-        asked="Start and end workers by load, between min_workers and max_workers.",
-        changed="Start and end workers by load, between the bounds.",
+        asked="Start and stop workers by load, between min_workers and max_workers.",
+        changed="Start and stop workers by load, between the bounds.",
         setting="autoscale",
     )
     autoscale_target_wait: int | None = option(
         "autoscaleTargetWait",
         WORKERS,
         whole(1),
-        "Milliseconds that requests may wait for a worker before there are more, with `autoscale`.",
+        "Milliseconds that requests may wait for a worker before more are added, with `autoscale`.",
         own=True,
         asked="Milliseconds that requests may wait for a worker.",
         changed="Milliseconds that requests may wait for a worker.",
@@ -172,10 +172,10 @@ class Asked:
         "autoscaleUpPause",
         WORKERS,
         whole(100),
-        "Milliseconds that this must have lasted, with `autoscale`.",
+        "Milliseconds that such waits must have lasted, with `autoscale`.",
         own=True,
-        asked="Milliseconds of longer waits before there are more workers.",
-        changed="Milliseconds of longer waits until there are more workers.",
+        asked="Milliseconds of longer waits before workers are added.",
+        changed="Milliseconds of longer waits before workers are added.",
         setting="autoscale_up_pause",
         described="autoscaling.upPause",
     )
@@ -183,10 +183,10 @@ class Asked:
         "autoscaleDownPause",
         WORKERS,
         whole(100),
-        "Milliseconds that fewer workers must have been enough until there are fewer, with `autoscale`.",
+        "Milliseconds that fewer workers must have been enough before one is removed, with `autoscale`.",
         own=True,
-        asked="Milliseconds of spare workers before there are fewer.",
-        changed="Milliseconds of spare workers until there are fewer.",
+        asked="Milliseconds of spare workers before one is removed.",
+        changed="Milliseconds of spare workers before one is removed.",
         setting="autoscale_down_pause",
         described="autoscaling.downPause",
     )
@@ -194,11 +194,11 @@ class Asked:
         "maxWorkerMemory",
         WORKERS,
         whole(0, LARGEST_SIZE),
-        "Bytes of memory that a worker may occupy until a fresh one takes its place "
-        "([Running](operations.md#recycling-workers)); 0 is without limit.",
+        "Bytes of memory that a worker may use before it is replaced "
+        "([Running](operations.md#recycling-workers)); 0 is unlimited.",
         own=True,
-        asked="Bytes a worker may occupy until a fresh one takes its place.",
-        changed="Bytes a worker may occupy until it is replaced.",
+        asked="Bytes that a worker may use before it is replaced.",
+        changed="Bytes that a worker may use before it is replaced.",
         setting="max_worker_memory",
         described="maxWorkerMemory",
     )
@@ -206,10 +206,10 @@ class Asked:
         "maxWorkerRequests",
         WORKERS,
         whole(0),
-        "Requests that a worker answers until a fresh one takes its place; 0 is without limit.",
+        "Requests that a worker answers before it is replaced; 0 is unlimited.",
         own=True,
-        asked="Requests a worker answers until a fresh one takes its place.",
-        changed="Requests a worker answers until it is replaced.",
+        asked="Requests that a worker answers before it is replaced.",
+        changed="Requests that a worker answers before it is replaced.",
         setting="max_worker_requests",
         described="maxWorkerRequests",
     )
@@ -217,8 +217,8 @@ class Asked:
         "workerThreads",
         WORKERS,
         whole(0, MOST_THREADS),
-        "Threads that each process of a worker computes with, whatever `OMP_NUM_THREADS` of the server's "
-        "environment says; 0 is that, or an equal share of the cores.",
+        "Threads of each process of a worker, overriding `OMP_NUM_THREADS` in the server's "
+        "environment; 0 uses that, or an equal share of the cores.",
         own=True,
         asked="Threads of each worker; 0 is an equal share of the cores.",
         described="workerThreads",
@@ -228,7 +228,7 @@ class Asked:
         TIMES,
         whole(1),
         "Seconds for a worker to load the model.",
-        asked="Seconds a worker may take to load the model.",
+        asked="Seconds that a worker may take to load the model.",
         unset=(-1,),
         setting="default_startup_timeout",
     )
@@ -236,7 +236,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Asked):
-    """The keys of model-config.yaml, None where it does not set them; ``raw`` is the whole document.
+    """The keys of model-config.yaml, None if not set; ``raw`` is the whole document.
 
     The ``_ms`` fields are in ms. A ``max_batch_delay`` or ``job_queue_size`` of 0 counts as not set where
     settings are ranked.
@@ -253,13 +253,13 @@ class ModelConfig(Asked):
         "maxRetryTimeoutInSec",
         TIMES,
         whole(0),
-        "Seconds during which a failing worker is started again and again; 0 is never.",
+        "Seconds during which a failing worker is restarted; 0 is never.",
     )
     client_timeout_ms: int | None = option(
         "clientTimeoutInMills",
         TIMES,
         whole(0),
-        "Milliseconds that a request may take in all, then it is answered 504; 0 is without limit.",
+        "Milliseconds that a request may take in total before it is answered with 504; 0 is unlimited.",
         default="0",
         kserve="timeout",
     )
@@ -267,27 +267,27 @@ class ModelConfig(Asked):
         "deviceType",
         DEVICES,
         one_of("cpu", "gpu"),
-        "`cpu`: workers get no GPU; `gpu` without any becomes `cpu` with a warning.",
-        default="gpu where there is one",
+        "`cpu`: workers get no GPU; `gpu` on a machine without one becomes `cpu` with a warning.",
+        default="gpu if there is one",
     )
     device_ids: tuple[int, ...] | None = option(
         "deviceIds",
         DEVICES,
         device_list(),
-        "The GPUs that workers take in turn, from the first; a list with a GPU that is not there is "
-        "left out with a warning.",
+        "The GPUs that workers use in turn, from the first; a list with a missing GPU is "
+        "ignored with a warning.",
     )
     parallel_type: str | None = option(
         "parallelType",
         DEVICES,
         one_of(*RANKED, "custom", ""),
-        "How one worker spans several GPUs, see below.",
+        "How a worker spans several GPUs, see below.",
     )
     parallel_level: int | None = option(
         "parallelLevel",
         DEVICES,
         whole(0),
-        "GPUs of one worker; counts only with a `parallelType`, and `torchrun` sets it.",
+        "GPUs per worker; counts only with a `parallelType`, and `torchrun` sets it.",
     )
     torchrun: Torchrun | None = option(
         "torchrun",
@@ -300,7 +300,7 @@ class ModelConfig(Asked):
         "useJobTicket",
         WAYS,
         boolean(),
-        "A request is taken in only if a worker is free, else answered 503 at once.",
+        "A request is accepted only if a worker is free, otherwise it gets 503 at once.",
     )
     continuous_batching: bool | None = option(
         "continuousBatching",
@@ -312,13 +312,13 @@ class ModelConfig(Asked):
         "asyncCommunication",
         WAYS,
         boolean(),
-        "`handle` is a coroutine, requests go to it one by one and at once.",
+        "`handle` is a coroutine, called for each request separately and at once.",
     )
     service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = option(
         "serviceEnvelope",
         WAYS,
         one_of("none", "body", "json", "kserve", "kservev2"),
-        "The envelope of this model's handler ([Handlers](handlers.md#envelopes)), or `none`.",
+        "The envelope for this model's handler ([Handlers](handlers.md#envelopes)), or `none`.",
         own=True,
         setting="service_envelope",
     )
@@ -332,35 +332,35 @@ class ModelConfig(Asked):
         "sequenceMaxIdleMSec",
         SEQUENCES,
         whole(0),
-        "Milliseconds without a request after which a sequence ends; 0 counts as a minute.",
+        "Milliseconds without a request after which a sequence ends; 0 counts as one minute.",
     )
     sequence_timeout_ms: int | None = option(
         "sequenceTimeoutMSec",
         SEQUENCES,
         whole(0),
-        "Milliseconds that a sequence may last; 0 is without limit.",
+        "Milliseconds that a sequence may last; 0 is unlimited.",
     )
     max_num_sequence: int | None = option(
-        "maxNumSequence", SEQUENCES, raised_to_one(), "Sequences at a time."
+        "maxNumSequence", SEQUENCES, raised_to_one(), "The most concurrent sequences."
     )
     max_sequence_job_queue_size: int | None = option(
         "maxSequenceJobQueueSize",
         SEQUENCES,
         raised_to_one(),
-        "Requests of one sequence that may wait.",
+        "Requests that may wait per sequence.",
     )
     use_venv: bool | None = option(
         "useVenv",
         ENVIRONMENT,
         boolean(),
-        "Workers run in a virtual environment of the model's own, see below.",
+        "Workers run in the model's own virtual environment, see below.",
     )
     signature: Signature | None = option(
         "signature",
         PROTOCOL,
         signature_values(),
-        "The model's inputs and outputs ([Open Inference](open-inference.md)): what its metadata says, "
-        "and what requests must keep to.",
+        "The model's inputs and outputs ([Open Inference](open-inference.md)), for its metadata "
+        "and for checking requests.",
         own=True,
     )
     batcher: Batcher | None = option(
@@ -376,18 +376,18 @@ class ModelConfig(Asked):
 OPTIONS = options_of(ModelConfig)
 """All rows by the names of their fields."""
 CHANGEABLE = {name: row for name, row in OPTIONS.items() if row.changed}
-"""Those that may change while the model runs."""
+"""Those that can be changed while the model runs."""
 CONFIG_KEYS = {row.key: row for row in sorted(OPTIONS.values(), key=lambda row: row.group)}
 """All rows by key, in the order of the page of keys."""
 
 HANDLER_KEYS: dict[str, HandlerKey] = {
     key.name: key
     for key in (
-        HandlerKey("handler", "Settings of the handler: whatever it wants to find there."),
+        HandlerKey("handler", "Settings of the handler: anything it reads from there."),
         HandlerKey(
             "pt2",
             "`{compile: {enable: true, backend: inductor, …}}`: `torch.compile` with these arguments; "
-            "`{export: {aot_compile: true}}`: the serialized file is a `.so` that AOTInductor compiled. "
+            "`{export: {aot_compile: true}}`: the serialized file is a `.so` compiled by AOTInductor. "
             "Older forms, with a warning: the name of a backend, or arguments without `compile`.",
         ),
         HandlerKey("optimize", "`auto` or `off`, also under `handler` ([Handlers](handlers.md))."),
@@ -409,11 +409,11 @@ KNOWN = frozenset((*CONFIG_KEYS, *HANDLER_KEYS))
 
 # The keys of a ``torchrun`` block that are understood; those without effect are of its rendezvous.
 TORCHRUN_KEYS: dict[str, str] = {
-    "nproc-per-node": "Processes of one worker; 1 unless given.",
-    "OMP_NUMBER_THREADS": "Threads that each process computes with; its share of the cores unless given.",
-    "nnodes": "1: a worker lives on one machine; more are refused.",
-    "node-rank": "0; others are refused.",
-    "rdzv-backend": "No effect: the processes of one machine find each other without.",
+    "nproc-per-node": "Processes per worker; by default 1.",
+    "OMP_NUMBER_THREADS": "Threads of each process; by default its share of the cores.",
+    "nnodes": "1: a worker runs on one machine; other values are refused.",
+    "node-rank": "0; other values are refused.",
+    "rdzv-backend": "No effect: not needed on one machine.",
     "rdzv-endpoint": "No effect.",
     "rdzv-conf": "No effect.",
     "monitor-interval": "No effect: the end of a process is noticed at once.",

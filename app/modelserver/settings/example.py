@@ -13,10 +13,10 @@ from modelserver.settings.keys import KEYS, NOT_YET
 
 _HEADER = """\
 # Settings of modelserver, found as ./config.properties, --ts-config FILE or TS_CONFIG_FILE.
-# Every line is a comment: take the '#' off a key to set it. What stands there is the default.
+# Every line is a comment: remove the '#' to set a key. The values shown are the defaults.
 #
-# With enable_envvars_config=true a variable TS_<KEY> overrides the key; flags override this file.
-# Variables named MODELSERVER_<...> are read always; docs/configuration.md has them.
+# With enable_envvars_config=true, a variable TS_<KEY> overrides the key; flags override this file.
+# Variables named MODELSERVER_<...> are always read; docs/configuration.md lists them.
 # $$NAME$$ inside a value is replaced by the environment variable NAME.
 """
 

@@ -108,7 +108,7 @@ TLS = "TLS"
 GRPC = "gRPC"
 ENVIRONMENT = "Environment"
 DEVICES = "Devices"
-JAVA = "Accepted for TorchServe's sake"
+JAVA = "Accepted for compatibility with TorchServe"
 
 
 def property_text(value: object) -> str:

@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 # Configuration
 
-This page is made from the table of keys in the code, by
+This page is generated from the table of keys in the code, by
 `python -m modelserver.settings.reference > docs/configuration.md`. The same keys, as a file to start
 from, are in [config.properties](../config.properties).
 
 ## Where settings come from
 
-The configuration file is the one that `TS_CONFIG_FILE` names, else the one of `--ts-config`, else
-`config.properties` in the current directory. It has the syntax of Java properties: `key=value` lines,
-`#` comments, `\\` at the end of a line to go on in the next. `$$NAME$$` in a value is replaced by the
+The configuration file is the one named by `TS_CONFIG_FILE`, else by `--ts-config`, else
+`config.properties` in the current directory. It uses the syntax of Java properties: `key=value` lines,
+`#` comments, `\\` at the end of a line to continue it on the next. `$$NAME$$` in a value is replaced by the
 environment variable `NAME`.
 
-A key that is set in several places has the value of the first of these:
+If a key is set in several places, the first of these wins:
 
-1. its environment variable; one that is named `TS_…` only if the file has `enable_envvars_config=true`
+1. its environment variable; for names beginning with `TS_` only if the file has `enable_envvars_config=true`
 2. its flag
 3. the file
 4. the default: the server's own, or TorchServe's with `compat_defaults=torchserve`
-   ([both sets](migrating.md#two-sets-of-defaults)). `TS_COMPAT_DEFAULTS` needs nobody's consent, and a server
-   that was started under the name `torchserve` has TorchServe's defaults unless the key says otherwise.
+   ([both sets](migrating.md#two-sets-of-defaults)). `TS_COMPAT_DEFAULTS` is always read, and a server
+   started as `torchserve` has TorchServe's defaults unless the key says otherwise.
 
-`modelserver --start --print-settings` prints every setting and where its value came from. A value that
-is not allowed stops the start with one line that names the key, the value and what is allowed. A key
-that is not known, or has no effect here, is accepted with one warning line.
+`modelserver --start --print-settings` prints every setting and where its value comes from. An invalid value
+aborts startup with one line that names the key, the value and what is allowed. A key
+that is unknown, or has no effect here, is accepted with one warning line.
 
-How a single model batches is set at its registration or in its archive: see [Batching](batching.md). What is
-sent where by the payload log: see [Payload logging](payload-logging.md).
+How a single model batches is set at its registration or in its archive: see [Batching](batching.md). For the
+payload log, see [Payload logging](payload-logging.md).
 
 ## Keys
 """
@@ -53,14 +53,14 @@ _FURTHER = """
 | variable | meaning |
 |---|---|
 | `TS_CONFIG_FILE` | The configuration file; wins over `--ts-config`. |
-| `LOG_LOCATION` | The folder of log files; `logs` in the current directory unless given. |
-| `METRICS_LOCATION` | The folder of metrics logs; `logs` in the current directory unless given. |
+| `LOG_LOCATION` | The folder of log files; by default `logs` in the current directory. |
+| `METRICS_LOCATION` | The folder of metrics logs; by default `logs` in the current directory. |
 | `TMPDIR` | The folder of the PID file, and of models while they are unpacked. |
-| `MODELSERVER_INFERENCE_TOKEN` | Your inference tokens, between commas; see [Security](security.md). |
-| `MODELSERVER_MANAGEMENT_TOKEN` | Management tokens, likewise. |
-| `MODELSERVER_API_TOKEN` | Tokens for `/token`, likewise. |
-| `MODELSERVER_PRINT_SETTINGS` | `1` does what `--print-settings` does. |
-| `MODELSERVER_STARTED_AS` | `torchserve`, set by the [alias](migrating.md), brings TorchServe's defaults. |
+| `MODELSERVER_INFERENCE_TOKEN` | Your inference tokens, separated by commas; see [Security](security.md). |
+| `MODELSERVER_MANAGEMENT_TOKEN` | Your management tokens. |
+| `MODELSERVER_API_TOKEN` | Your tokens for `/token`. |
+| `MODELSERVER_PRINT_SETTINGS` | `1` works like `--print-settings`. |
+| `MODELSERVER_STARTED_AS` | `torchserve`, set by the [alias](migrating.md), selects TorchServe's defaults. |
 """
 
 _HEAD = "\n| key | values | default | set also by | meaning |\n|---|---|---|---|---|\n"

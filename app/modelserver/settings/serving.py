@@ -1,4 +1,4 @@
-"""The first settings of the server: its addresses, its models, and how they are served, a row each."""
+"""The first settings of the server: its addresses, its models, and how they are served, one row each."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ ANY_URL = (re.compile("file://.*|http(s)?://.*", re.IGNORECASE),)
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """Those that models and requests are served by; the others are beside them in ``Settings``."""
+    """The settings for serving models and requests; ``Settings`` adds the others."""
 
     inference_address: Address = setting(_INFERENCE, ADDRESSES, Kind.ADDRESS, "Where predictions are served.")
     management_address: Address = setting(
-        _MANAGEMENT, ADDRESSES, Kind.ADDRESS, "Where models are managed; off loopback tokens are asked for."
+        _MANAGEMENT, ADDRESSES, Kind.ADDRESS, "Where models are managed; off loopback, tokens are required."
     )
     metrics_address: Address = setting(_METRICS, ADDRESSES, Kind.ADDRESS, "Where metrics are read.")
     frontend_processes: Literal["auto"] | int = setting(
         "auto",
         ADDRESSES,
         Kind.COUNT,
-        "Processes that take in requests; 1: the server itself; auto: one for 8 cores, at most 4.",
+        "Processes that accept requests; 1: the server itself; auto: one per 8 cores, at most 4.",
         minimum=1,
         maximum=64,
     )
@@ -60,7 +60,7 @@ class ServingSettings:
         None,
         MODELS,
         Kind.PATH,
-        "The folder of workflow archives, for workflows, of which there are none.",
+        "The folder of workflow archives; workflows are not supported.",
         category="N",
         flag="--workflow-store",
     )
@@ -68,7 +68,7 @@ class ServingSettings:
         (),
         MODELS,
         Kind.LOAD_LIST,
-        "What is loaded at start: archives, name=archive pairs, or all of the model store.",
+        "What to load at startup: archives, name=archive pairs, or all of the model store.",
         flag="--models",
     )
     models: ModelTable = setting(
@@ -79,26 +79,26 @@ class ServingSettings:
         variable=None,
     )
     model_snapshot: str | None = setting(
-        None, MODELS, Kind.JSON, "The state to restore, as a snapshot wrote it.", variable=None
+        None, MODELS, Kind.JSON, "The state to restore, as written by a snapshot.", variable=None
     )
     allowed_urls: tuple[re.Pattern[str], ...] = setting(
         ANY_URL,
         MODELS,
         Kind.URL_PATTERNS,
-        "URLs that models may be loaded from; private targets only where this key is set.",
+        "URLs that models may be loaded from; private targets only if this key is set.",
     )
     use_env_allowed_urls: bool = setting(
         False, MODELS, Kind.BOOLEAN, "Let TS_ALLOWED_URLS set allowed_urls too.", variable=None
     )
     install_py_dep_per_model: bool = setting(
-        False, MODELS, Kind.BOOLEAN, "Install the requirements file of an archive with pip."
+        False, MODELS, Kind.BOOLEAN, "Install an archive's requirements file with pip."
     )
 
     batch_policy: Literal["adaptive", "greedy", "window"] | None = setting(
         None,
         BATCHING,
         Kind.CHOICE,
-        "When a batch goes, for models that do not say; empty: window where a delay is given, else adaptive.",
+        "When a batch is sent, unless the model says; empty: window if a delay is given, else adaptive.",
         choices=("adaptive", "greedy", "window"),
         torchserve="window",
     )
@@ -106,7 +106,7 @@ class ServingSettings:
         "auto",
         BATCHING,
         Kind.CHOICE,
-        "Split V1 and V2 bodies into instances for custom handlers too.",
+        "Split V1 and V2 bodies into instances for custom handlers as well.",
         choices=("auto", "true", "false"),
         torchserve="false",
     )
@@ -114,37 +114,37 @@ class ServingSettings:
         True,
         BATCHING,
         Kind.BOOLEAN,
-        "Run a failed batch again in parts, so that only the guilty request fails.",
+        "Retry a failed batch in parts, so that only the failing request gets an error.",
         torchserve="false",
     )
     job_queue_size: int = setting(
-        100, BATCHING, Kind.INTEGER, "Requests that may wait for one model version.", minimum=1
+        100, BATCHING, Kind.INTEGER, "Requests that may wait per model version.", minimum=1
     )
     job_queue_bytes: int = setting(
         512 * 1024 * 1024,
         BATCHING,
         Kind.INTEGER,
-        "Bytes of request bodies that may wait for one model version.",
+        "Bytes of request bodies that may wait per model version.",
         minimum=1,
     )
     default_workers_per_model: int = setting(
         0,
         BATCHING,
         Kind.INTEGER,
-        "Workers of a model that does not say; 0: one per GPU or CPU at start, none when registered.",
+        "Workers per model by default; 0: one per GPU or CPU at startup, none when registered.",
         minimum=0,
     )
     autoscale: bool = setting(
         False,
         BATCHING,
         Kind.BOOLEAN,
-        "Start and end workers by load, between a model's minWorkers and maxWorkers.",
+        "Start and stop workers by load, between a model's minWorkers and maxWorkers.",
     )
     autoscale_target_wait: int = setting(
         100,
         BATCHING,
         Kind.INTEGER,
-        "Milliseconds that requests may wait for a worker before there are more, with autoscale.",
+        "Milliseconds that requests may wait for a worker before more are added, with autoscale.",
         minimum=1,
         maximum=LARGEST,
     )
@@ -152,7 +152,7 @@ class ServingSettings:
         2000,
         BATCHING,
         Kind.INTEGER,
-        "Milliseconds that this must have lasted, with autoscale.",
+        "Milliseconds that such waits must have lasted, with autoscale.",
         minimum=100,
         maximum=LARGEST,
     )
@@ -160,7 +160,7 @@ class ServingSettings:
         60_000,
         BATCHING,
         Kind.INTEGER,
-        "Milliseconds that fewer workers must have been enough before there are fewer, with autoscale.",
+        "Milliseconds that fewer workers must have been enough before one is removed, with autoscale.",
         minimum=100,
         maximum=LARGEST,
     )
@@ -168,14 +168,14 @@ class ServingSettings:
         0,
         BATCHING,
         Kind.INTEGER,
-        "Bytes of memory that a worker may occupy until a fresh one takes its place; 0: without limit.",
+        "Bytes of memory that a worker may use before it is replaced; 0: unlimited.",
         minimum=0,
     )
     max_worker_requests: int = setting(
         0,
         BATCHING,
         Kind.INTEGER,
-        "Requests that a worker answers until a fresh one takes its place; 0: without limit.",
+        "Requests that a worker answers before it is replaced; 0: unlimited.",
         minimum=0,
         maximum=LARGEST,
     )
@@ -184,7 +184,7 @@ class ServingSettings:
         "auto",
         BATCHING,
         Kind.CHOICE,
-        "auto: fork workers from a process that has imported torch, where that is safe; spawn: never.",
+        "auto: fork workers from a process that has imported torch, where that is safe; spawn: never fork.",
         choices=("auto", "spawn"),
     )
 
@@ -192,7 +192,7 @@ class ServingSettings:
         False,
         BATCHER,
         Kind.BOOLEAN,
-        "Gather requests for every model as KServe's batcher does, unless it says otherwise itself.",
+        "Batch requests for every model as KServe's batcher does, unless the model says otherwise.",
         variable="MODELSERVER_ENABLE_BATCHER",
         flag="--enable-batcher",
     )
@@ -210,7 +210,7 @@ class ServingSettings:
         500,
         BATCHER,
         Kind.INTEGER,
-        "Milliseconds that the first instance of a batch waits for others, with enable_batcher.",
+        "Milliseconds that the first instance of a batch waits for more, with enable_batcher.",
         variable="MODELSERVER_MAX_LATENCY",
         flag="--max-latency",
         minimum=1,
@@ -220,7 +220,7 @@ class ServingSettings:
         60,
         BATCHER,
         Kind.INTEGER,
-        "Seconds until a request is answered 504, with enable_batcher.",
+        "Seconds until a request is answered with 504, with enable_batcher.",
         variable="MODELSERVER_BATCHER_TIMEOUT",
         flag="--batcher-timeout",
         minimum=1,
@@ -228,66 +228,66 @@ class ServingSettings:
     )
 
     default_response_timeout: int = setting(
-        120, LIMITS, Kind.INTEGER, "Seconds a worker may take for one batch.", minimum=1
+        120, LIMITS, Kind.INTEGER, "Seconds that a worker may take for one batch.", minimum=1
     )
     default_startup_timeout: int = setting(
-        120, LIMITS, Kind.INTEGER, "Seconds a worker may take to load its model.", minimum=1
+        120, LIMITS, Kind.INTEGER, "Seconds that a worker may take to load its model.", minimum=1
     )
     unregister_model_timeout: int = setting(
         120,
         LIMITS,
         Kind.INTEGER,
-        "Seconds that a model that is unregistered has to answer what waits for it and to end its workers.",
+        "Seconds that an unregistered model has to answer waiting requests and stop its workers.",
         minimum=0,
     )
     silence_timeout: float = setting(
         30.0,
         LIMITS,
         Kind.NUMBER,
-        "Seconds without a sign of life after which a worker is replaced.",
+        "Seconds without a sign of life before a worker is replaced.",
         minimum=0.1,
     )
     drain_timeout: float = setting(
         30.0, LIMITS, Kind.NUMBER, "Seconds that accepted requests have to finish after SIGTERM.", minimum=0
     )
     max_request_size: int = setting(
-        6553500, LIMITS, Kind.INTEGER, "Bytes of the largest request body.", minimum=1
+        6553500, LIMITS, Kind.INTEGER, "The largest request body, in bytes.", minimum=1
     )
     max_incoming_bytes: int = setting(
         512 * 1024 * 1024,
         LIMITS,
         Kind.INTEGER,
-        "Bytes of requests that may be coming in at one time, over all connections; one request always may.",
+        "Bytes of incoming requests, over all connections at once; a single request is always accepted.",
         minimum=1,
     )
     max_request_instances: int = setting(
         10_000,
         LIMITS,
         Kind.INTEGER,
-        "Instances or rows of one V1 or V2 request; to take in many more holds up other requests.",
+        "Instances or rows of one V1 or V2 request; many more would hold up other requests.",
         minimum=1,
     )
     max_request_tensors: int = setting(
         4096,
         LIMITS,
         Kind.INTEGER,
-        "Inputs of one V2 request, its outputs, and the parameters of all of them together.",
+        "Inputs of one V2 request, its outputs, and all parameters together.",
         minimum=1,
     )
     max_response_size: int = setting(
-        6553500, LIMITS, Kind.INTEGER, "Bytes of the largest prediction.", minimum=1
+        6553500, LIMITS, Kind.INTEGER, "The largest prediction, in bytes.", minimum=1
     )
 
     expose_errors: Literal["auto", "true", "false"] = setting(
         "auto",
         REQUESTS,
         Kind.CHOICE,
-        "Answer failures of handlers with exception, line, hint and request id; auto: on loopback.",
+        "Tell clients why a handler failed: exception, line, hint and request id; auto: on loopback.",
         choices=("auto", "true", "false"),
         torchserve="false",
     )
     decode_input_request: bool = setting(
-        True, REQUESTS, Kind.BOOLEAN, "Hand JSON and text to handlers decoded; false: as bytes."
+        True, REQUESTS, Kind.BOOLEAN, "Pass JSON and text to handlers decoded; false: as bytes."
     )
     default_service_handler: str | None = setting(
         None, REQUESTS, Kind.TEXT, "The handler (file.py:function) of archives that name none."
@@ -303,14 +303,14 @@ class ServingSettings:
         True, REQUESTS, Kind.BOOLEAN, "Refuse images with suspiciously many pixels."
     )
     blacklist_env_vars: re.Pattern[str] | None = setting(
-        None, REQUESTS, Kind.REGEX, "Environment variables that workers do not see: names that match fully."
+        None, REQUESTS, Kind.REGEX, "Environment variables hidden from workers: names that match fully."
     )
     python: str | None = setting(
         None,
         REQUESTS,
         Kind.TEXT,
-        "The Python that runs workers; the server's own unless given. modelserver need not be installed "
-        "there, but msgspec, orjson, python-multipart and PyYAML; 3.10 or newer.",
+        "The Python that runs workers; by default the server's own. modelserver need not be installed "
+        "there, but msgspec, orjson, python-multipart and PyYAML must be; 3.10 or newer.",
         variable=None,
     )
     ts_open_inference_protocol: bool = setting(

@@ -1,7 +1,7 @@
 """TorchServe's Python names (``ts.torch_handler.base_handler`` and the like) for handlers written for it.
 
-The package ``ts`` lies in a folder of its own (``path``), so that nothing else is found there. Workers put
-that folder on their ``sys.path`` directly behind the archive's: an archive's own ``ts`` wins, but this one
+The package ``ts`` is alone in its folder (``path``), so that nothing else is found there. Workers put
+that folder on their ``sys.path`` directly after the archive's: an archive's own ``ts`` wins, but this one
 wins over an installed TorchServe, wherever that is. A handler runs in our worker with our context, and the
 parts of TorchServe that talk to its server (answers in parts, metrics) cannot talk to this one. TorchServe
 does likewise: its own ``ts`` is always loaded before a handler. A test of a handler outside of workers

@@ -11,7 +11,7 @@ from typing import Any
 class TextIteratorStreamerBatch:
     """Given to ``generate`` of transformers as ``streamer``; iterating gives ``[{"text": ...}, ...]``.
 
-    Better than TorchServe, which ends with the first text: a text that has ended is empty while others go on.
+    Unlike TorchServe's, it does not end with the first text: finished texts are empty while others continue.
     Raises ImportError without transformers.
 
     Args:

@@ -1,4 +1,4 @@
-"""A server of one's own, started and stopped from Python (reference 13, ``ts.launcher``).
+"""Starting and stopping a server from Python (reference 13, ``ts.launcher``).
 
 Each function runs the command ``modelserver`` or asks the management API at its usual address,
 http://localhost:8081; the server goes on when the program ends.

@@ -1,131 +1,85 @@
-"""What of TorchServe's modules is offered: each name of ``ts`` and what it leads to."""
+"""What of TorchServe's modules is provided: each name of ``ts`` and where it is here."""
 
 from __future__ import annotations
 
-OFFERED: dict[str, dict[str, str]] = {
-    "ts.context": {"Context": "context.Context", "RequestProcessor": "context.RequestProcessor"},
-    "ts.handler_utils.hf_batch_streamer": {
-        "TextIteratorStreamerBatch": "compat.batch_streamer.TextIteratorStreamerBatch"
-    },
-    "ts.handler_utils.micro_batching": {
-        "HANDLER_METHODS": "micro_batching.HANDLER_METHODS",
-        "MicroBatching": "micro_batching.MicroBatching",
-    },
-    "ts.handler_utils.text_utils": {
-        "get_tokenizer": "words.tokenizer.get_tokenizer",
-        "ngrams_iterator": "words.tokenizer.ngrams_iterator",
-    },
-    "ts.handler_utils.timer": {"timed": "timer.timed"},
-    "ts.handler_utils.utils": {
-        "import_class": "compat.utilities.import_class",
-        "send_intermediate_predict_response": "streaming.send_intermediate_predict_response",
-    },
-    "ts.launcher": {
-        "register_model": "compat.launcher.register_model",
-        "register_model_with_params": "compat.launcher.register_model_with_params",
-        "start": "compat.launcher.start",
-        "stop": "compat.launcher.stop",
-    },
-    "ts.metrics.caching_metric": {"CachingMetric": "metrics.caching.CachingMetric"},
-    "ts.metrics.dimension": {"Dimension": "metrics.values.Dimension"},
-    "ts.metrics.metric": {"Metric": "metrics.metric.Metric"},
-    "ts.metrics.metric_abstract": {"MetricAbstract": "metrics.caching.MetricAbstract"},
-    "ts.metrics.metric_cache_abstract": {"MetricCacheAbstract": "metrics.cache.MetricsCache"},
-    "ts.metrics.metric_cache_errors": {
-        "GeneralMetricsCacheError": "metrics.errors.GeneralMetricsCacheError",
-        "MetricsCacheIOError": "metrics.errors.MetricsCacheIOError",
-        "MetricsCacheKeyError": "metrics.errors.MetricsCacheKeyError",
-        "MetricsCachePyYamlError": "metrics.errors.MetricsCachePyYamlError",
-        "MetricsCacheTypeError": "metrics.errors.MetricsCacheTypeError",
-        "MetricsCacheValueError": "metrics.errors.MetricsCacheValueError",
-    },
-    "ts.metrics.metric_cache_yaml_impl": {"MetricsCacheYamlImpl": "metrics.cache.MetricsCacheYamlImpl"},
-    "ts.metrics.metric_encoder": {"MetricEncoder": "metrics.metric.MetricEncoder"},
-    "ts.metrics.metric_type_enum": {"MetricTypes": "metrics.values.MetricTypes"},
-    "ts.metrics.metrics_store": {"MetricsStore": "metrics.metric.MetricsStore"},
-    "ts.metrics.process_memory_metric": {
-        "check_process_mem_usage": "metrics.process.check_process_mem_usage",
-        "get_cpu_usage": "metrics.process.get_cpu_usage",
-    },
-    "ts.metrics.system_metrics": {
-        "collect_all": "metrics.system.collect_all",
-        "cpu_utilization": "metrics.system.cpu_utilization",
-        "dimension": "metrics.system.dimension",
-        "disk_available": "metrics.system.disk_available",
-        "disk_used": "metrics.system.disk_used",
-        "disk_utilization": "metrics.system.disk_utilization",
-        "gpu_utilization": "metrics.system.gpu_utilization",
-        "memory_available": "metrics.system.memory_available",
-        "memory_used": "metrics.system.memory_used",
-        "memory_utilization": "metrics.system.memory_utilization",
-        "system_metrics": "metrics.system.system_metrics",
-    },
-    "ts.metrics.unit": {"Units": "metrics.values.Units"},
-    "ts.model_server": {"start": "compat.launcher.run_command"},
-    "ts.model_service.model_service": {
-        "ModelService": "compat.services.ModelService",
-        "SingleNodeService": "compat.services.SingleNodeService",
-    },
-    "ts.protocol.otf_message_handler": {
-        "send_intermediate_predict_response": "compat.old_streaming.send_intermediate_predict_response"
-    },
-    "ts.service": {
-        "PredictionException": "errors.PredictionException",
-        "emit_metrics": "metrics.metric.emit_metrics",
-    },
-    "ts.torch_handler.base_handler": {
-        "BaseHandler": "base.BaseHandler",
-        "IPEX_AVAILABLE": "base.IPEX_AVAILABLE",
-        "ONNX_AVAILABLE": "base.ONNX_AVAILABLE",
-        "PROFILER_AVAILABLE": "base.PROFILER_AVAILABLE",
-        "PT230_AVAILABLE": "base.PT230_AVAILABLE",
-        "PT2_AVAILABLE": "base.PT2_AVAILABLE",
-        "XLA_AVAILABLE": "base.XLA_AVAILABLE",
-        "setup_ort_session": "base.setup_ort_session",
-    },
-    "ts.torch_handler.contractions": {"CONTRACTION_MAP": "words.contractions.CONTRACTION_MAP"},
-    "ts.torch_handler.densenet_handler": {"DenseNetHandler": "densenet_handler.DenseNetHandler"},
-    "ts.torch_handler.image_classifier": {"ImageClassifier": "image_classifier.ImageClassifier"},
-    "ts.torch_handler.image_segmenter": {"ImageSegmenter": "image_segmenter.ImageSegmenter"},
-    "ts.torch_handler.object_detector": {"ObjectDetector": "object_detector.ObjectDetector"},
-    "ts.torch_handler.request_envelope.base": {"BaseEnvelope": "envelopes.base.BaseEnvelope"},
-    "ts.torch_handler.request_envelope.body": {"BodyEnvelope": "envelopes.body.BodyEnvelope"},
-    "ts.torch_handler.request_envelope.json": {"JSONEnvelope": "envelopes.instances.JSONEnvelope"},
-    "ts.torch_handler.request_envelope.kserve": {
-        "KServeEnvelope": "envelopes.kserve.KserveEnvelope",
-        "KserveEnvelope": "envelopes.kserve.KserveEnvelope",
-    },
-    "ts.torch_handler.request_envelope.kservev2": {
-        "KServev2Envelope": "envelopes.kservev2.KserveV2Envelope",
-        "KserveV2Envelope": "envelopes.kservev2.KserveV2Envelope",
-    },
-    "ts.torch_handler.text_classifier": {"TextClassifier": "text_classifier.TextClassifier"},
-    "ts.torch_handler.text_handler": {"TextHandler": "text_handler.TextHandler"},
-    "ts.torch_handler.unit_tests.models.base_model": {
-        "ArgmaxModel": "compat.base_model.ArgmaxModel",
-        "save_pt_file": "compat.base_model.save_pt_file",
-    },
-    "ts.torch_handler.unit_tests.test_utils.mock_context": {"MockContext": "compat.mock_context.MockContext"},
-    "ts.torch_handler.unit_tests.test_utils.model_dir": {
-        "copy_files": "compat.mock_context.copy_files",
-        "download_model": "compat.mock_context.download_model",
-    },
-    "ts.torch_handler.vision_handler": {"VisionHandler": "vision.VisionHandler"},
-    "ts.utils.timeit_decorator": {"timeit": "timer.timeit"},
-    "ts.utils.util": {
-        "CLEANUP_REGEX": "compat.utilities.CLEANUP_REGEX",
-        "PT2Backend": "networks.compilation.PT2Backend",
-        "PredictionException": "errors.PredictionException",
-        "check_valid_pt2_backend": "networks.compilation.check_valid_pt2_backend",
-        "deprecated": "compat.utilities.deprecated",
-        "get_yaml_config": "compat.utilities.get_yaml_config",
-        "list_classes_from_module": "networks.modules.list_classes_from_module",
-        "load_label_mapping": "labels.load_label_mapping",
-        "map_class_to_label": "labels.map_class_to_label",
-    },
-    "ts.version": {"__version__": "compat.TORCHSERVE_VERSION"},
+# Module to ``place: names``, where a name that differs here is written ``theirs=ours``.
+_TABLE = {
+    "ts.context": "context: Context RequestProcessor",
+    "ts.handler_utils.hf_batch_streamer": "compat.batch_streamer: TextIteratorStreamerBatch",
+    "ts.handler_utils.micro_batching": "micro_batching: HANDLER_METHODS MicroBatching",
+    "ts.handler_utils.text_utils": "words.tokenizer: get_tokenizer ngrams_iterator",
+    "ts.handler_utils.timer": "timer: timed",
+    "ts.handler_utils.utils": "compat.utilities: import_class; streaming: send_intermediate_predict_response",
+    "ts.launcher": "compat.launcher: register_model register_model_with_params start stop",
+    "ts.metrics.caching_metric": "metrics.caching: CachingMetric",
+    "ts.metrics.dimension": "metrics.values: Dimension",
+    "ts.metrics.metric": "metrics.metric: Metric",
+    "ts.metrics.metric_abstract": "metrics.caching: MetricAbstract",
+    "ts.metrics.metric_cache_abstract": "metrics.cache: MetricCacheAbstract=MetricsCache",
+    "ts.metrics.metric_cache_errors": (
+        "metrics.errors: GeneralMetricsCacheError MetricsCacheIOError MetricsCacheKeyError "
+        "MetricsCachePyYamlError MetricsCacheTypeError MetricsCacheValueError"
+    ),
+    "ts.metrics.metric_cache_yaml_impl": "metrics.cache: MetricsCacheYamlImpl",
+    "ts.metrics.metric_encoder": "metrics.metric: MetricEncoder",
+    "ts.metrics.metric_type_enum": "metrics.values: MetricTypes",
+    "ts.metrics.metrics_store": "metrics.metric: MetricsStore",
+    "ts.metrics.process_memory_metric": "metrics.process: check_process_mem_usage get_cpu_usage",
+    "ts.metrics.system_metrics": (
+        "metrics.system: collect_all cpu_utilization dimension disk_available disk_used disk_utilization "
+        "gpu_utilization memory_available memory_used memory_utilization system_metrics"
+    ),
+    "ts.metrics.unit": "metrics.values: Units",
+    "ts.model_server": "compat.launcher: start=run_command",
+    "ts.model_service.model_service": "compat.services: ModelService SingleNodeService",
+    "ts.protocol.otf_message_handler": "compat.utilities: send_intermediate_predict_response",
+    "ts.service": "errors: PredictionException; metrics.metric: emit_metrics",
+    "ts.torch_handler.base_handler": (
+        "base: BaseHandler IPEX_AVAILABLE ONNX_AVAILABLE PROFILER_AVAILABLE PT230_AVAILABLE PT2_AVAILABLE "
+        "XLA_AVAILABLE setup_ort_session"
+    ),
+    "ts.torch_handler.contractions": "words.contractions: CONTRACTION_MAP",
+    "ts.torch_handler.densenet_handler": "densenet_handler: DenseNetHandler",
+    "ts.torch_handler.image_classifier": "image_classifier: ImageClassifier",
+    "ts.torch_handler.image_segmenter": "image_segmenter: ImageSegmenter",
+    "ts.torch_handler.object_detector": "object_detector: ObjectDetector",
+    "ts.torch_handler.request_envelope.base": "envelopes.base: BaseEnvelope",
+    "ts.torch_handler.request_envelope.body": "envelopes.instances: BodyEnvelope",
+    "ts.torch_handler.request_envelope.json": "envelopes.instances: JSONEnvelope",
+    "ts.torch_handler.request_envelope.kserve": (
+        "envelopes.instances: KServeEnvelope=KserveEnvelope KserveEnvelope"
+    ),
+    "ts.torch_handler.request_envelope.kservev2": (
+        "envelopes.kservev2: KServev2Envelope=KserveV2Envelope KserveV2Envelope"
+    ),
+    "ts.torch_handler.text_classifier": "text_classifier: TextClassifier",
+    "ts.torch_handler.text_handler": "text_handler: TextHandler",
+    "ts.torch_handler.unit_tests.models.base_model": "compat.base_model: ArgmaxModel save_pt_file",
+    "ts.torch_handler.unit_tests.test_utils.mock_context": "compat.mock_context: MockContext",
+    "ts.torch_handler.unit_tests.test_utils.model_dir": "compat.mock_context: copy_files download_model",
+    "ts.torch_handler.vision_handler": "vision: VisionHandler",
+    "ts.utils.timeit_decorator": "timer: timeit",
+    "ts.utils.util": (
+        "compat.utilities: CLEANUP_REGEX deprecated get_yaml_config; networks.compilation: PT2Backend "
+        "check_valid_pt2_backend; errors: PredictionException; networks.modules: list_classes_from_module; "
+        "labels: load_label_mapping map_class_to_label"
+    ),
+    "ts.version": "compat: __version__=TORCHSERVE_VERSION",
 }
-"""Module to its names, and the place in modelserver_handlers that each leads to."""
+
+
+def _places(row: str) -> dict[str, str]:
+    places = {}
+    for group in row.split("; "):
+        home, _, names = group.partition(": ")
+        for name in names.split():
+            theirs, _, ours = name.partition("=")
+            places[theirs] = f"{home}.{ours or theirs}"
+    return places
+
+
+OFFERED: dict[str, dict[str, str]] = {module: _places(row) for module, row in _TABLE.items()}
+"""Module to its names, and the place in modelserver_handlers of each."""
 
 BESIDE: dict[str, str] = {
     "ts.handler_utils.utils": "Context",
@@ -155,7 +109,7 @@ BESIDE: dict[str, str] = {
     "ts.torch_handler.unit_tests.test_utils.mock_context": "MetricsStore get_yaml_config",
     "ts.torch_handler.vision_handler": "BaseHandler timed",
 }
-"""Module to the names that TorchServe's module has from its others, which handlers import from there too."""
+"""Module to the names that TorchServe's module imports from its others, and handlers import from it."""
 
 LATE = frozenset({"ts.utils.util.PT2Backend", "ts.utils.util.check_valid_pt2_backend"})
-"""What needs torch in a module that does not: imported when it is asked for."""
+"""Names that need torch in a module that does not: imported on first use."""

@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 
 import yaml
 
+from modelserver_handlers import streaming
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CLEANUP_REGEX = re.compile("<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
@@ -39,6 +41,12 @@ def deprecated(
         return cast("Function", run)
 
     return decorate
+
+
+send_intermediate_predict_response = deprecated(
+    "0.9", "ts.handler_utils.utils.send_intermediate_predict_response"
+)(streaming.send_intermediate_predict_response)
+"""Streaming under its old name (``ts.protocol.otf_message_handler``)."""
 
 
 def import_class(class_name: str, module_prefix: str | None = None) -> Any:

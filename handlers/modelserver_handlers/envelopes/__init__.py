@@ -1,16 +1,14 @@
-"""Request envelopes: forms of requests that a handler need not know (reference 14.6).
+"""Request envelopes: formats of requests that the handler need not know (reference 14.6).
 
-``service_envelope`` in config.properties names one for all models; a manifest's ``envelope`` is not read, as
-in TorchServe. A handler in an envelope gets a flat list of values, and its batches are not pipelined.
-Importing this imports no torch.
+``service_envelope`` in config.properties names one for all models; as in TorchServe, a manifest's
+``envelope`` is not read. A handler in an envelope gets a flat list of values, and its batches are not
+pipelined. Importing this does not import torch.
 """
 
 from __future__ import annotations
 
-from modelserver_handlers.envelopes.base import BaseEnvelope, Malformed
-from modelserver_handlers.envelopes.body import BodyEnvelope
-from modelserver_handlers.envelopes.instances import JSONEnvelope
-from modelserver_handlers.envelopes.kserve import KserveEnvelope
+from modelserver_handlers.envelopes.base import BaseEnvelope
+from modelserver_handlers.envelopes.instances import BodyEnvelope, JSONEnvelope, KserveEnvelope
 from modelserver_handlers.envelopes.kservev2 import KserveV2Envelope
 from modelserver_handlers.envelopes.unfolding import Instance
 
@@ -23,7 +21,6 @@ __all__ = [
     "JSONEnvelope",
     "KserveEnvelope",
     "KserveV2Envelope",
-    "Malformed",
 ]
 
 ENVELOPES: dict[str, type[BaseEnvelope]] = {
@@ -32,7 +29,7 @@ ENVELOPES: dict[str, type[BaseEnvelope]] = {
     "kserve": KserveEnvelope,
     "kservev2": KserveV2Envelope,
 }
-"""The values of ``service_envelope``, and what they stand for."""
+"""The envelopes by the values of ``service_envelope``."""
 
 TAKES_INSTANCES = frozenset({"json", "kserve", "kservev2"})
-"""Those with which a model speaks V1 strictly: its bodies are always split into instances."""
+"""Envelopes with which V1 bodies are always split into instances."""

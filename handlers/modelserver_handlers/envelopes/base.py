@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.envelopes.unfolding import Instance, UnfoldedState
-from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.errors import BadInput, PredictionException
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,16 +16,12 @@ if TYPE_CHECKING:
 HandleFunction = Callable[[list[Any], Any], Any]
 
 
-class Malformed(ValueError):
-    """The request has not the form that the envelope takes; the message says why, in words for the client."""
-
-
 class BaseEnvelope:
     """Unfolds each request to values, has the handler answer all of them at once, and folds the answers.
 
     A subclass says how one request is unfolded (:meth:`unfold`) and how its answers are folded
-    (:meth:`fold`). Better than TorchServe, whose ``kserve`` envelopes take the first request of a batch only:
-    each request gets an answer of its own, a malformed one a 400 of its own, and what a handler reads of or
+    (:meth:`fold`). Unlike in TorchServe, whose ``kserve`` envelopes take only the first request of a batch,
+    each request gets its own answer, a malformed one its own 400, and what a handler reads of or
     sets for the value ``idx`` is that of the request that the value came in. Describing passes through.
     """
 
@@ -36,7 +32,7 @@ class BaseEnvelope:
         self._counts: list[int] = []
 
     def unfold(self, request: Any) -> list[Any]:
-        """The values of one request's ``{part: value}``. Raises Malformed."""
+        """The values of one request's ``{part: value}``. Raises BadInput."""
         raise NotImplementedError
 
     def fold(self, request: Any, answers: list[Any], position: int) -> Any:
@@ -93,7 +89,7 @@ class BaseEnvelope:
             if isinstance(request, Instance):
                 return [self.unfold_instance(request.value)]
             return self.unfold(request)
-        except Malformed as malformed:
+        except BadInput as malformed:
             reject = getattr(self.context, "reject", None)
             if reject is None:
                 raise PredictionException(str(malformed), 400) from None
@@ -101,7 +97,7 @@ class BaseEnvelope:
             return []
 
     def unfold_instance(self, value: Any) -> Any:
-        """What the handler gets for an instance that the server took out of the body. Raises Malformed."""
+        """What the handler gets for an instance that the server took out of the body. Raises BadInput."""
         return value
 
     @contextmanager
@@ -130,7 +126,7 @@ class BaseEnvelope:
 def content(request: Any) -> Any:
     """What a request carries: its part ``data``, else its body, else all its parts; bytes are read as JSON.
 
-    Raises Malformed for bytes that are no JSON.
+    Raises BadInput for bytes that are not JSON.
     """
     found = request
     if isinstance(request, Mapping):
@@ -140,17 +136,17 @@ def content(request: Any) -> Any:
     try:
         return json.loads(bytes(found))
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"the body is no JSON: {error or type(error).__name__}") from None
+        raise BadInput(f"the body is not JSON: {error or type(error).__name__}") from None
 
 
 def listed(request: Any, key: str) -> list[Any]:
-    """The list under ``key`` of what a request carries. Raises Malformed if there is none."""
+    """The list under ``key`` of what a request carries. Raises BadInput if there is none."""
     carried = content(request)
     if not isinstance(carried, Mapping) or key not in carried:
-        raise Malformed(f'no {key} in the request: the body needs "{key}", a list')
+        raise BadInput(f'no {key} in the request: the body needs "{key}", a list')
     found = carried[key]
     if not isinstance(found, list):
-        raise Malformed(f'expected "{key}" to be a list, got {type(found).__name__}')
+        raise BadInput(f'expected "{key}" to be a list, got {type(found).__name__}')
     return found
 
 

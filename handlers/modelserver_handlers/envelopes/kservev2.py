@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from modelserver_handlers.envelopes.base import BaseEnvelope, Malformed, content, listed
+from modelserver_handlers.envelopes.base import BaseEnvelope, content, listed
+from modelserver_handlers.errors import BadInput
 
 _DATATYPES = {
     "bool": "BOOL",
@@ -26,7 +27,7 @@ class KserveV2Envelope(BaseEnvelope):
     """
 
     def unfold(self, request: Any) -> list[Any]:
-        """The inputs. Raises Malformed, naming the input, for data that does not fill the shape."""
+        """The inputs. Raises BadInput, naming the input, for data that does not fill the shape."""
         return [_shaped(one, place) for place, one in enumerate(listed(request, "inputs"))]
 
     def fold(self, request: Any, answers: list[Any], position: int) -> Any:
@@ -57,7 +58,7 @@ class KserveV2Envelope(BaseEnvelope):
 def _shaped(one: Any, place: int) -> dict[str, Any]:
     fields = ("name", "shape", "datatype", "data")
     if not isinstance(one, Mapping) or not all(field in one for field in fields):
-        raise Malformed(f"inputs[{place}] needs {', '.join(fields)}")
+        raise BadInput(f"inputs[{place}] needs {', '.join(fields)}")
     values = _flat(one["data"])
     if one["datatype"] == "BYTES":
         # Its shape does not count, as in TorchServe, whose documents send one text with the shape -1.
@@ -65,10 +66,10 @@ def _shaped(one: Any, place: int) -> dict[str, Any]:
     given = one["shape"]
     shape = given if isinstance(given, list) else [given]
     if not all(map(_is_size, shape)) or shape.count(-1) > 1:
-        raise Malformed(f"inputs[{place}]: shape must be a size or a list of sizes, one of them may be -1")
+        raise BadInput(f"inputs[{place}]: shape must be a size or a list of sizes, one of them may be -1")
     filled = _filled(shape, len(values))
     if len(values) != math.prod(filled):
-        raise Malformed(f"inputs[{place}]: {len(values)} values do not fill the shape {given}")
+        raise BadInput(f"inputs[{place}]: {len(values)} values do not fill the shape {given}")
     return {**one, "data": _nested(values, filled)}
 
 

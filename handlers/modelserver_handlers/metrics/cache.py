@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from modelserver_handlers.metrics.caching import CachingMetric
-from modelserver_handlers.metrics.emission import Emission, Sink, emit, kind_of, type_of
+from modelserver_handlers.metrics.emission import Emission, Sink, emit, type_of
 from modelserver_handlers.metrics.errors import (
     MetricsCacheIOError,
     MetricsCacheKeyError,
     MetricsCachePyYamlError,
     MetricsCacheTypeError,
-    MetricsCacheValueError,
 )
-from modelserver_handlers.metrics.values import SIZE_UNITS, TIME_UNITS, MetricTypes
+from modelserver_handlers.metrics.measures import Measures
+from modelserver_handlers.metrics.values import MetricTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class MetricsCache:
+class MetricsCache(Measures):
     """Counters, times and sizes of a model, reported as they are added.
 
-    ``dimensions`` are objects with ``name`` and ``value``; ``ModelName`` and ``Level`` are added to them.
-    ``idx`` is a position in the batch: the value is tagged with that request's id, and with those of all
-    requests where it is None. Each thread tags with the batch it began, other threads with the latest.
+    ``ModelName`` and ``Level`` are added to the dimensions. A value is tagged with the id of request ``idx``,
+    or with those of all requests. Each thread tags with the batch it began, other threads with the latest. A
+    counter's value below 0 is logged as an error.
 
-    Better than TorchServe: one name may be added with different dimensions (there, all but the first are
-    dropped), ``metric_type`` may be a text, and an error's series names its model too.
+    Unlike in TorchServe, a name may be added with different dimensions (it drops all but the first),
+    ``metric_type`` may be a string, and an error's series names its model too.
     """
 
     def __init__(self, model_name: str = "", sink: Sink | None = None) -> None:
@@ -58,67 +58,6 @@ class MetricsCache:
         """Name the requests of the batch that begins."""
         self.request_ids = request_ids or {}
 
-    # Reported at once
-
-    def add_metric(  # noqa: PLR0917 - TorchServe's signature
-        self,
-        name: str,
-        value: float,
-        unit: str | None,
-        idx: int | None = None,
-        dimensions: Iterable[Any] = (),
-        metric_type: Any = MetricTypes.COUNTER,
-    ) -> None:
-        """Adds one value; ``metric_type`` is counter, gauge or histogram."""
-        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
-
-    def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] = ()
-    ) -> None:
-        """Increments a counter by ``value``; one below 0 is an error in the log."""
-        self._add(name, value, "count", "counter", dimensions, idx)
-
-    def add_time(  # noqa: PLR0917 - TorchServe's signature
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "ms",
-        dimensions: Iterable[Any] = (),
-        metric_type: Any = MetricTypes.GAUGE,
-    ) -> None:
-        """Adds a duration in ``ms`` or ``s``; MetricsCacheValueError for other units."""
-        _check_unit(unit, TIME_UNITS)
-        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
-
-    def add_size(  # noqa: PLR0917 - TorchServe's signature
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "MB",
-        dimensions: Iterable[Any] = (),
-        metric_type: Any = MetricTypes.GAUGE,
-    ) -> None:
-        """Adds a size in ``MB``, ``kB``, ``GB`` or ``B``; MetricsCacheValueError for other units."""
-        _check_unit(unit, SIZE_UNITS)
-        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
-
-    def add_percent(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        dimensions: Iterable[Any] = (),
-        metric_type: Any = MetricTypes.GAUGE,
-    ) -> None:
-        """Adds a share in percent."""
-        self._add(name, value, "percent", kind_of(metric_type), dimensions, idx)
-
-    def add_error(self, name: str, value: float, dimensions: Iterable[Any] = ()) -> None:
-        """Increments an error counter."""
-        self._add(name, value, "", "counter", dimensions, None, level="Error")
-
     # Declared first
 
     def add_metric_to_cache(
@@ -128,7 +67,7 @@ class MetricsCache:
         dimension_names: Sequence[str] | None = (),
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> CachingMetric:
-        """Declares a metric, in place of one of that name and type; no dimensions are added to its own."""
+        """Declares a metric, replacing one of that name and type; no dimensions are added."""
         _check_type(metric_name, str, "`metric_name` must be a str")
         _check_type(unit, (str, type(None)), "`unit` must be a str")
         if any(not isinstance(name, str) for name in dimension_names or ()):
@@ -148,19 +87,19 @@ class MetricsCache:
             ) from None
 
     def cache_keys(self) -> list[MetricTypes]:
-        """The types of which there are metrics."""
+        """The types of the known metrics."""
         return list(self.cache)
 
     def initialize_cache(self) -> None:
-        """Declares the metrics that are known beforehand: here, none."""
+        """Declares the metrics that are known in advance: here, none."""
 
     def _add(  # noqa: PLR0917 - one argument per field
         self,
         name: str,
-        value: float,
+        value: Any,
         unit: str | None,
         kind: str,
-        dimensions: Iterable[Any],
+        dimensions: Iterable[Any] | None,
         idx: int | None,
         level: str = "Model",
     ) -> None:
@@ -186,7 +125,7 @@ class MetricsCache:
 class MetricsCacheYamlImpl(MetricsCache):
     """A cache that knows the ``model_metrics`` of a metrics.yaml (reference 15.4).
 
-    Raises MetricsCacheIOError for a file that cannot be read, MetricsCachePyYamlError if it is no YAML.
+    Raises MetricsCacheIOError for a file that cannot be read, MetricsCachePyYamlError if it is not YAML.
     """
 
     def __init__(self, config_file_path: str) -> None:
@@ -225,11 +164,6 @@ def _read(path: Any) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         raise MetricsCachePyYamlError(f"Error parsing file {path}: {error}") from error
     return document if isinstance(document, dict) else {}
-
-
-def _check_unit(unit: str, allowed: tuple[str, ...]) -> None:
-    if unit not in allowed:
-        raise MetricsCacheValueError(f"The unit {unit!r} is not one of {', '.join(allowed)}.")
 
 
 def _check_type(value: Any, wanted: type | tuple[type, ...], message: str) -> None:

@@ -22,7 +22,7 @@ class MetricsCacheIOError(OSError):
 
 
 class MetricsCachePyYamlError(yaml.YAMLError):
-    """A file that is no YAML."""
+    """A file that is not YAML."""
 
 
 class GeneralMetricsCacheError(Exception):

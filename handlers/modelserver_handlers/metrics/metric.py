@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.metrics.emission import Emission, emit, long_unit
-from modelserver_handlers.metrics.values import SIZE_UNITS, TIME_UNITS, Dimension
+from modelserver_handlers.metrics.measures import Measures
+from modelserver_handlers.metrics.values import Dimension, MetricTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +35,7 @@ class Metric:
         self.metric_method = metric_method
 
     def update(self, value: Any) -> None:
-        """Report a value: added to the one held if this counts, otherwise in its place."""
+        """Report a value: a counter adds it, other metrics replace theirs."""
         self.value = self.value + value if self.metric_method == "counter" else value
         emit(self.emission(value))
 
@@ -75,10 +76,10 @@ class MetricEncoder(json.JSONEncoder):
         return o.to_dict() if isinstance(o, (Metric, Dimension)) else super().default(o)
 
 
-class MetricsStore:
+class MetricsStore(Measures):
     """Collects metrics by name, unit, request and dimensions; only tests of handlers still use it.
 
-    Each ``add_`` method makes a metric at first, without a report, and updates it from then on.
+    Each ``add_`` method first creates a metric without reporting it, and updates it from then on.
     """
 
     def __init__(self, request_ids: dict[int, str] | None, model_name: str) -> None:
@@ -87,86 +88,42 @@ class MetricsStore:
         self.model_name = model_name
         self.cache: dict[str, Metric] = {}
 
-    def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = None
-    ) -> None:
-        """Counts."""
-        self._add(name, value, "count", idx, dimensions, "counter")
-
-    def add_time(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "ms",
-        dimensions: Iterable[Any] | None = None,
-    ) -> None:
-        """A duration in ``ms`` or ``s``; ValueError for other units."""
-        if unit not in TIME_UNITS:
-            raise ValueError(f"the unit for a timed metric should be one of {list(TIME_UNITS)}")
-        self._add(name, value, unit, idx, dimensions)
-
-    def add_size(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "MB",
-        dimensions: Iterable[Any] | None = None,
-    ) -> None:
-        """A size in ``MB``, ``kB``, ``GB`` or ``B``; ValueError for other units."""
-        if unit not in SIZE_UNITS:
-            raise ValueError(f"The unit for size based metric is one of {list(SIZE_UNITS)}")
-        self._add(name, value, unit, idx, dimensions)
-
-    def add_percent(
-        self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = None
-    ) -> None:
-        """A share in percent."""
-        self._add(name, value, "percent", idx, dimensions)
-
-    def add_error(self, name: str, value: Any, dimensions: Iterable[Any] | None = None) -> None:
-        """An error."""
-        self._add(name, value, "", None, [*(dimensions or ()), Dimension("Level", "Error")], level=False)
-
-    def add_metric(
+    def add_metric(  # noqa: PLR0917 - TorchServe's signature
         self,
         name: str,
         value: Any,
         unit: str | None,
         idx: int | None = None,
         dimensions: Iterable[Any] | None = None,
+        metric_type: Any = MetricTypes.GAUGE,
     ) -> None:
-        """Anything."""
-        self._add(name, value, unit, idx, dimensions)
+        """Adds one value of any kind."""
+        super().add_metric(name, value, unit, idx, dimensions, metric_type)
 
     def _add(  # noqa: PLR0917 - one argument per field
         self,
         name: str,
         value: Any,
         unit: str | None,
-        idx: int | None,
+        kind: str,
         dimensions: Iterable[Any] | None,
-        method: str | None = None,
-        *,
-        level: bool = True,
+        idx: int | None,
+        level: str = "Model",
     ) -> None:
-        own = list(dimensions or ())
-        if level:
-            own += [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
-        request_id = self._request_id(idx) if level else ""
+        own, request_id, shown, method = [*(dimensions or ()), Dimension("Level", level)], "", "None", None
+        if level == "Model":
+            own.insert(-1, Dimension("ModelName", self.model_name))
+            ids = self.request_ids or {}
+            request_id = shown = ",".join(ids.values()) if idx is None else ids.get(idx, "")
+            method = "counter" if kind == "counter" else None
         # As TorchServe writes it: tests of handlers look metrics up by it.
-        key = "-".join([name, str(unit), request_id if level else "None", *map(str, own)])
+        key = "-".join([name, str(unit), shown, *map(str, own)])
         metric = self.cache.get(key)
         if metric is None:
             metric = self.cache[key] = Metric(name, value, unit, own, request_id, method)
             self.store.append(metric)
         else:
             metric.update(value)
-
-    def _request_id(self, idx: int | None) -> str:
-        ids = self.request_ids or {}
-        return ",".join(ids.values()) if idx is None else ids.get(idx, "")
 
 
 def emit_metrics(metrics: Iterable[Metric]) -> None:

@@ -1,6 +1,6 @@
-"""The machine as metrics of the old kind (reference 13, ``ts.metrics.system_metrics``).
+"""Host metrics of the old kind (reference 13, ``ts.metrics.system_metrics``).
 
-The server measures its machine by itself; this is for programs that were written against TorchServe's module.
+The server collects these itself; this is for programs written for TorchServe's module.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from modelserver_handlers.metrics.metric import Metric
 from modelserver_handlers.metrics.values import Dimension
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 logger = logging.getLogger(__name__)
@@ -23,48 +24,30 @@ _MB = 1 << 20
 _GB = 1 << 30
 
 system_metrics: list[Metric] = []
-"""What was measured so far."""
+"""The readings so far."""
 
 dimension = [Dimension("Level", "Host")]
 
 
-def cpu_utilization() -> None:
-    """Percent of all processors since it was asked last."""
-    _add("CPUUtilization", psutil.cpu_percent(), "percent")
+def _reading(name: str, unit: str, read: Callable[[], float]) -> Callable[[], None]:
+    def measure() -> None:
+        _add(name, read(), unit)
+
+    return measure
 
 
-def memory_used() -> None:
-    """Used memory in MB."""
-    _add("MemoryUsed", psutil.virtual_memory().used / _MB, "MB")
-
-
-def memory_available() -> None:
-    """Memory that processes can have, in MB."""
-    _add("MemoryAvailable", psutil.virtual_memory().available / _MB, "MB")
-
-
-def memory_utilization() -> None:
-    """Used memory in percent."""
-    _add("MemoryUtilization", psutil.virtual_memory().percent, "percent")
-
-
-def disk_used() -> None:
-    """Used space of the root file system in GB."""
-    _add("DiskUsage", psutil.disk_usage("/").used / _GB, "GB")
-
-
-def disk_utilization() -> None:
-    """Used space of the root file system in percent."""
-    _add("DiskUtilization", psutil.disk_usage("/").percent, "percent")
-
-
-def disk_available() -> None:
-    """Free space of the root file system in GB."""
-    _add("DiskAvailable", psutil.disk_usage("/").free / _GB, "GB")
+# Of all processors since the last call; memory in MB, the root file system in GB.
+cpu_utilization = _reading("CPUUtilization", "percent", psutil.cpu_percent)
+memory_used = _reading("MemoryUsed", "MB", lambda: psutil.virtual_memory().used / _MB)
+memory_available = _reading("MemoryAvailable", "MB", lambda: psutil.virtual_memory().available / _MB)
+memory_utilization = _reading("MemoryUtilization", "percent", lambda: psutil.virtual_memory().percent)
+disk_used = _reading("DiskUsage", "GB", lambda: psutil.disk_usage("/").used / _GB)
+disk_utilization = _reading("DiskUtilization", "percent", lambda: psutil.disk_usage("/").percent)
+disk_available = _reading("DiskAvailable", "GB", lambda: psutil.disk_usage("/").free / _GB)
 
 
 def gpu_utilization(num_of_gpu: int) -> None:
-    """Memory and load of each of NVIDIA's GPUs; nothing where ``num_of_gpu`` is 0."""
+    """Memory and load of each NVIDIA GPU; nothing if ``num_of_gpu`` is 0."""
     if num_of_gpu <= 0:
         return
     import pynvml  # noqa: PLC0415 - not every machine has a GPU
@@ -83,15 +66,12 @@ def gpu_utilization(num_of_gpu: int) -> None:
 
 
 def collect_all(mod: ModuleType, num_of_gpu: int) -> None:
-    """Call every function of a module that measures, and log what :data:`system_metrics` holds then."""
+    """Call every measuring function of a module, then log :data:`system_metrics`."""
     for name, function in sorted(vars(mod).items()):
         if name in {"collect_all", "log_msg"} or name.startswith("_"):
             continue
         if isinstance(function, FunctionType):
-            if name == "gpu_utilization":
-                function(num_of_gpu)
-            else:
-                function()
+            function(*([num_of_gpu] if name == "gpu_utilization" else []))
     for metric in system_metrics:
         logger.info("%s", metric)
     logger.info("")

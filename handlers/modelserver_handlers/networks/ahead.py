@@ -7,8 +7,6 @@ network's ``forward`` as it was.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import logging
 import os
 import shutil
@@ -18,18 +16,26 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_unflatten, treespec_loads
 
+from modelserver_handlers.errors import first_line
 from modelserver_handlers.networks import cache
-from modelserver_handlers.networks.cache import fingerprint
 from modelserver_handlers.networks.compilation import finds_compiler
-from modelserver_handlers.networks.optimize import TOLERANCES, deviation, has_hooks, probe_batch
+from modelserver_handlers.networks.optimize import (
+    TOLERANCES,
+    NotAsGoodError,
+    Substitute,
+    deviation,
+    probe_batch,
+    unsuited,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -80,7 +86,7 @@ def compile_ahead(
     if arguments.get("backend", "inductor") != "inductor" or not arguments.keys() <= _UNDERSTOOD:
         return None
     folder = cache.cache_folder(FOLDER)
-    if folder is None or not _is_eager(model):
+    if folder is None or unsuited(model):
         return None
     started = time.perf_counter()
     try:
@@ -98,8 +104,8 @@ def compile_ahead(
             compiled = _compared(model, run, tuple(shape), batch_size, TOLERANCES[precision])
     except Exception as error:  # whatever user code, the exporter or a compiler raises
         logger.debug("Compiling ahead of time failed", exc_info=True)
-        reason = str(error).partition("\n")[0]
-        logger.info("The network cannot be compiled ahead of time: %s: %s", type(error).__name__, reason)
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        logger.info("The network cannot be compiled ahead of time: %s", reason)
         return None
     logger.info("Compiled code was ready in %.1f s", time.perf_counter() - started)
     return compiled
@@ -110,39 +116,20 @@ def install(model: nn.Module, compiled: Compiled) -> None:
     model.forward = CompiledForward(model, compiled)
 
 
-class CompiledForward:
-    """The compiled ``forward`` of a network, and its own one for all that the code is not for."""
+class CompiledForward(Substitute):
+    """The compiled ``forward`` of a network."""
 
     def __init__(self, model: nn.Module, compiled: Compiled) -> None:
-        self.plain = model.forward
+        super().__init__(model)
         self._compiled = compiled
-        self._modules = list(model.modules())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def suits(self, value: Any) -> bool:
+        """What the code was made for, without gradients."""
+        return self._compiled.suits(value) and not torch.is_grad_enabled()
+
+    def compute(self, rows: torch.Tensor) -> Any:
         """The network's outputs."""
-        if len(args) == 1 and not kwargs and self._may_run(args[0]):
-            return self._compiled.run(args[0].contiguous())
-        return self.plain(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the network is plain: whoever copies one may want to change it."""
-        return copy.deepcopy(self.plain, memo)
-
-    def _may_run(self, value: Any) -> bool:
-        changed = self._modules[0].training or has_hooks(self._modules)
-        return self._compiled.suits(value) and not changed and not torch.is_grad_enabled()
-
-
-class _NotAsGoodError(Exception):
-    """The code computes something else."""
-
-
-def _is_eager(model: Any) -> bool:
-    if not isinstance(model, nn.Module) or isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
-        return False
-    modules = list(model.modules())
-    on_processor = all(tensor.device.type == "cpu" for tensor in model.state_dict().values())
-    return on_processor and not any(each.training for each in modules) and not has_hooks(modules)
+        return self._compiled.run(rows.contiguous())
 
 
 class _OfRows(nn.Module):
@@ -173,19 +160,20 @@ def _key(program: ExportedProgram, arguments: Mapping[str, Any], precision: str)
     constants = {name: each for name, each in program.constants.items() if isinstance(each, torch.Tensor)}
     facts = (
         FORMAT,
-        torch.__version__,
-        torch.backends.cpu.get_cpu_capability(),
-        torch.cpu._is_avx512_bf16_supported(),
-        torch.cpu._is_amx_tile_supported(),
-        torch.get_num_threads(),  # how many take part is written into the code
+        *cache.platform(),
+        torch.get_num_threads(),  # their number is compiled into the code
         precision,
         sorted((key, repr(value)) for key, value in arguments.items()),
     )
-    return fingerprint(outline, {**program.state_dict, **constants}, *facts)
+    return cache.fingerprint(outline, {**program.state_dict, **constants}, *facts)
 
 
 def _make(program: ExportedProgram, arguments: Mapping[str, Any], path: Path) -> Run:
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as name, _intermediates_in(name):
+    # Sources and objects, several times the size of the weights, are deleted with the folder.
+    with (
+        tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as name,
+        patch.dict(os.environ, {_INTERMEDIATES: name}),
+    ):
         package = Path(name, "network.pt2")
         _inductor().aoti_compile_and_package(
             program, package_path=str(package), inductor_configs=_settings(arguments)
@@ -206,25 +194,12 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"freezing": True, **by_mode, **(arguments.get("options") or {})}
 
 
-@contextlib.contextmanager
-def _intermediates_in(folder: str) -> Iterator[None]:
-    """Sources and objects, several times the size of the weights, go away with the folder."""
-    before = os.environ.get(_INTERMEDIATES)
-    os.environ[_INTERMEDIATES] = folder
-    try:
-        yield
-    finally:
-        del os.environ[_INTERMEDIATES]
-        if before is not None:
-            os.environ[_INTERMEDIATES] = before
-
-
 def _extract(package: Path, folder: Path) -> Path:
     """The one library of a package: mapped from where it lies, where the loader of packages copies it."""
     with zipfile.ZipFile(package) as content:
         libraries = [name for name in content.namelist() if name.endswith(".so")]
         if len(libraries) != 1 or any(name.endswith(".bin") for name in content.namelist()):
-            raise _NotAsGoodError(f"its code has {len(libraries)} libraries, or weights beside them")
+            raise NotAsGoodError(f"its code has {len(libraries)} libraries, or weights beside them")
         library = folder / "network.so"
         with content.open(libraries[0]) as source, library.open("wb") as target:
             shutil.copyfileobj(source, target)
@@ -264,12 +239,12 @@ def _compared(
 ) -> Compiled:
     """The code for the numbers of rows for which it computes what the network does.
 
-    It was made for several rows: a single one may be a case of its own to the network.
+    It was made for several rows: the network may treat a single one differently.
     """
     probe = probe_batch(shape)
     lone = deviation(run(probe[:1]), model(probe[:1]))
     difference = lone if batch_size == 1 else deviation(run(probe), model(probe))
     if not difference <= tolerance:
-        raise _NotAsGoodError(f"compiled, its outputs would differ by {difference:.1e} of the largest")
+        raise NotAsGoodError(f"compiled, its outputs would differ by {difference:.1e} of the largest")
     logger.info("The compiled network's outputs differ by %.1e of the largest", difference)
     return Compiled(run, shape, lone=lone <= tolerance, several=batch_size > 1)

@@ -29,7 +29,7 @@ LIMIT = 8 << 30  # bytes that a folder may have; the longest unused go first
 
 
 def cache_folder(name: str) -> Path | None:
-    """The folder of that name in the cache, made if need be; None where there is no safe place for one."""
+    """The folder of that name in the cache, created if needed; None if there is no safe place for it."""
     root = _root()
     if root is None:
         return None
@@ -120,6 +120,16 @@ def prune(folder: Path, limit: int = LIMIT, pattern: str = "*.pt") -> None:
             path.unlink(missing_ok=True)
             path.with_suffix(".lock").unlink(missing_ok=True)
             total -= status.st_size
+
+
+def platform() -> tuple[object, ...]:
+    """What the content depends on besides the network: torch, and what the processor can do."""
+    return (
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.cpu._is_avx512_bf16_supported(),
+        torch.cpu._is_amx_tile_supported(),
+    )
 
 
 def fingerprint(outline: str, tensors: Mapping[str, torch.Tensor], *more: object) -> str:

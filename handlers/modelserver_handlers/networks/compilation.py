@@ -49,9 +49,10 @@ def compile_model(model: Any, config: Mapping[str, Any]) -> Any:
     Raises ModelLoadError for ``pt2: {compile: ...}`` without ``enable``.
     """
     arguments = compile_arguments(config)
-    if arguments is None or not check_valid_pt2_backend(str(arguments.get("backend", "inductor"))):
+    backend = str((arguments or {}).get("backend", "inductor"))
+    if arguments is None or not check_valid_pt2_backend(backend):
         return model
-    if str(arguments.get("backend", "inductor")) == "inductor":
+    if backend == "inductor":
         prepare_inductor()
     try:
         compiled = torch.compile(model, **arguments)

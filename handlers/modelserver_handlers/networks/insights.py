@@ -69,27 +69,39 @@ def bag_attributions(
 def _mean_gradients(
     forward: Callable[[], torch.Tensor], layer: nn.Module, target: int | Sequence[int]
 ) -> torch.Tensor:
-    """Of the chosen outputs by the layer's output, integrated along the way from zero to that."""
-    nodes, widths = np.polynomial.legendre.leggauss(STEPS)
-    total: torch.Tensor | None = None
-    for node, width in zip(nodes, widths, strict=True):
+    """Of the chosen outputs by the layer's output, integrated along the path from zero to that."""
+
+    def run(share: float) -> tuple[torch.Tensor, torch.Tensor]:
         seen: list[torch.Tensor] = []
 
-        def replace(_layer: Any, _inputs: Any, output: torch.Tensor, at: float = float(node)) -> torch.Tensor:
-            seen.append((output.detach() * ((at + 1) / 2)).requires_grad_())  # noqa: B023 - called below
-            return seen[-1]  # noqa: B023
+        def replace(_layer: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+            seen.append((output.detach() * share).requires_grad_())
+            return seen[-1]
 
         hook = layer.register_forward_hook(replace)
         try:
-            with torch.enable_grad():
-                outputs = forward()
+            return forward(), seen[0]
         finally:
             hook.remove()
-        chosen = chosen_outputs(outputs, target).sum()
-        gradient = torch.autograd.grad(chosen, seen[0])[0] * float(width / 2)
-        total = gradient if total is None else total + gradient
-    assert total is not None  # noqa: S101 - there are steps
-    return total
+
+    return _integrated(run, target)
+
+
+def _integrated(
+    run: Callable[[float], tuple[torch.Tensor, torch.Tensor]], target: int | Sequence[int]
+) -> torch.Tensor:
+    """The mean gradient of the chosen outputs along a path, by Gauss-Legendre quadrature.
+
+    ``run`` gives the outputs at a share of the path, and the tensor to derive them by.
+    """
+    total: Any = 0.0
+    for node, width in zip(*np.polynomial.legendre.leggauss(STEPS), strict=True):
+        with torch.enable_grad():
+            outputs, point = run(float((node + 1) / 2))
+            chosen = chosen_outputs(outputs, target).sum()
+        total = total + torch.autograd.grad(chosen, point)[0] * float(width / 2)
+    gradients: torch.Tensor = total
+    return gradients
 
 
 STEPS = 15  # as TorchServe
@@ -113,11 +125,9 @@ def integrated_gradients(
     The path starts at zero and is integrated by Gauss-Legendre quadrature. Raises IndexError for a class that
     the model does not have, and RuntimeError for a model without gradients (one that AOTInductor compiled).
     """
-    nodes, widths = np.polynomial.legendre.leggauss(STEPS)
-    total = torch.zeros_like(inputs)
-    for node, width in zip(nodes, widths, strict=True):
-        point = (inputs.detach() * float((node + 1) / 2)).requires_grad_()
-        with torch.enable_grad():
-            chosen = chosen_outputs(model(point), target).sum()
-        total += torch.autograd.grad(chosen, point)[0] * float(width / 2)
-    return total * inputs
+
+    def run(share: float) -> tuple[torch.Tensor, torch.Tensor]:
+        point = (inputs.detach() * share).requires_grad_()
+        return model(point), point
+
+    return _integrated(run, target) * inputs

@@ -1,4 +1,4 @@
-"""Python files that come in an archive."""
+"""Files that come in an archive."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+def require_file(path: Path) -> None:
+    """Raises ModelLoadError if there is no such file."""
+    if not path.is_file():
+        raise ModelLoadError(f"Missing the {path.name} file")
+
+
 def import_file(path: Path) -> ModuleType:
     """Import one Python file under its own name, as if its folder were on the path; once.
 
-    A name that another module holds already (a model file called ``random.py``) is not taken from it. Raises
-    what the file raises, and RuntimeError if there is no such file.
+    A name that another module already has (a model file called ``random.py``) is not taken from it. Raises
+    what the file raises, and ModelLoadError if there is no such file.
     """
     known = sys.modules.get(path.stem)
     if known is not None and _file_of(known) == path.resolve():
         return known
     name = path.stem if known is None else f"_archive_{path.stem}"
-    if not path.is_file():
-        raise ModelLoadError(f"Missing the {path.name} file")
+    require_file(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ModelLoadError(f"{path.name} is not a Python file")

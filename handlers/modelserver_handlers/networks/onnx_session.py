@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.networks.modules import require_file
 
 ONNX_AVAILABLE = find_spec("onnxruntime") is not None
 
@@ -17,12 +18,11 @@ ONNX_AVAILABLE = find_spec("onnxruntime") is not None
 def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
     """The ``InferenceSession`` of an ONNX file, on the GPU where ``map_location`` is "cuda".
 
-    It computes with as many threads as torch would. (TorchServe takes all cores for each worker, so that
-    workers get in each other's way.) Raises ModelLoadError without onnxruntime, and for a file that is none.
+    It uses as many threads as torch would, unlike TorchServe, where each worker uses all cores. Raises
+    ModelLoadError without onnxruntime, and for a file that is not an ONNX model.
     """
+    require_file(Path(model_pt_path))
     name = Path(model_pt_path).name
-    if not Path(model_pt_path).is_file():
-        raise ModelLoadError(f"Missing the {name} file")
     if not ONNX_AVAILABLE:
         raise ModelLoadError(
             f"{name} needs onnxruntime, which is not installed: pip install onnxruntime (or onnxruntime-gpu)"

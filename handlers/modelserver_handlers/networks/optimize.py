@@ -17,8 +17,9 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from modelserver_handlers.errors import first_line
 from modelserver_handlers.networks.fusion import fuse
-from modelserver_handlers.networks.precision import full, half
+from modelserver_handlers.networks.precision import full, half, is_eager
 from modelserver_handlers.networks.prepared import Plan, ready_graph
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def optimize(model: Any, shape: Sequence[int], precision: str = "fp32", rows: in
     """
     if isinstance(getattr(model, "forward", None), FastForward):
         return True
-    reason = _unsuited(model)
+    reason = unsuited(model)
     if reason is None:
         started = time.perf_counter()
         reason = _install(model, tuple(shape), precision, rows)
@@ -51,12 +52,10 @@ def optimize(model: Any, shape: Sequence[int], precision: str = "fp32", rows: in
     return False
 
 
-def _unsuited(model: Any) -> str | None:
-    """Why a model is never touched, None if it may be."""
-    if not isinstance(model, nn.Module) or isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
-        return "it is no eager network"
-    if not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
-        return "this torch has no oneDNN"
+def unsuited(model: Any) -> str | None:
+    """Why a model must not get another ``forward``, None if it may."""
+    if not is_eager(model):
+        return "it is not an eager network"
     if any(module.training for module in model.modules()):
         return "parts of it are in training mode"
     if has_hooks(list(model.modules())):
@@ -67,22 +66,24 @@ def _unsuited(model: Any) -> str | None:
 
 
 def _install(model: nn.Module, shape: tuple[int, ...], precision: str, rows: int) -> str | None:
+    if not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
+        return "this torch has no oneDNN"
     if len(shape) != 3:
-        return "its inputs are no pictures"
+        return "its inputs are not pictures"
     try:
         with torch.inference_mode():
             graph = _checked_graph(model, shape, precision, rows)
-    except _NotAsGoodError as reason:
+    except NotAsGoodError as reason:
         return str(reason)
     except Exception as error:  # whatever user code or an operator of this torch raises
         logger.debug("Optimising failed", exc_info=True)
-        return f"optimising it failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return f"optimising it failed with {type(error).__name__}: {first_line(error)}"
     model.forward = FastForward(model, graph, precision)
     return None
 
 
-class _NotAsGoodError(Exception):
-    """Why there is no faster network that computes the same."""
+class NotAsGoodError(Exception):
+    """Why there is no faster equivalent of the network."""
 
 
 def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, rows: int) -> fx.GraphModule:
@@ -90,15 +91,15 @@ def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, row
         probe = probe_batch(shape)
         expected = model.forward(probe)
         if not _depends_on_rows(expected):
-            raise _NotAsGoodError("its outputs hardly depend on its inputs, so that none can be compared")
+            raise NotAsGoodError("its outputs hardly depend on its inputs, so that none can be compared")
         difference = deviation(FastForward(model, graph, precision).compute(probe), expected)
         if not difference <= TOLERANCES[precision]:
-            raise _NotAsGoodError(f"optimised, its outputs would differ by {difference:.1e} of the largest")
+            raise NotAsGoodError(f"optimised, its outputs would differ by {difference:.1e} of the largest")
         logger.info("The optimised network's outputs differ by %.1e of the largest", difference)
 
     fused = fuse(model)
     if fused is None:
-        raise _NotAsGoodError("it has no convolutions that can be joined with what follows them")
+        raise NotAsGoodError("it has no convolutions that can be joined with what follows them")
     typical = 1 if rows == 1 else TYPICAL_ROWS
     return ready_graph(Plan(fused, (typical, *shape), precision), model, check)
 
@@ -145,45 +146,60 @@ def _depends_on_rows(outputs: Any) -> bool:
     )
 
 
-class FastForward:
-    """The optimised ``forward`` of a network, and its own one for all that the optimised one is not for."""
+class Substitute:
+    """Another ``forward`` for a network; its own runs for everything that the substitute is not made for."""
 
-    def __init__(self, model: nn.Module, graph: Callable[[torch.Tensor], Any], precision: str) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.plain = model.forward
-        self._graph = graph
-        self._bf16 = precision == "bf16"
         self._modules = list(model.modules())
+
+    def suits(self, value: Any) -> bool:
+        """Whether the substitute is made for this input."""
+        raise NotImplementedError
+
+    def compute(self, rows: torch.Tensor) -> Any:
+        """The outputs for an input that suits."""
+        raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs."""
-        if len(args) == 1 and not kwargs and _is_batch(args[0]) and not self._is_changed():
+        if len(args) == 1 and not kwargs and self.suits(args[0]) and not self._is_changed():
             return self.compute(args[0])
         return self.plain(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the network is plain: whoever copies one may want to change it."""
+        """A copy of the network is plain, since it may be going to be changed."""
         return copy.deepcopy(self.plain, memo)
+
+    def _is_changed(self) -> bool:
+        """Whether there are hooks, or the network is in training mode."""
+        return self._modules[0].training or has_hooks(self._modules)
+
+
+class FastForward(Substitute):
+    """The optimised ``forward`` of a network."""
+
+    def __init__(self, model: nn.Module, graph: Callable[[torch.Tensor], Any], precision: str) -> None:
+        super().__init__(model)
+        self._graph = graph
+        self._bf16 = precision == "bf16"
+
+    def suits(self, value: Any) -> bool:
+        """One batch of float32 pictures, without gradients."""
+        return (
+            isinstance(value, torch.Tensor)
+            and value.dim() == 4
+            and value.dtype == torch.float32
+            and value.device.type == "cpu"
+            and value.numel() > 0
+            and not torch.is_grad_enabled()
+        )
 
     def compute(self, rows: torch.Tensor) -> Any:
         """The outputs for n x channels x height x width, as contiguous as the network's own."""
         rows = rows.contiguous(memory_format=torch.channels_last)
         outputs = self._graph(half(rows) if self._bf16 else rows)
         return tree_map(_contiguous, tree_map(full, outputs) if self._bf16 else outputs)
-
-    def _is_changed(self) -> bool:
-        """Whether somebody hooked into the layers, or wants to train them."""
-        return self._modules[0].training or has_hooks(self._modules)
-
-
-def _is_batch(value: Any) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dim() == 4
-        and value.dtype == torch.float32
-        and value.device.type == "cpu"
-        and value.numel() > 0
-        and not torch.is_grad_enabled()
-    )
 
 
 def _contiguous(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,19 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def is_eager(model: Any) -> bool:
+    """Whether it is an ordinary network, not a TorchScript or exported program."""
+    exported = (torch.jit.ScriptModule, torch.fx.GraphModule)
+    return isinstance(model, nn.Module) and not isinstance(model, exported)
+
+
+def statistics_of(module: nn.Module) -> set[int]:
+    """The ids of all tensors of its batch norms."""
+    norms = (norm for norm in module.modules() if isinstance(norm, _BatchNorm))
+    return {id(tensor) for norm in norms for tensor in (*norm.parameters(), *norm.buffers())}
+
+
 def convert(module: nn.Module) -> nn.Module:
-    """Its parameters in bfloat16, in place; statistics of batch norms stay, for their small variances."""
-    kept = {
-        id(tensor) for norm in module.modules() if isinstance(norm, _BatchNorm) for tensor in _tensors(norm)
-    }
+    """Convert its parameters to bfloat16, in place; batch norms stay, because of their small variances."""
+    kept = statistics_of(module)
     with torch.no_grad():
         module._apply(lambda tensor: tensor if id(tensor) in kept else half(tensor))  # type: ignore[no-untyped-call]
     return module
-
-
-def converted(module: nn.Module) -> nn.Module:
-    """A copy in bfloat16."""
-    return convert(copy.deepcopy(module))
 
 
 def half(value: Any) -> Any:
@@ -54,16 +58,12 @@ def in_bf16(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def use_bf16(model: Any) -> Any:
-    """The network itself converted: for those that are not optimised.
+    """The network itself, converted: for those that are not optimised.
 
-    Raises ModelLoadError for a model that is no eager network: its precision was fixed when it was exported.
+    Raises ModelLoadError if it is not an eager network: its precision was fixed when it was exported.
     """
-    if not isinstance(model, nn.Module) or isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+    if not is_eager(model):
         raise ModelLoadError("precision: bf16 needs an eager network, not an exported or compiled program")
     convert(model)
     model.forward = in_bf16(model.forward)
     return model
-
-
-def _tensors(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from modelserver_handlers.networks import cache, packed
-from modelserver_handlers.networks.cache import fingerprint
 from modelserver_handlers.networks.fusion import FusedConvolution
-from modelserver_handlers.networks.precision import half
+from modelserver_handlers.networks.precision import half, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,14 +68,10 @@ def ready_graph(plan: Plan, model: nn.Module, check: Callable[[fx.GraphModule], 
 
 def _key(plan: Plan, model: nn.Module) -> str:
     graph = plan.fused.graph
-    processor = (
-        torch.backends.cpu.get_cpu_capability(),
-        torch.cpu._is_avx512_bf16_supported(),
-        torch.cpu._is_amx_tile_supported(),
-    )
     outline = f"{graph.code}\n{graph}\n{model}"
-    facts = (FORMAT, torch.__version__, processor, plan.precision, plan.batch_shape)
-    return fingerprint(outline, model.state_dict(), *facts)
+    return cache.fingerprint(
+        outline, model.state_dict(), FORMAT, *cache.platform(), plan.precision, plan.batch_shape
+    )
 
 
 def _make(plan: Plan) -> dict[str, Any]:
@@ -127,8 +121,7 @@ def _rest(plan: Plan) -> dict[str, torch.Tensor]:
 
 
 def _own_tensors(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
-    norms = [module for module in graph.modules() if isinstance(module, _BatchNorm)]
-    kept = {id(tensor) for norm in norms for tensor in (*norm.parameters(), *norm.buffers())}
+    kept = statistics_of(graph)
     named = (*graph.named_parameters(), *graph.named_buffers())
     return {name: tensor for name, tensor in named if id(tensor) not in kept}
 

@@ -1,4 +1,4 @@
-"""From a network that is loaded to one that is ready: converted, optimised or compiled, and warm."""
+"""From a loaded network to one that is ready: converted, optimised or compiled, and warmed up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What the network will get: full batches of ``size`` rows, each of ``shape`` (None: not known)."""
+    """What the network will get: full batches of ``size`` rows, each of ``shape`` (None: unknown)."""
 
     size: int
     shape: tuple[int, ...] | None
@@ -34,77 +34,80 @@ class Batches:
 def make_ready(
     model: Any, options: ModelOptions, document: Mapping[str, Any], batches: Batches, device: torch.device
 ) -> Any:
-    """The network to be used instead of ``model``, mostly itself.
+    """The network to use instead of ``model``, usually itself.
 
-    A compilation that fails is a warning, and the network runs as without it. Raises ModelLoadError for
-    settings that it cannot have.
+    A failed compilation is a warning, and the network runs uncompiled. Raises ModelLoadError for invalid
+    settings.
     """
-    arguments = compile_arguments(document)
-    ahead = None
-    if arguments is not None:
-        ahead = _compiled_ahead(model, arguments, options, batches, device)
-        compiled = None if ahead else _compiled(model, options, document, batches, device)
-        if compiled is not None:
-            return compiled
-    optimised = (
-        options.optimize
-        and device.type == "cpu"
-        and batches.shape is not None
-        and optimize(model, batches.shape, options.precision, batches.size)
-    )
-    if not optimised and options.precision == "bf16":
-        model = use_bf16(model)
-    if ahead is not None:
-        # What is optimised is as quick with a single row, and made for it.
-        install(model, replace(ahead, lone=ahead.lone and (not optimised or batches.size == 1)))
-    _runs(model, options, batches, device)
-    return model
+    return _Preparation(model, options, document, batches, device).ready()
 
 
-def _compiled_ahead(
-    model: Any,
-    arguments: Mapping[str, Any],
-    options: ModelOptions,
-    batches: Batches,
-    device: torch.device,
-) -> Compiled | None:
-    """Code that is kept; None where the network or the settings have none."""
-    if device.type != "cpu" or batches.shape is None:
-        return None
-    source = use_bf16(copy.deepcopy(model)) if options.precision == "bf16" else model
-    return compile_ahead(source, arguments, batches.shape, batches.size, options.precision)
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    model: Any
+    options: ModelOptions
+    document: Mapping[str, Any]
+    batches: Batches
+    device: torch.device
 
+    def ready(self) -> Any:
+        model, batches = self.model, self.batches
+        arguments = compile_arguments(self.document)
+        ahead = None if arguments is None else self._compiled_ahead(arguments)
+        if arguments is not None and ahead is None:
+            compiled = self._compiled()
+            if compiled is not None:
+                return compiled
+        optimised = (
+            self.options.optimize
+            and self.device.type == "cpu"
+            and batches.shape is not None
+            and optimize(model, batches.shape, self.options.precision, batches.size)
+        )
+        if not optimised and self.options.precision == "bf16":
+            model = use_bf16(model)
+        if ahead is not None:
+            # The optimised network is as fast with a single row, and made for it.
+            install(model, replace(ahead, lone=ahead.lone and (not optimised or batches.size == 1)))
+        self._runs(model)
+        return model
 
-def _compiled(
-    model: Any, options: ModelOptions, document: Mapping[str, Any], batches: Batches, device: torch.device
-) -> Any:
-    """The network compiled, None with a warning where that does not work."""
-    if device.type == "cpu" and not finds_compiler():
-        logger.warning("The model runs uncompiled: pt2 asks for code that needs a C++ compiler (g++)")
-        return None
-    source = use_bf16(copy.deepcopy(model)) if options.precision == "bf16" else model
-    compiled = compile_model(source, document)
-    if compiled is source:
-        return None
-    if not _runs(compiled, options, batches, device, compiles=True):
-        logger.warning("The model runs uncompiled: its compiled form failed")
-        return None
-    return compiled
+    def _source(self) -> Any:
+        """The network to compile."""
+        return use_bf16(copy.deepcopy(self.model)) if self.options.precision == "bf16" else self.model
 
+    def _compiled_ahead(self, arguments: Mapping[str, Any]) -> Compiled | None:
+        """Code that is kept; None if the network or the settings do not allow it."""
+        batches = self.batches
+        if self.device.type != "cpu" or batches.shape is None:
+            return None
+        return compile_ahead(self._source(), arguments, batches.shape, batches.size, self.options.precision)
 
-def _runs(
-    model: Any, options: ModelOptions, batches: Batches, device: torch.device, *, compiles: bool = False
-) -> bool:
-    """Whether the network is not known to fail: it is warmed up, where that is wanted and possible."""
-    if not options.warmup or batches.shape is None:
-        return True
+    def _compiled(self) -> Any:
+        """The compiled network, None with a warning if that does not work."""
+        if self.device.type == "cpu" and not finds_compiler():
+            logger.warning("The model runs uncompiled: pt2 asks for code that needs a C++ compiler (g++)")
+            return None
+        source = self._source()
+        compiled = compile_model(source, self.document)
+        if compiled is source:
+            return None
+        if not self._runs(compiled, compiles=True):
+            logger.warning("The model runs uncompiled: its compiled form failed")
+            return None
+        return compiled
 
-    def run(rows: torch.Tensor) -> None:
-        placed = rows.to(device)
-        if compiles and len(rows) > 1:
-            # Compiled once for all sizes; lone rows get code of their own.
-            torch._dynamo.maybe_mark_dynamic(placed, 0)
-        with torch.inference_mode():
-            model(placed)
+    def _runs(self, model: Any, *, compiles: bool = False) -> bool:
+        """Whether the network is not known to fail: it is warmed up, if wanted and possible."""
+        if not self.options.warmup or self.batches.shape is None:
+            return True
 
-    return warm_up(run, batches.shape, batches.size)
+        def run(rows: torch.Tensor) -> None:
+            placed = rows.to(self.device)
+            if compiles and len(rows) > 1:
+                # Compiled once for all sizes; single rows get their own code.
+                torch._dynamo.maybe_mark_dynamic(placed, 0)
+            with torch.inference_mode():
+                model(placed)
+
+        return warm_up(run, self.batches.shape, self.batches.size)

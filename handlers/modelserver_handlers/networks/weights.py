@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.networks.blank import loads_by_itself, make_blank
-from modelserver_handlers.networks.modules import import_file, list_classes_from_module
+from modelserver_handlers.networks.modules import import_file, list_classes_from_module, require_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 NO_WEIGHTS = "No model weights could be loaded"
 
 
-def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> torch.nn.Module:
+def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> Any:
     """The one class that ``model_file`` defines, made without arguments, with the state dict ``weights``.
 
     Raises ModelLoadError if there is not exactly one class or the state dict does not fit.
@@ -33,8 +33,7 @@ def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> torch.
     if len(classes) != 1:
         raise ModelLoadError(f"Expected only one class as model definition. {classes}")
     if weights is None:
-        model: torch.nn.Module = classes[0]()
-        return model
+        return classes[0]()
     state = read_state(weights)
     model = make_blank(classes[0])
     put_state(model, state, weights.name)
@@ -42,23 +41,30 @@ def load_eager(model_dir: Path, model_file: str, weights: Path | None) -> torch.
 
 
 def read_state(path: Path) -> Mapping[str, Any]:
-    """The state dict in ``path``, as saved; its tensors are mapped from the file where the format allows it.
+    """The state dict in ``path``, as saved; its tensors are mapped from the file if the format allows it.
 
     Raises ModelLoadError that names the file, and what a safe load refused.
     """
-    if not path.is_file():
-        raise ModelLoadError(f"Missing the {path.name} file")
-    try:
-        state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
-        raise ModelLoadError(_refusal(path.name, str(error))) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise ModelLoadError(
-            f"{path.name} is not a file that torch.save wrote: {_first_line(error)}"
-        ) from error
+    state = read_saved(path, _refusal)
     if not isinstance(state, Mapping):
         raise ModelLoadError(f"{path.name} holds a {type(state).__name__}, not a state dict")
     return state
+
+
+def read_saved(path: Path, refusal: Callable[[str, str], str]) -> Any:
+    """What ``torch.save`` wrote to ``path``, loaded without running code.
+
+    Raises ModelLoadError with ``refusal`` of the file's name and torch's reason where that is not possible.
+    """
+    require_file(path)
+    try:
+        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        raise ModelLoadError(refusal(path.name, str(error))) from error
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        raise ModelLoadError(
+            f"{path.name} is not a file that torch.save wrote: {first_line(error)}"
+        ) from error
 
 
 def _refusal(name: str, reason: str) -> str:
@@ -75,7 +81,7 @@ def _refusal(name: str, reason: str) -> str:
 def put_state(model: torch.nn.Module, state: Mapping[str, Any], name: str) -> None:
     """Load ``state`` strictly; tensors of the model's own types are used in place, not copied.
 
-    A model with a ``load_state_dict`` of its own is given ``state`` and nothing else, as TorchServe does.
+    A model with its own ``load_state_dict`` is given ``state`` and nothing else, as in TorchServe.
     Raises ModelLoadError with torch's list of what is missing, unexpected or of another shape.
     """
     in_place = {} if loads_by_itself(model) else {"assign": _same_types(model, state)}
@@ -96,33 +102,31 @@ def _same_types(model: torch.nn.Module, state: Mapping[str, Any]) -> bool:
 
 def load_torchscript(path: Path, device: torch.device) -> Any:
     """The TorchScript program in ``path``. Raises ModelLoadError if it is none."""
-    if not path.is_file():
-        raise ModelLoadError(f"Missing the {path.name} file")
+    require_file(path)
     try:
         with warnings.catch_warnings():
-            # Its deprecation is news for whoever made the archive, not for whoever serves it.
+            # The deprecation concerns the archive's author, not the operator.
             warnings.filterwarnings("ignore", message=".*torch.jit.load")
             return torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise ModelLoadError(
-            f"{path.name} is not a TorchScript file ({_first_line(error)});"
+            f"{path.name} is not a TorchScript file ({first_line(error)});"
             " a state dict needs a model file beside it (--model-file)"
         ) from error
 
 
-def load_exported(path: Path, device: torch.device) -> Callable[..., Any]:
+def load_exported(path: Path, device: torch.device) -> Any:
     """The program of a ``.pt2`` file: what torch.export.save wrote, or a package that AOTInductor compiled.
 
     Raises ModelLoadError if it is neither.
     """
-    if not path.is_file():
-        raise ModelLoadError(f"Missing the {path.name} file")
+    require_file(path)
     try:
         return _load_package(path, device) if _is_compiled(path) else _load_program(path, device)
     except (RuntimeError, ValueError, OSError, KeyError) as error:
         raise ModelLoadError(
             f"{path.name} is not what torch.export.save or aoti_compile_and_package wrote,"
-            f" or of another torch than {torch.__version__}: {_first_line(error)}"
+            f" or of another torch than {torch.__version__}: {first_line(error)}"
         ) from error
 
 
@@ -134,35 +138,31 @@ def _is_compiled(path: Path) -> bool:
         raise ValueError("not a zip file") from error
 
 
-def _load_program(path: Path, device: torch.device) -> Callable[..., Any]:
+def _load_program(path: Path, device: torch.device) -> Any:
     program = torch.export.load(path)
     if device.type != "cpu":
         from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where a device is used
 
         program = move_to_device_pass(program, device)
-    module: Callable[..., Any] = program.module()
-    return module
+    return program.module()
 
 
-def _load_package(path: Path, device: torch.device) -> Callable[..., Any]:
+def _load_package(path: Path, device: torch.device) -> Any:
     # Seconds of imports.
     aoti_load_package = _function("torch._inductor", "aoti_load_package", path)
     place: dict[str, Any] = {} if device.index is None else {"device_index": device.index}
-    package: Callable[..., Any] = aoti_load_package(str(path), **place)
-    return package
+    return aoti_load_package(str(path), **place)
 
 
-def load_compiled_library(path: Path, device: str) -> Callable[..., Any]:
+def load_compiled_library(path: Path, device: str) -> Any:
     """A ``.so`` that AOTInductor compiled (``pt2: {export: {aot_compile: true}}``); on ``cpu``, ``cuda:N``"""
-    if not path.is_file():
-        raise ModelLoadError(f"Missing the {path.name} file")
+    require_file(path)
     # Seconds of imports.
     aot_load = _function("torch._export", "aot_load", path)
     try:
-        library: Callable[..., Any] = aot_load(str(path), device)
+        return aot_load(str(path), device)
     except RuntimeError as error:
-        raise ModelLoadError(f"{path.name} is not a library of this torch: {_first_line(error)}") from error
-    return library
+        raise ModelLoadError(f"{path.name} is not a library of this torch: {first_line(error)}") from error
 
 
 def _function(module: str, name: str, path: Path) -> Any:
@@ -171,7 +171,3 @@ def _function(module: str, name: str, path: Path) -> Any:
     if found is None:
         raise ModelLoadError(f"{path.name} is compiled and needs a newer torch than {torch.__version__}")
     return found
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.handler_options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -169,14 +169,11 @@ def classic_processing(resize: int = 256, crop: int = 224) -> ClassicProcessing:
 
 
 def configured_processing(settings: Mapping[str, Any]) -> ClassicProcessing | None:
-    """As ``resize`` and ``crop`` say, None if neither does. Raises ModelLoadError for what is no size."""
+    """With ``resize`` and ``crop`` of the settings, None without either. Raises ModelLoadError."""
     if "resize" not in settings and "crop" not in settings:
         return None
-    return classic_processing(_pixels(settings, "resize", 256), _pixels(settings, "crop", 224))
-
-
-def _pixels(settings: Mapping[str, Any], key: str, default: int) -> int:
-    value = settings.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelLoadError(f"handler: {key} must be a number of pixels, got {value!r}")
-    return value
+    resize, crop = (
+        whole_number(settings, key, default, "a number of pixels")
+        for key, default in (("resize", 256), ("crop", 224))
+    )
+    return classic_processing(resize, crop)

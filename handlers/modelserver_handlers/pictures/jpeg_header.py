@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {
-    0xC4,
-    0xC8,
-    0xCC,
-}  # tables, an extension and arithmetic conditioning
+# Without tables, an extension and arithmetic conditioning.
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _HUFFMAN_8_BIT = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _ADOBE = 0xEE
 _SCAN = 0xDA
@@ -52,7 +49,6 @@ def _frame(marker: int, segment: bytes, *, complete: bool, is_ycc: bool) -> Jpeg
     precision, components = segment[0], segment[5]
     height, width = int.from_bytes(segment[1:3], "big"), int.from_bytes(segment[3:5], "big")
     known = marker in _HUFFMAN_8_BIT and precision == 8 and components == 3 and width > 0 and height > 0
-    named = (
-        bytes(segment[6::3][:3]) != b"RGB"
-    )  # component names by which libjpeg tells RGB without Adobe's segment
+    # The names of components tell libjpeg that it is RGB, without Adobe's segment.
+    named = bytes(segment[6::3][:3]) != b"RGB"
     return JpegHeader(width, height, known and is_ycc and named and complete)

@@ -43,17 +43,14 @@ class JpegDecoder:
 
     def crops(self, files: Sequence[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
         """The crop of each file, height x width x 3 of uint8 on the GPU. RuntimeError if one is damaged."""
-        pictures = self._decode(files)
+        encoded = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
+        pictures = decode_on_gpu(encoded, self.device)
         crops: list[torch.Tensor] = [torch.empty(0)] * len(pictures)
         for frame, places in _alike(pictures, processing):
             together = torch.stack([pictures[place] for place in places])
             for place, crop in zip(places, resize_crop(together, frame, processing.filter), strict=True):
                 crops[place] = crop
         return crops
-
-    def _decode(self, files: Sequence[bytes]) -> list[torch.Tensor]:
-        encoded = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
-        return decode_on_gpu(encoded, self.device)
 
 
 def decode_on_gpu(encoded: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:

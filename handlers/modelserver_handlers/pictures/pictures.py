@@ -1,4 +1,4 @@
-"""Pictures out of what clients send; what is none raises :class:`BadPicture`, in words for the client."""
+"""Pictures out of what clients send; anything else raises BadInput."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any
 import torch
 from PIL import Image, UnidentifiedImageError
 
+from modelserver_handlers.errors import BadInput
+
 Size = tuple[int, int]  # width, height
-
-
-class BadPicture(ValueError):
-    """This input is no picture that can be used; the message says why, in words for the client."""
 
 
 def picture_input(row: Any) -> bytes | torch.Tensor:
@@ -34,7 +32,7 @@ def picture_input(row: Any) -> bytes | torch.Tensor:
         return row
     if isinstance(row, (list, tuple)):
         return _from_numbers(row)
-    raise BadPicture(f"a picture cannot be made of a {_json_name(row)}")
+    raise BadInput(f"a picture cannot be made of a {_json_name(row)}")
 
 
 def _value_in(row: Mapping[Any, Any]) -> Any:
@@ -43,7 +41,7 @@ def _value_in(row: Mapping[Any, Any]) -> Any:
         if isinstance(value, torch.Tensor) or value:
             return value
     fields = ", ".join(repr(str(key)) for key in list(row)[:5]) or "none"
-    raise BadPicture(f"no picture: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
+    raise BadInput(f"no picture: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
 
 
 def _from_base64(text: str) -> bytes:
@@ -53,14 +51,14 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise BadPicture("the text is not a picture in base64") from None
+        raise BadInput("the text is not a picture in base64") from None
 
 
 def _from_numbers(values: Any) -> torch.Tensor:
     try:
         return torch.tensor(values, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise BadPicture(f"the lists are not a tensor of numbers: {error}") from None
+        raise BadInput(f"the lists are not a tensor of numbers: {error}") from None
 
 
 def _json_name(value: Any) -> str:
@@ -78,25 +76,25 @@ def open_picture(
     try:
         picture = _open(encoded, enough)
         return picture if mode is None else in_mode(picture, mode)
-    except (BadPicture, MemoryError):
+    except (BadInput, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - Pillow's readers raise anything for a broken file
-        raise BadPicture(f"the picture is damaged: {error or type(error).__name__}") from None
+        raise BadInput(f"the picture is damaged: {error or type(error).__name__}") from None
 
 
 def _open(encoded: bytes, enough: Callable[[Size], Size] | None) -> Image.Image:
     if not encoded:
-        raise BadPicture("no picture: the input is empty")
+        raise BadInput("no picture: the input is empty")
     try:
         picture = Image.open(io.BytesIO(encoded))
     except UnidentifiedImageError:
-        raise BadPicture(f"the {len(encoded)} bytes are not a picture in a format that can be read") from None
+        raise BadInput(f"the {len(encoded)} bytes are not a picture in a format that can be read") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise BadPicture(f"the picture is too large: more than {Image.MAX_IMAGE_PIXELS} pixels") from None
+        raise BadInput(f"the picture is too large: more than {Image.MAX_IMAGE_PIXELS} pixels") from None
     width, height = picture.size
     # Pillow only warns up to twice its limit.
     if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
-        raise BadPicture(f"the picture is too large: {width}x{height} of {Image.MAX_IMAGE_PIXELS} pixels")
+        raise BadInput(f"the picture is too large: {width}x{height} of {Image.MAX_IMAGE_PIXELS} pixels")
     if enough is not None:
         picture.draft(None, enough(picture.size))
     picture.load()

@@ -14,6 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from modelserver_handlers.errors import BadInput
     from modelserver_handlers.pictures.classic import ClassicProcessing
 
 
@@ -25,6 +26,22 @@ class Landing(Protocol):
 
     def finish(self, places: Sequence[int]) -> torch.Tensor:
         """The normalised crops of these places, n x 3 x height x width of float."""
+
+
+def join(
+    landing: Landing, outcomes: Sequence[torch.Tensor | BadInput | None], device: torch.device | None
+) -> torch.Tensor:
+    """One tensor of all rows but the bad ones, on the device; empty if all are bad.
+
+    An outcome is None for a crop that has landed, otherwise the row's tensor or why there is none.
+    """
+    landed = [place for place, outcome in enumerate(outcomes) if outcome is None]
+    others = {place: each for place, each in enumerate(outcomes) if isinstance(each, torch.Tensor)}
+    if not others:
+        return landing.finish(landed).to(device) if landed else torch.empty(0)
+    if landed:
+        others |= zip(landed, landing.finish(landed), strict=True)
+    return torch.stack([others[place].to(device) for place in sorted(others)])
 
 
 class HostLanding:

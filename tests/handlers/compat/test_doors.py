@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from docs.ts_names import offered
 
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.absent import ABSENT
-from modelserver_handlers.compat.names import offered
 
 ROOT = Path(__file__).parents[3]
 

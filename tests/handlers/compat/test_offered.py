@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from docs.ts_names import LEFT_OUT
 
 from modelserver_handlers.compat.absent import ABSENT
-from modelserver_handlers.compat.names import LEFT_OUT
 
 RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.json"
 

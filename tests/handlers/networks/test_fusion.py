@@ -62,7 +62,7 @@ def test_sums_are_joined(resnet18: nn.Module) -> None:
         (nn.Sequential(nn.Conv2d(3, 4, 3, padding_mode="reflect")), "no convolutions"),
         (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "no convolutions"),
         (nn.Sequential(weight_norm(nn.Conv2d(3, 4, 3))), "no convolutions"),
-        (lambda batch: batch, "no eager network"),
+        (lambda batch: batch, "not an eager network"),
     ],
 )
 def test_left_alone(model: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:

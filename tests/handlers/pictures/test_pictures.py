@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from modelserver_handlers.pictures.pictures import BadPicture, open_picture, picture_input
+from modelserver_handlers.errors import BadInput
+from modelserver_handlers.pictures.pictures import open_picture, picture_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ def test_tensors() -> None:
 )
 def test_no_picture(row: Any, message: str) -> None:
     """Anything else is refused with a sentence that says what was wrong (F2, F8)."""
-    with pytest.raises(BadPicture, match=message):
+    with pytest.raises(BadInput, match=message):
         picture_input(row)
 
 
@@ -152,7 +153,7 @@ def test_truncated(form: str, picture: Any, encode: Any) -> None:
     """A truncated picture is refused, whatever its form (F17)."""
     file = encode(picture(1), form)
 
-    with pytest.raises(BadPicture, match=r"damaged: .*truncated"):
+    with pytest.raises(BadInput, match=r"damaged: .*truncated"):
         open_picture(file[: len(file) // 2], "RGB")
 
 
@@ -162,7 +163,7 @@ def test_truncated(form: str, picture: Any, encode: Any) -> None:
 )
 def test_other_bytes(content: bytes, message: str) -> None:
     """Bytes of another kind are refused."""
-    with pytest.raises(BadPicture, match=message):
+    with pytest.raises(BadInput, match=message):
         open_picture(content, "RGB")
 
 
@@ -172,7 +173,7 @@ def test_broken_contents(picture: Any, encode: Any) -> None:
     middle = file.index(b"IDAT") + 40
     file[middle : middle + 100] = bytes(100)
 
-    with pytest.raises(BadPicture, match="damaged"):
+    with pytest.raises(BadInput, match="damaged"):
         open_picture(bytes(file), "RGB")
 
 
@@ -189,13 +190,13 @@ def _bomb(side: int) -> bytes:
 @pytest.mark.parametrize("side", [10_000, 100_000])
 def test_bombs(side: int) -> None:
     """A picture of more pixels than Pillow's limit is refused unread, with and without its warning (F17)."""
-    with pytest.raises(BadPicture, match="too large"):
+    with pytest.raises(BadInput, match="too large"):
         open_picture(_bomb(side), "RGB")
 
 
 def test_bomb_with_warnings_as_errors() -> None:
     """Where warnings are errors the answer is the same (F17)."""
-    with pytest.raises(BadPicture, match="too large"):
+    with pytest.raises(BadInput, match="too large"):
         open_picture(_bomb(10_000), "RGB")
 
 
@@ -211,7 +212,7 @@ def test_readers_that_fail_otherwise(monkeypatch: pytest.MonkeyPatch, picture: A
     file = encode(picture(1))
     opened = type(Image.open(io.BytesIO(file)))
     monkeypatch.setattr(opened, "load", failing(struct.error("unpack")))
-    with pytest.raises(BadPicture, match="damaged: unpack"):
+    with pytest.raises(BadInput, match="damaged: unpack"):
         open_picture(file, "RGB")
     monkeypatch.setattr(opened, "load", failing(MemoryError()))
     with pytest.raises(MemoryError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelserver_handlers.compat.names import LEFT_OUT, REMARKS, document, names, offered
+from docs.ts_names import LEFT_OUT, REMARKS, document, names, offered
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 
 # Reference 13, and what reference 14 adds.
 SECTION_13 = [

@@ -1,0 +1,22 @@
+"""The methods with which handlers report values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver_handlers.metrics.cache import MetricsCache
+from modelserver_handlers.metrics.metric import MetricsStore
+
+if TYPE_CHECKING:
+    from modelserver_handlers.metrics.measures import Measures
+
+
+@pytest.mark.parametrize("measures", [MetricsCache("m"), MetricsStore({}, "m")], ids=["cache", "store"])
+def test_unknown_units_are_refused(measures: Measures) -> None:
+    """A time or a size in another unit is a ValueError with TorchServe's text."""
+    with pytest.raises(ValueError, match=r"unit for a timed metric should be one of \['ms', 's'\]"):
+        measures.add_time("t", 1, unit="h")
+    with pytest.raises(ValueError, match="unit for size based metric"):
+        measures.add_size("s", 1, unit="h")
