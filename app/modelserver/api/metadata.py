@@ -7,6 +7,20 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from modelserver import __version__
+from modelserver.api.descriptions import (
+    FLAG,
+    SIZES,
+    STATUS,
+    TEXT,
+    Document,
+    add,
+    answers,
+    array,
+    by_other_method,
+    operation,
+    record,
+    ref,
+)
 from modelserver.errors import ResourceNotFound, ServiceUnavailable
 from modelserver.http.answers import JSON, pretty
 from modelserver.tensors.datatypes import BYTES
@@ -17,6 +31,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from modelserver.api.descriptions import Endpoint
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.tensors.tensor import TensorSpec
@@ -33,15 +48,21 @@ _ANY_OUTPUT = ({"name": "output_0", "datatype": BYTES, "shape": [VARIABLE]},)
 
 def add_v2(app: FastAPI, registry: Registry) -> None:
     """Adds the routes."""
+
+    def get(path: str, endpoint: Endpoint, name: str, summary: str, schema: str, *statuses: int) -> None:
+        described = answers(summary, ref(schema), *statuses)
+        add(app, path, endpoint, get=operation("Open Inference", f"v2_{name}", summary, described))
+
     api = V2Api(registry)
-    add = app.add_api_route
-    add("/v2", api.server, methods=["GET"])
-    add("/v2/health/live", api.live, methods=["GET"])
-    add("/v2/health/ready", api.ready, methods=["GET"])
-    add("/v2/models", api.models, methods=["GET"])
-    for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        add(path, api.model, methods=["GET"])
-        add(f"{path}/ready", api.model_ready, methods=["GET"])
+    get("/v2", api.server, "server", "Name, version and extensions of the server.", "V2Server")
+    get("/v2/health/live", api.live, "live", "Whether the server lives.", "V2Live")
+    get("/v2/health/ready", api.ready, "ready", "Whether all models are ready.", "V2Ready", 503)
+    get("/v2/models", api.models, "models", "List the models.", "V1Models")
+    one = "/v2/models/{name}"
+    for path, name in ((one, "model"), (f"{one}/versions/{{version}}", "version_model")):
+        get(path, api.model, name, "Inputs and outputs of a model.", "V2Model", 404)
+        ready = "Whether a model is ready.", "V2ModelReady"
+        get(f"{path}/ready", api.model_ready, f"{name}Ready", *ready, 404, 503)
 
 
 class V2Api:
@@ -122,5 +143,27 @@ def add_health(app: FastAPI, registry: Registry) -> None:
             raise ServiceUnavailable(f"Not ready: {missing} of {len(wanted)} models have no loaded worker.")
         return Response(pretty({"status": "Ready"}), media_type=JSON)
 
-    app.add_api_route("/livez", live, methods=["GET", "HEAD"])
-    app.add_api_route("/readyz", ready, methods=["GET", "HEAD"])
+    loaded = answers("Every model that should have workers has a loaded one.", STATUS, 503)
+    for described, endpoint in (
+        (operation("Health", "livez", "Whether the server lives.", answers("It answers.", STATUS)), live),
+        (operation("Health", "readyz", "Whether all models are ready.", loaded), ready),
+    ):
+        also = by_other_method("head", described)
+        add(app, f"/{described['operationId']}", endpoint, get=described, head=also)
+
+
+_SPECS = array(
+    record({"name": TEXT, "datatype": TEXT, "shape": SIZES}, "name", "datatype", "shape"), "-1 is any size."
+)
+SCHEMAS: Document = {
+    "V2Server": record(
+        {"name": TEXT, "version": TEXT, "extensions": array(TEXT)}, "name", "version", "extensions"
+    ),
+    "V2Live": record({"live": FLAG}, "live"),
+    "V2Ready": record({"ready": FLAG}, "ready"),
+    "V2ModelReady": record({"name": TEXT, "ready": FLAG}, "name", "ready"),
+    "V2Model": record(
+        {"name": TEXT, "versions": array(TEXT), "platform": TEXT, "inputs": _SPECS, "outputs": _SPECS},
+        *("name", "platform", "inputs", "outputs"),
+    ),
+}
