@@ -425,10 +425,11 @@ The tests ask modelserver all of it again (`tests/differential`). Where TorchSer
 are installed, `MODELSERVER_TEST_TORCHSERVE=<environment> python -m pytest -m slow tests/differential` asks
 both side by side.
 
-Handlers made as those of TorchServe's Hugging Face and YOLOv8 examples answer as their models do without a server,
-two requests in one batch: with transformers 5.23 and a small random BERT, and with ultralytics 8.4 and a random
-YOLOv8 in a subclass of `ObjectDetector`. `MODELSERVER_LONG_TESTS=1 python -m pytest -m slow
-tests/e2e/test_public_libraries.py` installs both beside the torch that is there, in 20 to 60 s, and asks them in 35.
+Handlers made as those of TorchServe's Hugging Face and YOLOv8 examples answer as their models do without a
+server, two requests in one batch: with transformers 5.23 and a small random BERT, and with ultralytics 8.4
+and a random YOLOv8 in a subclass of `ObjectDetector`. `MODELSERVER_LONG_TESTS=1 python -m pytest -m slow
+tests/e2e/test_public_libraries.py` installs both beside the torch that is there, in 20 to 60 s, and asks
+them in 35.
 
 | requests about | compared | same | but for phrase, content type | different |
 |---|---|---|---|---|

@@ -73,10 +73,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "autoscaling": describe_autoscaling(model),
         "replacement": describe_replacement(model),
         "workers": [describe_worker(worker) for worker in pool.workers],
-        "jobQueueStatus": {
-            "remainingCapacity": statistics.capacity - pending,
-            "pendingRequests": pending,
-        },
+        "jobQueueStatus": {"remainingCapacity": statistics.capacity - pending, "pendingRequests": pending},
         "sequences": None if sequences is None else asdict(sequences),
         "batching": describe_batching(model),
     }

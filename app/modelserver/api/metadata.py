@@ -27,7 +27,7 @@ from modelserver.tensors.datatypes import BYTES
 from modelserver.tensors.tensor import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fastapi import FastAPI
 
@@ -49,61 +49,56 @@ _ANY_OUTPUT = ({"name": "output_0", "datatype": BYTES, "shape": [VARIABLE]},)
 def add_v2(app: FastAPI, registry: Registry) -> None:
     """Adds the routes."""
 
-    def get(path: str, endpoint: Endpoint, name: str, summary: str, schema: str, *statuses: int) -> None:
-        described = answers(summary, ref(schema), *statuses)
-        add(app, path, endpoint, get=operation("Open Inference", f"v2_{name}", summary, described))
+    def get(
+        path: str, name: str, summary: str, schema: str, *statuses: int
+    ) -> Callable[[Endpoint], Endpoint]:
+        described = operation(
+            "Open Inference", f"v2_{name}", summary, answers(summary, ref(schema), *statuses)
+        )
 
-    api = V2Api(registry)
-    get("/v2", api.server, "server", "Name, version and extensions of the server.", "V2Server")
-    get("/v2/health/live", api.live, "live", "Whether the server lives.", "V2Live")
-    get("/v2/health/ready", api.ready, "ready", "Whether all models are ready.", "V2Ready", 503)
-    get("/v2/models", api.models, "models", "List the models.", "V1Models")
-    one = "/v2/models/{name}"
-    for path, name in ((one, "model"), (f"{one}/versions/{{version}}", "version_model")):
-        get(path, api.model, name, "Inputs and outputs of a model.", "V2Model", 404)
-        ready = "Whether a model is ready.", "V2ModelReady"
-        get(f"{path}/ready", api.model_ready, f"{name}Ready", *ready, 404, 503)
+        def added(endpoint: Endpoint) -> Endpoint:
+            add(app, path, endpoint, get=described)
+            return endpoint
 
+        return added
 
-class V2Api:
-    """One method per route."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    async def server(self) -> JSONResponse:
-        """GET /v2"""
+    @get("/v2", "server", "Name, version and extensions of the server.", "V2Server")
+    async def server() -> JSONResponse:
         return JSONResponse({"name": "modelserver", "version": __version__, "extensions": list(EXTENSIONS)})
 
-    async def live(self) -> JSONResponse:
-        """GET /v2/health/live: whoever answers lives."""
+    @get("/v2/health/live", "live", "Whether the server lives.", "V2Live")
+    async def live() -> JSONResponse:
         return JSONResponse({"live": True})
 
-    async def ready(self) -> JSONResponse:
-        """GET /v2/health/ready: every model that should have workers has a loaded one."""
-        if not is_ready(self._registry):
+    @get("/v2/health/ready", "ready", "Whether all models are ready.", "V2Ready", 503)
+    async def ready() -> JSONResponse:
+        if not is_ready(registry):
             raise ServiceUnavailable("Server is not ready.")
         return JSONResponse({"ready": True})
 
-    async def models(self) -> JSONResponse:
-        """GET /v2/models"""
-        return JSONResponse({"models": self._registry.names()})
+    @get("/v2/models", "models", "List the models.", "V1Models")
+    async def models() -> JSONResponse:
+        return JSONResponse({"models": registry.names()})
 
-    async def model(self, name: str, version: str | None = None) -> JSONResponse:
-        """GET /v2/models/{name}[/versions/{version}]"""
-        if name == "stats" and name not in self._registry.names():
-            raise ResourceNotFound("There is no statistics extension here: the metrics listener has figures.")
-        model = self._registry.get(name, version)
-        versions = [each.version for each in self._registry.versions(name)]
-        return JSONResponse(
-            {"name": name, "versions": versions, "platform": PLATFORM, **describe_tensors(model)}
-        )
+    for path, prefix in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_")):
 
-    async def model_ready(self, name: str, version: str | None = None) -> JSONResponse:
-        """GET /v2/models/{name}[/versions/{version}]/ready"""
-        if not self._registry.get(name, version).pool.ready:
-            raise ServiceUnavailable(f"Model with name {name} is not ready.")
-        return JSONResponse({"name": name, "ready": True})
+        @get(path, f"{prefix}model", "Inputs and outputs of a model.", "V2Model", 404)
+        async def model(name: str, version: str | None = None) -> JSONResponse:
+            if name == "stats" and name not in registry.names():
+                raise ResourceNotFound(
+                    "There is no statistics extension here: the metrics listener has figures."
+                )
+            found = registry.get(name, version)
+            versions = [each.version for each in registry.versions(name)]
+            return JSONResponse(
+                {"name": name, "versions": versions, "platform": PLATFORM, **describe_tensors(found)}
+            )
+
+        @get(f"{path}/ready", f"{prefix}modelReady", "Whether a model is ready.", "V2ModelReady", 404, 503)
+        async def model_ready(name: str, version: str | None = None) -> JSONResponse:
+            if not registry.get(name, version).pool.ready:
+                raise ServiceUnavailable(f"Model with name {name} is not ready.")
+            return JSONResponse({"name": name, "ready": True})
 
 
 def is_ready(registry: Registry) -> bool:

@@ -191,10 +191,7 @@ def predict_v2(operation_id: str, verb: str, signature: Signature | None = None)
 
 
 def _inference(operation_id: str, summary: str, done: Document, body: Document) -> Document:
-    responses = {
-        "200": {**done, "headers": _ANSWER_HEADERS},
-        **errors(400, 404, 413, 500, 503, 504, 507),
-    }
+    responses = {"200": {**done, "headers": _ANSWER_HEADERS}, **errors(400, 404, 413, 500, 503, 504, 507)}
     return operation("Inference", operation_id, summary, responses, body=body)
 
 
@@ -265,13 +262,7 @@ SCHEMAS: Document = {
         "inputs",
     ),
     "V2Response": record(
-        {
-            "model_name": TEXT,
-            "model_version": TEXT,
-            "id": TEXT,
-            "parameters": ANYTHING,
-            "outputs": _TENSORS,
-        },
+        {"model_name": TEXT, "model_version": TEXT, "id": TEXT, "parameters": ANYTHING, "outputs": _TENSORS},
         *("model_name", "outputs"),
     ),
 }

@@ -248,9 +248,7 @@ class ServingSettings:
         None, REQUESTS, "The handler (file.py:function) of archives that name none."
     )
     service_envelope: Literal["body", "json", "kserve", "kservev2"] | None = setting(
-        None,
-        REQUESTS,
-        "The request envelope of all models.",
+        None, REQUESTS, "The request envelope of all models."
     )
     limit_max_image_pixels: bool = setting(True, REQUESTS, "Refuse images with suspiciously many pixels.")
     blacklist_env_vars: re.Pattern[str] | None = setting(

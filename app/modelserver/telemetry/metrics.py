@@ -12,12 +12,7 @@ import socket
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from modelserver.telemetry.handler_metrics import (
-    RESERVED_PREFIX,
-    Dimensions,
-    HandlerFamilies,
-    HandlerMetrics,
-)
+from modelserver.telemetry.handler_metrics import RESERVED_PREFIX, Dimensions, HandlerFamilies, HandlerMetrics
 from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_model_metric
 from modelserver.telemetry.prometheus import (
     FAMILY_KINDS,
@@ -221,9 +216,33 @@ class ModelMetrics:
         self._counted: dict[tuple[str, ...], Value] = {}
         self._workers: dict[str, Value] = {}
         self._wished: Value | None = None
-        self._torchserve_series()
-        self._batch_series()
-        self._outcome_series()
+        f = families
+        self._requests = self._own(f.requests, self._hostname)
+        self._latency = self._own(f.latency, self._hostname)
+        self._queue_latency = self._own(f.queue_latency, self._hostname)
+        by_default = (self.name, _DEFAULT_VERSION, self._hostname)
+        self._default_requests = f.requests.labels(*by_default)
+        self._default_latency = f.latency.labels(*by_default)
+        self._default_queue_latency = f.queue_latency.labels(*by_default)
+        self._queue_time = f.queue_time.labels("Host", self._hostname)
+        self._worker_thread_time = f.worker_thread_time.labels("Host", self._hostname)
+        self._queue_seconds = self._own(f.queue_seconds)
+        self._batch_size = self._own(f.batch_size)
+        self._batch_requests = self._own(f.batch_requests)
+        self._fill_ratio = self._own(f.fill_ratio)
+        self._preprocess = self._own(f.preprocess)
+        self._inference = self._own(f.inference)
+        self._postprocess = self._own(f.postprocess)
+        self._handler_seconds = self._own(f.handler)
+        self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
+        self._cancelled = self._own(f.cancelled)
+        self._expired = self._own(f.expired)
+        self._split = self._own(f.split)
+        self._isolated = self._own(f.isolated)
+        self._broken_off = self._own(f.broken_off)
+        self._queue_requests = self._own(f.queue_requests)
+        self._queue_instances = self._own(f.queue_instances)
+        self._in_flight = self._own(f.in_flight)
 
     def request(self, explicit_version: bool) -> None:
         """A request reached this version, whatever becomes of it."""
@@ -373,41 +392,6 @@ class ModelMetrics:
         for family, values in self._owned:
             family.remove(*values)
         self._owned.clear()
-
-    def _torchserve_series(self) -> None:
-        f = self._families
-        self._requests = self._own(f.requests, self._hostname)
-        self._latency = self._own(f.latency, self._hostname)
-        self._queue_latency = self._own(f.queue_latency, self._hostname)
-        by_default = (self.name, _DEFAULT_VERSION, self._hostname)
-        self._default_requests = f.requests.labels(*by_default)
-        self._default_latency = f.latency.labels(*by_default)
-        self._default_queue_latency = f.queue_latency.labels(*by_default)
-        self._queue_time = f.queue_time.labels("Host", self._hostname)
-        self._worker_thread_time = f.worker_thread_time.labels("Host", self._hostname)
-
-    def _batch_series(self) -> None:
-        f = self._families
-        self._queue_seconds = self._own(f.queue_seconds)
-        self._batch_size = self._own(f.batch_size)
-        self._batch_requests = self._own(f.batch_requests)
-        self._fill_ratio = self._own(f.fill_ratio)
-        self._preprocess = self._own(f.preprocess)
-        self._inference = self._own(f.inference)
-        self._postprocess = self._own(f.postprocess)
-        self._handler_seconds = self._own(f.handler)
-
-    def _outcome_series(self) -> None:
-        f = self._families
-        self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
-        self._cancelled = self._own(f.cancelled)
-        self._expired = self._own(f.expired)
-        self._split = self._own(f.split)
-        self._isolated = self._own(f.isolated)
-        self._broken_off = self._own(f.broken_off)
-        self._queue_requests = self._own(f.queue_requests)
-        self._queue_instances = self._own(f.queue_instances)
-        self._in_flight = self._own(f.in_flight)
 
     def _count(self, family: Counter, *labels: str) -> None:
         key = (family.name, *labels)
