@@ -311,7 +311,7 @@ def test_failure_keeps_the_old_archive(workplace: Path, monkeypatch: pytest.Monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("modelserver.archiver._copy", full)
+    monkeypatch.setattr("modelserver.archiver.shutil.copyfileobj", full)
 
     with pytest.raises(OSError, match="No space left"):
         build_archive(config(force=True))

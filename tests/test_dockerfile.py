@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.documents import describe_listener
 
-from modelserver.api.openapi import describe_listener
 from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser
 from modelserver.container.__main__ import prepare

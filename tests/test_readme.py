@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from tests.documents import describe_listener
 
 from modelserver import archiver
-from modelserver.api.openapi import describe_listener
 from modelserver.cli import build_parser
 from modelserver.inference.routes import parse_route
 

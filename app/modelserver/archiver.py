@@ -39,6 +39,8 @@ Report = Callable[[int, int], None]
 """Told how many bytes have been packed, and how many there are in all."""
 Count = Callable[[int], None]
 """Told the size of each piece that is packed."""
+Entries = Iterator[tuple[str, int, io.RawIOBase]]
+"""Name, size and content of each entry."""
 
 BUILT_IN_HANDLERS: Final = (
     "base_handler",
@@ -134,7 +136,8 @@ def _pack(
     contents.pop(MANIFEST_PATH, None)
     partial = target.with_name(f".{uuid4().hex}.part")
     try:
-        _write(config, partial, contents, manifest, _counter(contents, manifest, report or _unheard))
+        counter = _counter(contents, manifest, report or (lambda _packed, _total: None))
+        _write(config, partial, _entries(contents, manifest, counter))
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         partial.replace(target)
@@ -211,10 +214,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(path)
     return 0
-
-
-def _unheard(_packed: int, _total: int) -> None:
-    """Nobody watches."""
 
 
 def _counter(contents: dict[str, Path], manifest: bytes, report: Report) -> Count:
@@ -404,64 +403,47 @@ def _warn_of_syntax(source: Path) -> None:
         _LOG.warning("%s is not valid Python: %s", source, error)
 
 
-def _write(
-    config: ArchiveConfig, partial: Path, contents: dict[str, Path], manifest: bytes, count: Count
-) -> None:
+def _write(config: ArchiveConfig, partial: Path, entries: Entries) -> None:
     if config.archive_format == "tgz":
-        _write_tar(config.model_name, partial, contents, manifest, count)
+        _write_tar(config.model_name, partial, entries)
     elif config.archive_format == "no-archive":
-        _write_folder(partial, contents, manifest, count)
+        for name, _, content in entries:
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            with (partial / name).open("wb") as file:
+                shutil.copyfileobj(content, file, _CHUNK)
     else:
-        method = zipfile.ZIP_DEFLATED if config.archive_format == "default" else zipfile.ZIP_STORED
-        _write_zip(partial, contents, manifest, count, method=method)
+        _write_zip(config.archive_format, partial, entries)
 
 
-def _write_zip(
-    partial: Path, contents: dict[str, Path], manifest: bytes, count: Count, *, method: int
-) -> None:
+def _write_zip(archive_format: str, partial: Path, entries: Entries) -> None:
+    method = zipfile.ZIP_DEFLATED if archive_format == "default" else zipfile.ZIP_STORED
     with zipfile.ZipFile(partial, "w") as archive:
-        for name, source in _entries(contents, manifest):
+        for name, size, content in entries:
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type = method
             info.external_attr = 0o100644 << 16
-            with source as content:
-                info.file_size = _size(content)
-                with archive.open(info, "w") as entry:
-                    _copy(content, entry, count)
+            info.file_size = size
+            with archive.open(info, "w") as entry:
+                shutil.copyfileobj(content, entry, _CHUNK)
 
 
-def _write_tar(
-    model_name: str, partial: Path, contents: dict[str, Path], manifest: bytes, count: Count
-) -> None:
+def _write_tar(model_name: str, partial: Path, entries: Entries) -> None:
     with (
         partial.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        for name, source in _entries(contents, manifest):
+        for name, size, content in entries:
             info = tarfile.TarInfo(f"{model_name}/{name}")
-            with source as content:
-                info.size = _size(content)
-                archive.addfile(info, _Counted(content, count))
+            info.size = size
+            archive.addfile(info, content)
 
 
-def _write_folder(partial: Path, contents: dict[str, Path], manifest: bytes, count: Count) -> None:
-    for name, source in _entries(contents, manifest):
-        (partial / name).parent.mkdir(parents=True, exist_ok=True)
-        with source as content, (partial / name).open("wb") as file:
-            _copy(content, file, count)
-
-
-def _entries(contents: dict[str, Path], manifest: bytes) -> Iterator[tuple[str, IO[bytes]]]:
-    """Every entry's name and content, the manifest at its place among them."""
+def _entries(contents: dict[str, Path], manifest: bytes, count: Count) -> Entries:
+    """The manifest is at its place among the others."""
     for name in sorted([*contents, MANIFEST_PATH]):
-        yield name, io.BytesIO(manifest) if name == MANIFEST_PATH else contents[name].open("rb")
-
-
-def _copy(source: IO[bytes], target: IO[bytes], count: Count) -> None:
-    while chunk := source.read(_CHUNK):
-        target.write(chunk)
-        count(len(chunk))
+        with io.BytesIO(manifest) if name == MANIFEST_PATH else contents[name].open("rb") as content:
+            yield name, _size(content), _Counted(content, count)
 
 
 def _size(content: IO[bytes]) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
+from tests.documents import describe_listener
 
 from modelserver.api.docs_page import render_docs
-from modelserver.api.openapi import describe_listener
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

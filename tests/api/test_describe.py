@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import jsonschema
+from tests.documents import describe_listener
 
-from modelserver.api.describe import describe, describe_autoscaling, describe_worker
-from modelserver.api.openapi import describe_listener
+from modelserver.api.describe import describe, describe_autoscaling, describe_failure, describe_worker
 from modelserver.batching.sequences import SequenceStatistics
 from modelserver.http.answers import pretty
-from modelserver.models.version import Replacement
+from modelserver.models.version import FailedVersion, Replacement
 from modelserver.options.resolve import BatchPolicy, ModelOptions
 from modelserver.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
 from modelserver.pools.spec import PoolStatistics
@@ -185,16 +185,19 @@ def test_refusing_instead_of_waiting() -> None:
     assert described["queueWait"] is None
 
 
-def close(schema: Any) -> Any:
-    """The schema, with objects that have no fields but those that it names."""
+def exactly(schema: Any) -> Any:
+    """The schema, with objects that have all fields that it names and no others."""
     if not isinstance(schema, dict):
         return schema
-    kept = {key: close(value) for key, value in schema.items()}
-    return {"additionalProperties": False, **kept} if isinstance(schema.get("properties"), dict) else kept
+    kept = {key: exactly(value) for key, value in schema.items()}
+    named = schema.get("properties")
+    return (
+        {"additionalProperties": False, **kept, "required": list(named)} if isinstance(named, dict) else kept
+    )
 
 
 def test_all_that_is_told_is_documented() -> None:
-    """The OpenAPI document names every field that a description can have."""
+    """The OpenAPI document names every field that a description can have, at every depth, and no others."""
     full = ModelOptions(
         autoscale=True,
         device_ids=(0,),
@@ -212,8 +215,8 @@ def test_all_that_is_told_is_documented() -> None:
     scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
     shown.replacement = Replacement("new.mar", version="2.0")
     shown.replacement.failed("why")
-    told = json.loads(pretty({**describe(shown), "status": "FAILED", "failure": "why"}))
+    failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
+    told = json.loads(pretty({**describe(shown), **failed, "customizedMetadata": {}}))
     schema = describe_listener("management", "1")["components"]["schemas"]["ModelDescription"]
 
-    jsonschema.validate(told, close(schema))
-    assert set(schema["properties"]) == set(told) | {"customizedMetadata"}
+    jsonschema.validate(told, exactly(schema))

@@ -6,8 +6,8 @@ from html import unescape
 
 from tests.api.conftest import Page
 
+from modelserver.api.descriptions import UNLISTED
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, render_docs
-from modelserver.api.openapi import UNLISTED
 
 
 def test_every_operation_is_listed(document, page):

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from tests.documents import describe_listener
 
 from modelserver.api.metadata import add_health
-from modelserver.api.openapi import describe_listener
 from modelserver.errors import ServiceUnavailable
 
 

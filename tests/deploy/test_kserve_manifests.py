@@ -18,8 +18,8 @@ from tests.deploy.manifests import (
     walk,
 )
 from tests.deploy.schemas import problems
+from tests.documents import describe_listener
 
-from modelserver.api.openapi import describe_listener
 from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser, setting_flags
 from modelserver.container.__main__ import MOUNTED, prepare

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from tests.deploy.manifests import KUBERNETES, ROOT, container, gauges, in_folder, resources, variables
 from tests.deploy.schemas import problems
+from tests.documents import describe_listener
 
-from modelserver.api.openapi import describe_listener
 from modelserver.auth.given import read_token_file
 from modelserver.auth.scopes import Scope, needed_scope
 from modelserver.cli import build_parser

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.e2e.serving import Home, Server, serving
 
-from modelserver.api.openapi import UNLISTED
+from modelserver.api.descriptions import UNLISTED
 from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:

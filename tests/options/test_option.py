@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.documents import describe_listener
 
 from modelserver.api.describe import described
 from modelserver.api.management import read_change, read_registration
-from modelserver.api.openapi import describe_listener
 from modelserver.api.parameters import Parameters
 from modelserver.errors import ConfigError
 from modelserver.models.replacing import taken_over

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from modelserver.settings.key import LIMITS, Kind, keys_of, setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Sample:
     """Settings of several kinds, and a field that is none."""
 
-    size: int = setting(1 << 20, LIMITS, Kind.INTEGER, "Bytes.", minimum=1, maximum=9 << 20)
-    pause: float = setting(2.0, LIMITS, Kind.NUMBER, "Seconds.", torchserve="60")
-    share: float = setting(0.5, LIMITS, Kind.NUMBER, "Share.", variable=None)
-    told: bool = setting(False, LIMITS, Kind.BOOLEAN, "Told.", variable="MODELSERVER_TOLD")
-    name: str | None = setting(None, LIMITS, Kind.TEXT, "Name.")
-    word: str = setting("hidden", LIMITS, Kind.TEXT, "Word.", secret=True)
+    size: int = setting(1 << 20, LIMITS, "Bytes.", minimum=1, maximum=9 << 20)
+    pause: float = setting(2.0, LIMITS, "Seconds.", torchserve="60")
+    share: float = setting(0.5, LIMITS, "Share.", variable=None)
+    told: bool = setting(False, LIMITS, "Told.", variable="MODELSERVER_TOLD")
+    name: str | None = setting(None, LIMITS, "Name.")
+    word: str = setting("hidden", LIMITS, "Word.", secret=True)
+    side: Literal["left", "right"] | None = setting(None, LIMITS, "Side.")
+    folder: Path | None = setting(None, LIMITS, "Folder.", kind=Kind.DIRECTORY)
     other: int = 3
 
 
 def test_a_field_has_its_default_and_its_row() -> None:
     """The row knows its name, and the default as a file has it; other fields have none."""
-    assert Sample() == Sample(1 << 20, 2.0, 0.5, False, None, "hidden", 3)
+    assert Sample() == Sample(1 << 20, 2.0, 0.5, False, None, "hidden", None, None, 3)
     assert {name: (key.name, key.default) for name, key in keys_of(Sample).items()} == {
         "size": ("size", "1048576"),
         "pause": ("pause", "2"),
@@ -32,7 +38,27 @@ def test_a_field_has_its_default_and_its_row() -> None:
         "told": ("told", "false"),
         "name": ("name", ""),
         "word": ("word", "hidden"),
+        "side": ("side", ""),
+        "folder": ("folder", ""),
     }
+
+
+def test_annotations_say_what_values_are() -> None:
+    """What stands in a Literal are the choices; where the annotation says too little, the row says more."""
+    rows = keys_of(Sample)
+    kinds = {name: row.kind for name, row in rows.items()}
+
+    assert kinds == {
+        "size": Kind.INTEGER,
+        "pause": Kind.NUMBER,
+        "share": Kind.NUMBER,
+        "told": Kind.BOOLEAN,
+        "name": Kind.TEXT,
+        "word": Kind.TEXT,
+        "side": Kind.CHOICE,
+        "folder": Kind.DIRECTORY,
+    }
+    assert rows["side"].choices == ("left", "right")
 
 
 def test_secrets_are_not_shown() -> None:

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from modelserver import __version__
-from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
+from modelserver.api.descriptions import METHODS, TEXT, add, answer, by_any_method, operation, query, ref
 from modelserver.api.management import add_management
 from modelserver.api.metadata import add_health, add_v2
-from modelserver.api.openapi import describe_listener, describe_model, describe_model_management
+from modelserver.api.openapi import add_descriptions
+from modelserver.api.predictions import add_inference, add_liveness
 from modelserver.api.repository import add_repository
 from modelserver.api.tokens import add_token_renewal
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
-from modelserver.auth.scopes import TOKEN_PATH
-from modelserver.errors import (
-    InternalError,
-    MethodNotAllowed,
-    ModelServerError,
-    ResourceNotFound,
-    ServiceUnavailable,
-)
-from modelserver.http.answers import JSON, error_body, is_kserve, pretty
+from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
+from modelserver.http.answers import JSON, error_body, is_kserve
 
 if TYPE_CHECKING:
     from modelserver.auth.keeper import TokenKeeper
@@ -39,8 +32,6 @@ if TYPE_CHECKING:
     from modelserver.telemetry.metrics import ServerMetrics
 
 Role = Literal["inference", "management", "metrics"]
-
-ANY_METHOD = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,127 +50,51 @@ class Services:
 def build_app(roles: set[Role], services: Services) -> FastAPI:
     """The application of a listener that plays these roles; one address may play several."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    _add_descriptions(app, roles, services.registry)
-    add_health(app, services.registry)
+    registry, settings = services.registry, services.settings
     if "inference" in roles:
-        _add_inference(app, services.registry)
-        if services.settings.ts_open_inference_protocol:
-            add_v2(app, services.registry)
-        add_workflow_inference(app)
-        if not services.settings.as_torchserve:
-            _add_liveness(app)
+        if not settings.as_torchserve:
+            add_liveness(app)
+        add_inference(app, registry)
+        if settings.ts_open_inference_protocol:
+            add_v2(app, registry)
     if "management" in roles:
-        add_management(app, services.registry, model_api=services.settings.enable_model_api)
+        add_management(app, registry, model_api=settings.enable_model_api)
         add_workflow_management(app)
-        if services.tokens is not None:
-            add_token_renewal(app, services.tokens, [*ANY_METHOD, "OPTIONS"])
-        else:
-            app.add_api_route(TOKEN_PATH, _not_here, methods=[*ANY_METHOD, "OPTIONS"])
+        add_token_renewal(app, services.tokens)
     if roles & {"inference", "management"}:
-        add_repository(app, services.registry, services.settings, everybody="management" in roles)
-    if "metrics" in roles:
-        _add_metrics(app, services.metrics)
-    else:
-        app.add_api_route("/metrics", _not_here, methods=ANY_METHOD)
-    app.state.as_torchserve = services.settings.as_torchserve
+        add_repository(app, registry, settings, everybody="management" in roles)
+    add_descriptions(app, roles, registry)
+    if "inference" in roles:
+        add_workflow_inference(app)
+    add_health(app, registry)
+    _add_metrics(app, services.metrics if "metrics" in roles else None)
+    app.state.as_torchserve = settings.as_torchserve
     for kind in (HTTPException, ModelServerError, Exception):
         app.add_exception_handler(kind, _answer_error)
     return app
 
 
-def _add_inference(app: FastAPI, registry: Registry) -> None:
-    async def ping() -> Response:
-        """Reference 6.2."""
-        healthy = registry.healthy
-        return Response(
-            pretty({"status": "Healthy" if healthy else "Unhealthy"}),
-            200 if healthy else 500,
-            media_type=JSON,
-        )
+def _add_metrics(app: FastAPI, metrics: ServerMetrics | None) -> None:
+    """Adds the route; without metrics they are at another listener."""
 
-    async def v1_models() -> JSONResponse:
-        return JSONResponse({"models": registry.names()})
-
-    async def v1_model(name: str) -> JSONResponse:
-        if not registry.get(name).pool.ready:
-            raise ServiceUnavailable(f"Model with name {name} is not ready.")
-        return JSONResponse({"name": name, "ready": True})
-
-    async def model_description(name: str, version: str | None = None) -> Response:
-        model = registry.get(name.partition(":")[0], version)
-        return _json(describe_model(model.name, version, signature=model.options.signature))
-
-    app.add_api_route("/ping", ping, methods=[*ANY_METHOD, "OPTIONS"])
-    app.add_api_route("/v1/models", v1_models, methods=["GET"])
-    app.add_api_route("/v1/models/{name}", v1_model, methods=["GET"])
-    for path in (
-        "/predictions/{name}",
-        "/predictions/{name}/{version}",
-        "/predictions/{name}/{version}/{rest:path}",
-        "/explanations/{name}",
-        "/explanations/{name}/{version}",
-        "/v1/models/{name}",
-        "/models/{name}/invoke",
-        "/{name}/predict",
-        "/{name}/{version}/predict",
-        "/v2/models/{name}/infer",
-        "/v2/models/{name}/explain",
-        "/v2/models/{name}/versions/{version}/infer",
-        "/v2/models/{name}/versions/{version}/explain",
-    ):
-        app.add_api_route(path, model_description, methods=["OPTIONS"])
-
-
-def _add_liveness(app: FastAPI) -> None:
-    async def alive() -> JSONResponse:
-        """How V1 clients ask whether a server lives (kserve reference 4 and 7.3); TorchServe refuses it."""
-        return JSONResponse({"status": "alive"})
-
-    app.add_api_route("/", alive, methods=["GET"])
-
-
-def _add_metrics(app: FastAPI, metrics: ServerMetrics) -> None:
     async def render(request: Request) -> Response:
+        if metrics is None:
+            raise ResourceNotFound
         body = metrics.render(request.query_params.getlist("name[]"))
         return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    for path in ("/metrics", "/metrics/{rest:path}"):
-        app.add_api_route(path, render, methods=ANY_METHOD)
-
-
-async def _not_here() -> Response:
-    """What another listener has, or another setting would bring."""
-    raise ResourceNotFound
-
-
-def _add_descriptions(app: FastAPI, roles: set[Role], registry: Registry) -> None:
-    kind: Any = "all" if {"inference", "management"} <= roles else next(iter(sorted(roles)))
-    document = describe_listener(kind, __version__)
-
-    async def describe() -> Response:
-        return _json(document)
-
-    async def docs(request: Request) -> Response:
-        headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "content-type": CONTENT_TYPE}
-        return Response(render_docs(document, base_url=str(request.base_url)), headers=headers)
-
-    async def describe_management(name: str, version: str | None = None) -> Response:
-        registry.get(name, version)
-        return _json(describe_model_management(name, version))
-
-    app.add_api_route("/", describe, methods=["OPTIONS"])
-    app.add_api_route("/api-description", describe, methods=[*ANY_METHOD, "OPTIONS"])
-    app.add_api_route("/openapi.json", describe, methods=["GET"])
-    app.add_api_route("/docs", docs, methods=["GET"])
-    if "inference" in roles:
-        app.add_api_route("/invocations", describe, methods=["OPTIONS"])
-    if "management" in roles:
-        for path in ("/models/{name}", "/models/{name}/{version}"):
-            app.add_api_route(path, describe_management, methods=["OPTIONS"])
-
-
-def _json(document: Any) -> Response:
-    return Response(pretty(document), media_type=JSON)
+    names = query("name[]", "array", "Only metrics of these names; may be repeated.", items=TEXT)
+    content = {"text/plain; version=0.0.4; charset=utf-8": {"schema": TEXT}}
+    elsewhere = answer("This listener has no metrics: they are at metrics_address.", ref("Error"))
+    responses = {
+        "200": {"description": "Metrics in Prometheus' text format.", "content": content},
+        "404": elsewhere,
+    }
+    parameters = [{**names, "style": "form", "explode": True}]
+    described = operation("Metrics", "metrics", "Metrics.", responses, parameters=parameters)
+    add(app, "/metrics", render, **by_any_method("get", described))
+    if metrics is not None:
+        app.add_api_route("/metrics/{rest:path}", render, methods=[*METHODS])
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -7,6 +7,18 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from modelserver.api.descriptions import (
+    ANYTHING,
+    FLAG,
+    TEXT,
+    TIME,
+    WARNINGS,
+    WHOLE,
+    Document,
+    array,
+    record,
+    told,
+)
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
 from modelserver.telemetry.system import gpu_usage, worker_memory
@@ -61,10 +73,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "autoscaling": describe_autoscaling(model),
         "replacement": describe_replacement(model),
         "workers": [describe_worker(worker) for worker in pool.workers],
-        "jobQueueStatus": {
-            "remainingCapacity": statistics.capacity - pending,
-            "pendingRequests": pending,
-        },
+        "jobQueueStatus": {"remainingCapacity": statistics.capacity - pending, "pendingRequests": pending},
         "sequences": None if sequences is None else asdict(sequences),
         "batching": describe_batching(model),
     }
@@ -165,3 +174,79 @@ def describe_batching(model: ModelVersion) -> dict[str, Any]:
                 "source": options.sources.get(name, "default"),
             }
     return described
+
+
+# The schema
+
+_NUMBERS = (
+    *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"),
+    *("maxRetryTimeoutInSec", "clientTimeoutInMills", "parallelLevel", "sequenceMaxIdleMSec"),
+    *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
+    *(row.described for row in OPTIONS.values() if row.described and "." not in row.described),
+)
+_WORKERS = {**WHOLE, "minimum": 0}
+_AUTOSCALING = record(
+    {
+        **dict.fromkeys(("targetWait", "upPause", "downPause"), WHOLE),
+        "source": told(TEXT, "Where the setting comes from."),
+        "wish": told(_WORKERS, "How many workers the load asks for."),
+        "reason": TEXT,
+        "queueWait": told(WHOLE, "What a request waits; absent where it would be refused."),
+        "busy": {"type": "number", "description": "How many workers are busy, on average."},
+        "lastChange": record({"time": TIME, "from": _WORKERS, "to": _WORKERS, "reason": TEXT}),
+    },
+    description="How the number of workers follows the load; times in milliseconds.",
+)
+_REPLACEMENT = record(
+    {
+        "modelUrl": TEXT,
+        "modelVersion": TEXT,
+        "status": {**TEXT, "enum": ["LOADING", "FAILED"]},
+        "failure": told(TEXT, "Why it could not take the place."),
+        "since": TIME,
+    },
+    description="What is to take this version's place, or could not; absent without any.",
+)
+_WORKER = record(
+    {
+        "id": TEXT,
+        "startTime": TIME,
+        "status": {**TEXT, "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
+        "memoryUsage": {**WHOLE, "format": "int64", "description": "Resident bytes."},
+        "pid": WHOLE,
+        "gpu": FLAG,
+        "gpuUsage": TEXT,
+        "failure": told(TEXT, "Why it failed, while it does."),
+    }
+)
+_SETTING = record({"value": {}, "source": told(TEXT, "Where the value comes from.")})
+SCHEMAS: Document = {
+    "ModelDescription": record(
+        {
+            **dict.fromkeys(
+                ("modelName", "modelVersion", "modelUrl", "runtime", "parallelType", "deviceType"), TEXT
+            ),
+            **dict.fromkeys(_NUMBERS, WHOLE),
+            **dict.fromkeys(
+                ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), FLAG
+            ),
+            "deviceIds": array(WHOLE),
+            "workers": array(_WORKER),
+            "jobQueueStatus": record({"remainingCapacity": WHOLE, "pendingRequests": WHOLE}),
+            "status": {**TEXT, "enum": ["FAILED"], "description": "Of a version not restored only."},
+            "failure": told(TEXT, "Why a version could not be restored."),
+            "sequences": record({"living": WHOLE, "waiting": WHOLE}),
+            "batching": {
+                "type": "object",
+                "description": "The effective batch settings by name, each with its source.",
+                "additionalProperties": _SETTING,
+            },
+            "autoscaling": _AUTOSCALING,
+            "replacement": _REPLACEMENT,
+            "warnings": WARNINGS,
+            "customizedMetadata": told(
+                ANYTHING, "What the handler says of itself; with `customized=true` only."
+            ),
+        }
+    )
+}

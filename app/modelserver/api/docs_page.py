@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from modelserver.api.openapi import UNLISTED
+from modelserver.api.descriptions import UNLISTED
 
 _Document: TypeAlias = dict[str, Any]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
+from modelserver.api.descriptions import TEXT, add, answers, operation, query, record
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest
 from modelserver.http.answers import JSON, pretty
@@ -29,5 +30,15 @@ def add_logging_level(app: FastAPI) -> None:
         set_log_level(level)
         return await show()
 
-    app.add_api_route("/logging", show, methods=["GET"])
-    app.add_api_route("/logging", change, methods=["PUT"])
+    level = {**query("level", "string", "debug, info, warn or error.", example="debug"), "required": True}
+    shown = record({"level": TEXT})
+    asked = operation("Management", "getLogLevel", "How much the server logs.", answers("The level.", shown))
+    changed = operation(
+        "Management",
+        "setLogLevel",
+        "Change how much the server logs.",
+        answers("The level.", shown, 400),
+        parameters=[level],
+    )
+    add(app, "/logging", show, get=asked)
+    add(app, "/logging", change, put=changed)

@@ -11,8 +11,25 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from modelserver.api.describe import describe
+from modelserver.api.descriptions import (
+    STATUS,
+    TEXT,
+    Document,
+    add,
+    answer,
+    answers,
+    array,
+    errors,
+    json_body,
+    operation,
+    query,
+    record,
+    ref,
+    told,
+)
 from modelserver.api.logging_level import add_logging_level
 from modelserver.api.parameters import Parameters
+from modelserver.api.predictions import V1_READY
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.http.answers import JSON, header_pairs, pretty
 from modelserver.inference.customized import ask_handler
@@ -42,15 +59,15 @@ _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_
 def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
     """Adds the routes. ``model_api``: models may be registered and unregistered here."""
     api = ManagementApi(registry, model_api=model_api)
-    add = app.add_api_route
-    add("/models", api.register, methods=["POST"])
-    add("/models", api.list_models, methods=["GET"])
-    for path in ("/models/{name}", "/models/{name}/{version}"):
-        add(path, api.describe, methods=["GET"])
-        add(path, api.scale, methods=["PUT"])
-        add(path, api.unregister, methods=["DELETE"])
-    add("/models/{name}/{version}/set-default", api.set_default, methods=["PUT"])
-    add("/v1/models/{name}", api.kserve_ready, methods=["GET"])
+    add(app, "/models", api.register, post=_register())
+    add(app, "/models", api.list_models, get=_list())
+    for path, prefix in (("/models/{name}", ""), ("/models/{name}/{version}", "version_")):
+        operations = describe_operations(prefix)
+        add(app, path, api.describe, get=operations["get"])
+        add(app, path, api.scale, put=operations["put"])
+        add(app, path, api.unregister, delete=operations["delete"])
+    add(app, "/models/{name}/{version}/set-default", api.set_default, put=SET_DEFAULT)
+    add(app, "/v1/models/{name}", api.kserve_ready, get=V1_READY)
     add_logging_level(app)
 
 
@@ -281,3 +298,129 @@ def _log_failures(workers: list[Worker]) -> None:
 def _log_failure(load: asyncio.Future[None]) -> None:
     if not load.cancelled() and (error := load.exception()) is not None:
         _log.error("A worker failed to start: %s", error)
+
+
+# Descriptions
+
+# Of the parameters of a registration; the others are between them.
+_FIRST = (
+    *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
+    *("max_latency", "batch_policy", "timeout", "initial_workers"),
+)
+_LAST = ("synchronous", "response_timeout", "startup_timeout", "s3_sse_kms")
+_REGISTRATION = {
+    name: PARAMETERS[name]
+    for name in dict.fromkeys((*_FIRST, *(name for name in PARAMETERS if name not in _LAST), *_LAST))
+}
+SCHEMAS: Document = {
+    "ModelList": record(
+        {
+            "nextPageToken": told(TEXT, "Where the next page begins; absent on the last."),
+            "models": array(record({"modelName": TEXT, "modelUrl": TEXT}, "modelName", "modelUrl")),
+        },
+        "models",
+    ),
+    "RegisterRequest": record(
+        {
+            name: {"type": row.values.type, "description": row.description, **row.schema}
+            for name, row in _REGISTRATION.items()
+        },
+        "url",
+    ),
+}
+SET_DEFAULT = operation(
+    "Management",
+    "setDefault",
+    "Make a version the default.",
+    answers("The default version was changed.", STATUS, 404),
+)
+
+
+def _list() -> Document:
+    parameters = [
+        query("limit", "integer", "Models on a page, at most 100.", default=PAGE),
+        query("next_page_token", "string", "nextPageToken of the page before."),
+    ]
+    listed = answers("The models, by name.", ref("ModelList"))
+    return operation("Management", "listModels", "List the registered models.", listed, parameters=parameters)
+
+
+def _register() -> Document:
+    return operation(
+        "Management",
+        "registerModel",
+        "Register a model. The url comes from the query or from a JSON body.",
+        {
+            "200": answer("Registered, with its workers ready.", STATUS),
+            "202": answer("Registered; its workers are starting.", STATUS),
+            "206": answer("Registered, with fewer workers than asked for so far.", STATUS),
+            **errors(400, 404, 405, 409, 500, 507),
+        },
+        parameters=[
+            query(name, row.values.type, row.description, **row.schema) for name, row in _REGISTRATION.items()
+        ],
+        body=json_body(
+            "The same parameters; with a JSON body the query is not read.",
+            ref("RegisterRequest"),
+            example={"url": "resnet-152.mar", "initial_workers": 1},
+            required=False,
+        ),
+    )
+
+
+def describe_operations(prefix: str) -> dict[str, Document]:
+    """What is done with a model by its path; ``prefix`` is of the ids where that names a version."""
+    customized = query(
+        "customized", "boolean", "Ask the handler too, through a worker; not for `all`.", default=False
+    )
+    return {
+        "get": operation(
+            "Management",
+            f"{prefix}describeModel",
+            "Describe a model: settings, queue, workers.",
+            answers("The version, or each version for `all`.", array(ref("ModelDescription")), 404, 500, 503),
+            parameters=[customized],
+        ),
+        "put": operation(
+            "Management",
+            f"{prefix}setAutoScale",
+            "Scale a model's workers, change how it is served, or replace its archive.",
+            {
+                "200": answer(
+                    "The workers are ready, the settings changed, or another archive serves.", STATUS
+                ),
+                "202": answer("The change has begun.", STATUS),
+                "206": answer("Fewer workers than asked for so far.", STATUS),
+                **errors(400, 404, 405, 409, 500, 507),
+            },
+            parameters=_scaling() if prefix else [*_scaling(), _VERSION],
+        ),
+        "delete": operation(
+            "Management",
+            f"{prefix}unregisterModel",
+            "Unregister a model and free its workers.",
+            answers("Unregistered.", STATUS, 403, 404, 405, 408, 409, 500),
+        ),
+    }
+
+
+_VERSION = query("model_version", "string", "The version; by default the default one.")
+
+
+def _scaling() -> list[Document]:
+    return [
+        query("min_worker", "integer", "Workers at least.", default=1, example=2),
+        query("max_worker", "integer", "Workers at most; by default min_worker."),
+        query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
+        *(query(name, row.values.type, row.changed) for name, row in CHANGEABLE.items()),
+        query(
+            "url",
+            "string",
+            "The archive that takes this one's place, once it is loaded beside it. The parameters of a "
+            "registration may stand beside it; what is not named stays as it is.",
+        ),
+        query("handler", "string", "With url: another handler than that of the registration."),
+        query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
+        query("split_instances", "string", "With url: as in a registration."),
+        query("worker_threads", "integer", "With url: threads of each worker."),
+    ]

@@ -7,16 +7,31 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from modelserver import __version__
+from modelserver.api.descriptions import (
+    FLAG,
+    SIZES,
+    STATUS,
+    TEXT,
+    Document,
+    add,
+    answers,
+    array,
+    by_other_method,
+    operation,
+    record,
+    ref,
+)
 from modelserver.errors import ResourceNotFound, ServiceUnavailable
 from modelserver.http.answers import JSON, pretty
 from modelserver.tensors.datatypes import BYTES
 from modelserver.tensors.tensor import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fastapi import FastAPI
 
+    from modelserver.api.descriptions import Endpoint
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.tensors.tensor import TensorSpec
@@ -33,56 +48,57 @@ _ANY_OUTPUT = ({"name": "output_0", "datatype": BYTES, "shape": [VARIABLE]},)
 
 def add_v2(app: FastAPI, registry: Registry) -> None:
     """Adds the routes."""
-    api = V2Api(registry)
-    add = app.add_api_route
-    add("/v2", api.server, methods=["GET"])
-    add("/v2/health/live", api.live, methods=["GET"])
-    add("/v2/health/ready", api.ready, methods=["GET"])
-    add("/v2/models", api.models, methods=["GET"])
-    for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        add(path, api.model, methods=["GET"])
-        add(f"{path}/ready", api.model_ready, methods=["GET"])
 
+    def get(
+        path: str, name: str, summary: str, schema: str, *statuses: int
+    ) -> Callable[[Endpoint], Endpoint]:
+        described = operation(
+            "Open Inference", f"v2_{name}", summary, answers(summary, ref(schema), *statuses)
+        )
 
-class V2Api:
-    """One method per route."""
+        def added(endpoint: Endpoint) -> Endpoint:
+            add(app, path, endpoint, get=described)
+            return endpoint
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+        return added
 
-    async def server(self) -> JSONResponse:
-        """GET /v2"""
+    @get("/v2", "server", "Name, version and extensions of the server.", "V2Server")
+    async def server() -> JSONResponse:
         return JSONResponse({"name": "modelserver", "version": __version__, "extensions": list(EXTENSIONS)})
 
-    async def live(self) -> JSONResponse:
-        """GET /v2/health/live: whoever answers lives."""
+    @get("/v2/health/live", "live", "Whether the server lives.", "V2Live")
+    async def live() -> JSONResponse:
         return JSONResponse({"live": True})
 
-    async def ready(self) -> JSONResponse:
-        """GET /v2/health/ready: every model that should have workers has a loaded one."""
-        if not is_ready(self._registry):
+    @get("/v2/health/ready", "ready", "Whether all models are ready.", "V2Ready", 503)
+    async def ready() -> JSONResponse:
+        if not is_ready(registry):
             raise ServiceUnavailable("Server is not ready.")
         return JSONResponse({"ready": True})
 
-    async def models(self) -> JSONResponse:
-        """GET /v2/models"""
-        return JSONResponse({"models": self._registry.names()})
+    @get("/v2/models", "models", "List the models.", "V1Models")
+    async def models() -> JSONResponse:
+        return JSONResponse({"models": registry.names()})
 
-    async def model(self, name: str, version: str | None = None) -> JSONResponse:
-        """GET /v2/models/{name}[/versions/{version}]"""
-        if name == "stats" and name not in self._registry.names():
-            raise ResourceNotFound("There is no statistics extension here: the metrics listener has figures.")
-        model = self._registry.get(name, version)
-        versions = [each.version for each in self._registry.versions(name)]
-        return JSONResponse(
-            {"name": name, "versions": versions, "platform": PLATFORM, **describe_tensors(model)}
-        )
+    for path, prefix in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_")):
 
-    async def model_ready(self, name: str, version: str | None = None) -> JSONResponse:
-        """GET /v2/models/{name}[/versions/{version}]/ready"""
-        if not self._registry.get(name, version).pool.ready:
-            raise ServiceUnavailable(f"Model with name {name} is not ready.")
-        return JSONResponse({"name": name, "ready": True})
+        @get(path, f"{prefix}model", "Inputs and outputs of a model.", "V2Model", 404)
+        async def model(name: str, version: str | None = None) -> JSONResponse:
+            if name == "stats" and name not in registry.names():
+                raise ResourceNotFound(
+                    "There is no statistics extension here: the metrics listener has figures."
+                )
+            found = registry.get(name, version)
+            versions = [each.version for each in registry.versions(name)]
+            return JSONResponse(
+                {"name": name, "versions": versions, "platform": PLATFORM, **describe_tensors(found)}
+            )
+
+        @get(f"{path}/ready", f"{prefix}modelReady", "Whether a model is ready.", "V2ModelReady", 404, 503)
+        async def model_ready(name: str, version: str | None = None) -> JSONResponse:
+            if not registry.get(name, version).pool.ready:
+                raise ServiceUnavailable(f"Model with name {name} is not ready.")
+            return JSONResponse({"name": name, "ready": True})
 
 
 def is_ready(registry: Registry) -> bool:
@@ -122,5 +138,27 @@ def add_health(app: FastAPI, registry: Registry) -> None:
             raise ServiceUnavailable(f"Not ready: {missing} of {len(wanted)} models have no loaded worker.")
         return Response(pretty({"status": "Ready"}), media_type=JSON)
 
-    app.add_api_route("/livez", live, methods=["GET", "HEAD"])
-    app.add_api_route("/readyz", ready, methods=["GET", "HEAD"])
+    loaded = answers("Every model that should have workers has a loaded one.", STATUS, 503)
+    for described, endpoint in (
+        (operation("Health", "livez", "Whether the server lives.", answers("It answers.", STATUS)), live),
+        (operation("Health", "readyz", "Whether all models are ready.", loaded), ready),
+    ):
+        also = by_other_method("head", described)
+        add(app, f"/{described['operationId']}", endpoint, get=described, head=also)
+
+
+_SPECS = array(
+    record({"name": TEXT, "datatype": TEXT, "shape": SIZES}, "name", "datatype", "shape"), "-1 is any size."
+)
+SCHEMAS: Document = {
+    "V2Server": record(
+        {"name": TEXT, "version": TEXT, "extensions": array(TEXT)}, "name", "version", "extensions"
+    ),
+    "V2Live": record({"live": FLAG}, "live"),
+    "V2Ready": record({"ready": FLAG}, "ready"),
+    "V2ModelReady": record({"name": TEXT, "ready": FLAG}, "name", "ready"),
+    "V2Model": record(
+        {"name": TEXT, "versions": array(TEXT), "platform": TEXT, "inputs": _SPECS, "outputs": _SPECS},
+        *("name", "platform", "inputs", "outputs"),
+    ),
+}

@@ -10,6 +10,18 @@ import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse
 
+from modelserver.api.descriptions import (
+    FLAG,
+    TEXT,
+    Document,
+    add,
+    answers,
+    array,
+    json_body,
+    operation,
+    record,
+    ref,
+)
 from modelserver.archives.store import by_name, file_of
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
 from modelserver.http.content import read_parameters_body
@@ -30,9 +42,28 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 def add_repository(app: FastAPI, registry: Registry, settings: Settings, *, everybody: bool) -> None:
     """Adds the routes. ``everybody``: not only clients on this machine may load and unload."""
     api = RepositoryApi(registry, settings, everybody=everybody)
-    app.add_api_route("/v2/repository/index", api.index, methods=["POST"])
-    app.add_api_route("/v2/repository/models/{name}/load", api.load, methods=["POST"])
-    app.add_api_route("/v2/repository/models/{name}/unload", api.unload, methods=["POST"])
+    ready = record({"ready": {**FLAG, "default": False}})
+    listed = operation(
+        "Repository",
+        "repository_index",
+        "The loaded models, and those of the model store that could be loaded.",
+        answers("The models.", array(ref("RepositoryModel")), 400),
+        body=json_body("Which are wanted.", ready, example={}, required=False),
+    )
+    load = _change(
+        "load", "Load a model from the model store, also one that is loaded.", 400, 404, 405, 500, 503
+    )
+    unload = _change("unload", "Unload all versions of a model.", 400, 404, 405)
+    model = "/v2/repository/models/{name}"
+    add(app, "/v2/repository/index", api.index, post=listed)
+    add(app, f"{model}/load", api.load, post=load)
+    add(app, f"{model}/unload", api.unload, post=unload)
+
+
+def _change(verb: str, summary: str, *statuses: int) -> Document:
+    body = json_body("Nothing needs to be said.", record({}), example={}, required=False)
+    done = answers("Done.", record({"name": TEXT, verb: FLAG}, "name", verb), *statuses)
+    return operation("Repository", f"repository_{verb}", summary, done, body=body)
 
 
 class RepositoryApi:
@@ -168,3 +199,16 @@ def is_near(client: Address | None) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+SCHEMAS: Document = {
+    "RepositoryModel": record(
+        {
+            "name": TEXT,
+            "version": TEXT,
+            "state": {**TEXT, "enum": ["READY", "LOADING", "UNAVAILABLE"]},
+            "reason": TEXT,
+        },
+        *("name", "state", "reason"),
+    )
+}

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
+from modelserver.api.descriptions import add, by_any_method, errors, operation, query
 from modelserver.auth.errors import InvalidKey
 from modelserver.auth.scopes import TOKEN_PATH, Scope
-from modelserver.errors import ConfigError, InternalError
+from modelserver.errors import ConfigError, InternalError, ResourceNotFound
 from modelserver.http.answers import JSON
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 _RENEWABLE = {scope.value: scope for scope in (Scope.MANAGEMENT, Scope.INFERENCE)}
 
 
-def add_token_renewal(app: FastAPI, tokens: TokenKeeper, methods: list[str]) -> None:
+def add_token_renewal(app: FastAPI, tokens: TokenKeeper | None) -> None:
     """Adds the route; that the request has the API token was seen before it came here."""
 
     async def renew(request: Request) -> Response:
+        if tokens is None:
+            raise ResourceNotFound
         scope = _RENEWABLE.get(request.query_params.get("type", ""))
         if scope is None:
             raise InvalidKey(Scope.API)
@@ -34,4 +37,15 @@ def add_token_renewal(app: FastAPI, tokens: TokenKeeper, methods: list[str]) -> 
         # As in TorchServe, the new token is read from the file.
         return Response(b"\n", media_type=JSON)
 
-    app.add_api_route(TOKEN_PATH, renew, methods=methods)
+    kind = query("type", "string", "Which token.", enum=["inference", "management"])
+    described = operation(
+        "Management",
+        "renewToken",
+        "Make a new token in place of the last one, asked with the API token; 404 without tokens.",
+        {
+            "200": {"description": "An empty line; the new token is in key_file.json."},
+            **errors(400, 404, 409),
+        },
+        parameters=[{**kind, "required": True}],
+    )
+    add(app, TOKEN_PATH, renew, **by_any_method("get", described, "options"))

@@ -12,13 +12,12 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
+from modelserver.api.descriptions import add, answers, array, by_any_method, errors, operation, record
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-_ANY_METHOD = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
 class WorkflowNotFound(ModelServerError):
@@ -43,16 +42,30 @@ register_url_convertor("wfpredict", _AnyCase())
 
 def add_workflow_management(app: FastAPI) -> None:
     """The routes of the management listener."""
-    app.add_api_route("/workflows", _register, methods=["POST"])
-    app.add_api_route("/workflows", _list, methods=["GET"])
-    for path in ("/workflows/{name}", "/workflows/{name}/{rest:path}"):
-        app.add_api_route(path, _unknown, methods=["GET", "DELETE"])
+    listed = record({"workflows": array({"type": "object"})}, "workflows")
+    list_all = "List the workflows: there are none.", answers("An empty list.", listed)
+    register = "Register a workflow: always refused.", errors(400)
+    add(app, "/workflows", _register, post=operation("Workflows", "registerWorkflow", *register))
+    add(app, "/workflows", _list, get=operation("Workflows", "listWorkflows", *list_all))
+    unknown = {
+        "get": operation(
+            "Workflows", "describeWorkflow", "Describe a workflow; there are none.", errors(404)
+        ),
+        "delete": operation(
+            "Workflows", "unregisterWorkflow", "Unregister a workflow; there are none.", errors(404)
+        ),
+    }
+    add(app, "/workflows/{workflow}", _unknown, **unknown)
+    app.add_api_route("/workflows/{workflow}/{rest:path}", _unknown, methods=list(unknown))
 
 
 def add_workflow_inference(app: FastAPI) -> None:
     """The route of the inference listener; ``/wfpredict`` alone is none."""
-    for path in ("/{verb:wfpredict}/{name}", "/{verb:wfpredict}/{name}/{rest:path}"):
-        app.add_api_route(path, _unknown, methods=_ANY_METHOD)
+    summary = "Call a workflow; there are none, call the models instead."
+    described = operation("Workflows", "wfpredict", summary, errors(404))
+    item = by_any_method("post", described, "options")
+    add(app, "/{verb:wfpredict}/{workflow}", _unknown, **item)
+    app.add_api_route("/{verb:wfpredict}/{workflow}/{rest:path}", _unknown, methods=list(item))
 
 
 async def _register() -> Response:
@@ -67,4 +80,4 @@ async def _list() -> Response:
 
 async def _unknown(request: Request) -> Response:
     """GET or DELETE /workflows/{name}, and any method of /wfpredict/{name}"""
-    raise WorkflowNotFound.named(request.path_params["name"])
+    raise WorkflowNotFound.named(request.path_params["workflow"])

@@ -39,10 +39,7 @@ def _check_keystore(settings: Settings) -> None:
 
 
 def _check_key_pair(settings: Settings) -> None:
-    given = {
-        "private_key_file": settings.private_key_file,
-        "certificate_file": settings.certificate_file,
-    }
+    given = {"private_key_file": settings.private_key_file, "certificate_file": settings.certificate_file}
     missing = [name for name, path in given.items() if path is None]
     if len(missing) == 1:
         raise ConfigError(

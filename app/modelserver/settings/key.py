@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -42,15 +43,16 @@ class Kind(Enum):
 class Key:
     """One setting, the row of the field ``name``.
 
-    ``default`` is the field's as the file has it, empty where nothing is set. ``category`` is C (core), N (of
-    TorchServe's Java server or its workflows only) or D (of particular devices). ``variable`` is given where
-    it is not ``TS_`` and the name in capitals, and None where no environment variable sets the key.
-    ``torchserve`` is the default under ``compat_defaults=torchserve``, None where it is the same.
+    ``kind`` and ``choices`` are those of the field's annotation unless they are given. ``default`` is the
+    field's as the file has it, empty where nothing is set. ``category`` is C (core), N (of TorchServe's Java
+    server or its workflows only) or D (of particular devices). ``variable`` is given where it is not ``TS_``
+    and the name in capitals, and None where no environment variable sets the key. ``torchserve`` is the
+    default under ``compat_defaults=torchserve``, None where it is the same.
     """
 
     group: str
-    kind: Kind
     summary: str
+    kind: Kind = Kind.TEXT
     category: Category = "C"
     variable: str | None = ""
     flag: str | None = None
@@ -143,5 +145,24 @@ setting = _field_of(Key)
 
 def keys_of(kind: type) -> dict[str, Key]:
     """The rows of a dataclass's settings by name."""
-    rows = ((each.name, each.metadata.get("key")) for each in fields(kind))
-    return {name: replace(row, name=name) for name, row in rows if row is not None}
+    rows = ((each, each.metadata.get("key")) for each in fields(kind))
+    return {each.name: _completed(row, each.name, each.type) for each, row in rows if row is not None}
+
+
+# As annotations have them; of others the row says the kind.
+_KINDS = {
+    "bool": Kind.BOOLEAN,
+    "int": Kind.INTEGER,
+    "float": Kind.NUMBER,
+    "Path": Kind.PATH,
+    "Address": Kind.ADDRESS,
+    "re.Pattern[str]": Kind.REGEX,
+    "Literal['auto'] | int": Kind.COUNT,
+}
+
+
+def _completed(row: Key, name: str, annotation: Any) -> Key:
+    text = str(annotation).removesuffix(" | None")
+    if text.startswith("Literal[") and text.endswith("]"):
+        return replace(row, name=name, kind=Kind.CHOICE, choices=literal_eval(f"({text[8:-1]},)"))
+    return replace(row, name=name, kind=_KINDS.get(text, row.kind) if row.kind is Kind.TEXT else row.kind)

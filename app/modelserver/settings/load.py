@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,9 +18,6 @@ from modelserver.settings.values import convert
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from modelserver.settings.sources import Given
-
 
 _LONGEST_SHOWN = 200
 

@@ -1,4 +1,4 @@
-"""The first settings of the server: its addresses, its models, and how they are served, one row each."""
+"""The first settings of the server: its addresses, its models, and how they are served, a row each."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ ANY_URL = (re.compile("file://.*|http(s)?://.*", re.IGNORECASE),)
 class ServingSettings:
     """The settings for serving models and requests; ``Settings`` adds the others."""
 
-    inference_address: Address = setting(_INFERENCE, ADDRESSES, Kind.ADDRESS, "Where predictions are served.")
+    inference_address: Address = setting(_INFERENCE, ADDRESSES, "Where predictions are served.")
     management_address: Address = setting(
-        _MANAGEMENT, ADDRESSES, Kind.ADDRESS, "Where models are managed; off loopback, tokens are required."
+        _MANAGEMENT, ADDRESSES, "Where models are managed; off loopback, tokens are required."
     )
-    metrics_address: Address = setting(_METRICS, ADDRESSES, Kind.ADDRESS, "Where metrics are read.")
+    metrics_address: Address = setting(_METRICS, ADDRESSES, "Where metrics are read.")
     frontend_processes: Literal["auto"] | int = setting(
         "auto",
         ADDRESSES,
-        Kind.COUNT,
         "Processes that accept requests; 1: the server itself; auto: one per 8 cores, at most 4.",
         minimum=1,
         maximum=64,
@@ -52,14 +51,13 @@ class ServingSettings:
     model_store: Path | None = setting(
         None,
         MODELS,
-        Kind.DIRECTORY,
         "The folder of archives that models are loaded from.",
+        kind=Kind.DIRECTORY,
         flag="--model-store",
     )
     workflow_store: Path | None = setting(
         None,
         MODELS,
-        Kind.PATH,
         "The folder of workflow archives; workflows are not supported.",
         category="N",
         flag="--workflow-store",
@@ -67,83 +65,67 @@ class ServingSettings:
     load_models: tuple[ModelToLoad, ...] = setting(
         (),
         MODELS,
-        Kind.LOAD_LIST,
         "What to load at startup: archives, name=archive pairs, or all of the model store.",
+        kind=Kind.LOAD_LIST,
         flag="--models",
     )
     models: ModelTable = setting(
         {},
         MODELS,
-        Kind.MODELS,
         "Fallbacks per model and version: minWorkers, maxWorkers, batchSize, maxBatchDelay, timeouts.",
+        kind=Kind.MODELS,
         variable=None,
     )
     model_snapshot: str | None = setting(
-        None, MODELS, Kind.JSON, "The state to restore, as written by a snapshot.", variable=None
+        None, MODELS, "The state to restore, as written by a snapshot.", kind=Kind.JSON, variable=None
     )
     allowed_urls: tuple[re.Pattern[str], ...] = setting(
         ANY_URL,
         MODELS,
-        Kind.URL_PATTERNS,
         "URLs that models may be loaded from; private targets only if this key is set.",
+        kind=Kind.URL_PATTERNS,
     )
     use_env_allowed_urls: bool = setting(
-        False, MODELS, Kind.BOOLEAN, "Let TS_ALLOWED_URLS set allowed_urls too.", variable=None
+        False, MODELS, "Let TS_ALLOWED_URLS set allowed_urls too.", variable=None
     )
     install_py_dep_per_model: bool = setting(
-        False, MODELS, Kind.BOOLEAN, "Install an archive's requirements file with pip."
+        False, MODELS, "Install an archive's requirements file with pip."
     )
 
     batch_policy: Literal["adaptive", "greedy", "window"] | None = setting(
         None,
         BATCHING,
-        Kind.CHOICE,
         "When a batch is sent, unless the model says; empty: window if a delay is given, else adaptive.",
-        choices=("adaptive", "greedy", "window"),
         torchserve="window",
     )
     split_instances: Literal["auto", "true", "false"] = setting(
         "auto",
         BATCHING,
-        Kind.CHOICE,
         "Split V1 and V2 bodies into instances for custom handlers as well.",
-        choices=("auto", "true", "false"),
         torchserve="false",
     )
     isolate_failures: bool = setting(
         True,
         BATCHING,
-        Kind.BOOLEAN,
         "Retry a failed batch in parts, so that only the failing request gets an error.",
         torchserve="false",
     )
-    job_queue_size: int = setting(
-        100, BATCHING, Kind.INTEGER, "Requests that may wait per model version.", minimum=1
-    )
+    job_queue_size: int = setting(100, BATCHING, "Requests that may wait per model version.", minimum=1)
     job_queue_bytes: int = setting(
-        512 * 1024 * 1024,
-        BATCHING,
-        Kind.INTEGER,
-        "Bytes of request bodies that may wait per model version.",
-        minimum=1,
+        512 * 1024 * 1024, BATCHING, "Bytes of request bodies that may wait per model version.", minimum=1
     )
     default_workers_per_model: int = setting(
         0,
         BATCHING,
-        Kind.INTEGER,
         "Workers per model by default; 0: one per GPU or CPU at startup, none when registered.",
         minimum=0,
     )
     autoscale: bool = setting(
-        False,
-        BATCHING,
-        Kind.BOOLEAN,
-        "Start and stop workers by load, between a model's minWorkers and maxWorkers.",
+        False, BATCHING, "Start and stop workers by load, between a model's minWorkers and maxWorkers."
     )
     autoscale_target_wait: int = setting(
         100,
         BATCHING,
-        Kind.INTEGER,
         "Milliseconds that requests may wait for a worker before more are added, with autoscale.",
         minimum=1,
         maximum=LARGEST,
@@ -151,7 +133,6 @@ class ServingSettings:
     autoscale_up_pause: int = setting(
         2000,
         BATCHING,
-        Kind.INTEGER,
         "Milliseconds that such waits must have lasted, with autoscale.",
         minimum=100,
         maximum=LARGEST,
@@ -159,7 +140,6 @@ class ServingSettings:
     autoscale_down_pause: int = setting(
         60_000,
         BATCHING,
-        Kind.INTEGER,
         "Milliseconds that fewer workers must have been enough before one is removed, with autoscale.",
         minimum=100,
         maximum=LARGEST,
@@ -167,31 +147,26 @@ class ServingSettings:
     max_worker_memory: int = setting(
         0,
         BATCHING,
-        Kind.INTEGER,
         "Bytes of memory that a worker may use before it is replaced; 0: unlimited.",
         minimum=0,
     )
     max_worker_requests: int = setting(
         0,
         BATCHING,
-        Kind.INTEGER,
         "Requests that a worker answers before it is replaced; 0: unlimited.",
         minimum=0,
         maximum=LARGEST,
     )
-    initial_worker_port: int = setting(9000, BATCHING, Kind.INTEGER, "The id of the first worker.", minimum=0)
+    initial_worker_port: int = setting(9000, BATCHING, "The id of the first worker.", minimum=0)
     worker_start: Literal["auto", "spawn"] = setting(
         "auto",
         BATCHING,
-        Kind.CHOICE,
         "auto: fork workers from a process that has imported torch, where that is safe; spawn: never fork.",
-        choices=("auto", "spawn"),
     )
 
     enable_batcher: bool = setting(
         False,
         BATCHER,
-        Kind.BOOLEAN,
         "Batch requests for every model as KServe's batcher does, unless the model says otherwise.",
         variable="MODELSERVER_ENABLE_BATCHER",
         flag="--enable-batcher",
@@ -199,7 +174,6 @@ class ServingSettings:
     batcher_max_batch_size: int = setting(
         32,
         BATCHER,
-        Kind.INTEGER,
         "Instances in a batch, with enable_batcher.",
         variable="MODELSERVER_MAX_BATCHSIZE",
         flag="--max-batchsize",
@@ -209,7 +183,6 @@ class ServingSettings:
     batcher_max_latency: int = setting(
         500,
         BATCHER,
-        Kind.INTEGER,
         "Milliseconds that the first instance of a batch waits for more, with enable_batcher.",
         variable="MODELSERVER_MAX_LATENCY",
         flag="--max-latency",
@@ -219,7 +192,6 @@ class ServingSettings:
     batcher_timeout: int = setting(
         60,
         BATCHER,
-        Kind.INTEGER,
         "Seconds until a request is answered with 504, with enable_batcher.",
         variable="MODELSERVER_BATCHER_TIMEOUT",
         flag="--batcher-timeout",
@@ -228,118 +200,97 @@ class ServingSettings:
     )
 
     default_response_timeout: int = setting(
-        120, LIMITS, Kind.INTEGER, "Seconds that a worker may take for one batch.", minimum=1
+        120, LIMITS, "Seconds that a worker may take for one batch.", minimum=1
     )
     default_startup_timeout: int = setting(
-        120, LIMITS, Kind.INTEGER, "Seconds that a worker may take to load its model.", minimum=1
+        120, LIMITS, "Seconds that a worker may take to load its model.", minimum=1
     )
     unregister_model_timeout: int = setting(
         120,
         LIMITS,
-        Kind.INTEGER,
         "Seconds that an unregistered model has to answer waiting requests and stop its workers.",
         minimum=0,
     )
     silence_timeout: float = setting(
-        30.0,
-        LIMITS,
-        Kind.NUMBER,
-        "Seconds without a sign of life before a worker is replaced.",
-        minimum=0.1,
+        30.0, LIMITS, "Seconds without a sign of life before a worker is replaced.", minimum=0.1
     )
     drain_timeout: float = setting(
-        30.0, LIMITS, Kind.NUMBER, "Seconds that accepted requests have to finish after SIGTERM.", minimum=0
+        30.0, LIMITS, "Seconds that accepted requests have to finish after SIGTERM.", minimum=0
     )
-    max_request_size: int = setting(
-        6553500, LIMITS, Kind.INTEGER, "The largest request body, in bytes.", minimum=1
-    )
+    max_request_size: int = setting(6553500, LIMITS, "The largest request body, in bytes.", minimum=1)
     max_incoming_bytes: int = setting(
         512 * 1024 * 1024,
         LIMITS,
-        Kind.INTEGER,
         "Bytes of incoming requests, over all connections at once; a single request is always accepted.",
         minimum=1,
     )
     max_request_instances: int = setting(
         10_000,
         LIMITS,
-        Kind.INTEGER,
         "Instances or rows of one V1 or V2 request; many more would hold up other requests.",
         minimum=1,
     )
     max_request_tensors: int = setting(
         4096,
         LIMITS,
-        Kind.INTEGER,
         "Inputs of one V2 request, its outputs, and all parameters together.",
         minimum=1,
     )
-    max_response_size: int = setting(
-        6553500, LIMITS, Kind.INTEGER, "The largest prediction, in bytes.", minimum=1
-    )
+    max_response_size: int = setting(6553500, LIMITS, "The largest prediction, in bytes.", minimum=1)
 
     expose_errors: Literal["auto", "true", "false"] = setting(
         "auto",
         REQUESTS,
-        Kind.CHOICE,
         "Tell clients why a handler failed: exception, line, hint and request id; auto: on loopback.",
-        choices=("auto", "true", "false"),
         torchserve="false",
     )
     decode_input_request: bool = setting(
-        True, REQUESTS, Kind.BOOLEAN, "Pass JSON and text to handlers decoded; false: as bytes."
+        True, REQUESTS, "Pass JSON and text to handlers decoded; false: as bytes."
     )
     default_service_handler: str | None = setting(
-        None, REQUESTS, Kind.TEXT, "The handler (file.py:function) of archives that name none."
+        None, REQUESTS, "The handler (file.py:function) of archives that name none."
     )
     service_envelope: Literal["body", "json", "kserve", "kservev2"] | None = setting(
-        None,
-        REQUESTS,
-        Kind.CHOICE,
-        "The request envelope of all models.",
-        choices=("body", "json", "kserve", "kservev2"),
+        None, REQUESTS, "The request envelope of all models."
     )
-    limit_max_image_pixels: bool = setting(
-        True, REQUESTS, Kind.BOOLEAN, "Refuse images with suspiciously many pixels."
-    )
+    limit_max_image_pixels: bool = setting(True, REQUESTS, "Refuse images with suspiciously many pixels.")
     blacklist_env_vars: re.Pattern[str] | None = setting(
-        None, REQUESTS, Kind.REGEX, "Environment variables hidden from workers: names that match fully."
+        None, REQUESTS, "Environment variables hidden from workers: names that match fully."
     )
     python: str | None = setting(
         None,
         REQUESTS,
-        Kind.TEXT,
-        "The Python that runs workers; by default the server's own. modelserver need not be installed "
-        "there, but msgspec, orjson, python-multipart and PyYAML must be; 3.10 or newer.",
+        (
+            "The Python that runs workers; by default the server's own. modelserver need not be installed "
+            "there, but msgspec, orjson, python-multipart and PyYAML must be; 3.10 or newer."
+        ),
         variable=None,
     )
     ts_open_inference_protocol: bool = setting(
         True,
         REQUESTS,
-        Kind.BOOLEAN,
-        "Serve the Open Inference Protocol's health and metadata, and its gRPC service; "
-        "TS_OPEN_INFERENCE_PROTOCOL=oip is always read.",
+        (
+            "Serve the Open Inference Protocol's health and metadata, and its gRPC service; "
+            "TS_OPEN_INFERENCE_PROTOCOL=oip is always read."
+        ),
         variable="TS_OPEN_INFERENCE_PROTOCOL",
         torchserve="false",
     )
     ts_header_key_sequence_id: str = setting(
         "ts_request_sequence_id",
         REQUESTS,
-        Kind.TEXT,
         "The request header that names a sequence.",
         variable="TS_HEADER_KEY_SEQUENCE_ID",
     )
     ts_header_key_sequence_start: str = setting(
         "ts_request_sequence_start",
         REQUESTS,
-        Kind.TEXT,
         "The request header that starts a sequence.",
         variable="TS_HEADER_KEY_SEQUENCE_START",
     )
     ts_header_key_sequence_end: str = setting(
         "ts_request_sequence_end",
         REQUESTS,
-        Kind.TEXT,
         "The response header that ends sequences.",
         variable="TS_HEADER_KEY_SEQUENCE_END",
     )

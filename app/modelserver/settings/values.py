@@ -51,18 +51,10 @@ def convert(key: Key, text: str, cwd: Path) -> object:
     return _CONVERTERS[key.kind](key, content, cwd)
 
 
-def _boolean(_key: Key, text: str, _cwd: Path) -> bool:
-    return text.lower() == "true"
-
-
 def _integer(key: Key, text: str, _cwd: Path) -> int:
     if _INTEGER.fullmatch(text) is None:
         raise ValueError(_needed(key))
     return _within(key, int(text))
-
-
-def _count(key: Key, text: str, cwd: Path) -> int | str:
-    return "auto" if text.lower() == "auto" else _integer(key, text, cwd)
 
 
 def _number(key: Key, text: str, _cwd: Path) -> float:
@@ -73,10 +65,6 @@ def _number(key: Key, text: str, _cwd: Path) -> float:
     if not math.isfinite(number):
         raise ValueError(_needed(key))
     return _within(key, number)
-
-
-def _text(_key: Key, text: str, _cwd: Path) -> str:
-    return text
 
 
 def _choice(key: Key, text: str, _cwd: Path) -> str:
@@ -94,26 +82,11 @@ def _address(key: Key, text: str, _cwd: Path) -> Address:
         raise ValueError(f"{error}: {_needed(key)}") from None
 
 
-def _path(_key: Key, text: str, cwd: Path) -> Path:
-    return cwd / text
-
-
-def _file(key: Key, text: str, cwd: Path) -> Path:
-    path = cwd / text
-    if not os.path.isfile(path):  # Path.is_file raises for names that are too long
+def _existing(key: Key, path: Path, exists: Callable[[Path], bool]) -> Path:
+    # Those of Path raise for names that are too long.
+    if not exists(path):
         raise ValueError(_needed(key))
     return path
-
-
-def _directory(key: Key, text: str, cwd: Path) -> Path:
-    path = cwd / text
-    if not os.path.isdir(path):
-        raise ValueError(_needed(key))
-    return path
-
-
-def _regex(key: Key, text: str, _cwd: Path) -> re.Pattern[str]:
-    return _compiled(key, text)
 
 
 def _url_patterns(key: Key, text: str, _cwd: Path) -> tuple[re.Pattern[str], ...]:
@@ -171,17 +144,17 @@ def _compiled(key: Key, pattern: str, flags: int = 0) -> re.Pattern[str]:
 
 _EMPTY_IS_A_VALUE = (Kind.LOAD_LIST, Kind.MODELS, Kind.URL_PATTERNS)
 _CONVERTERS: dict[Kind, Callable[[Key, str, Path], object]] = {
-    Kind.BOOLEAN: _boolean,
+    Kind.BOOLEAN: lambda _, text, __: text.lower() == "true",
     Kind.INTEGER: _integer,
     Kind.NUMBER: _number,
-    Kind.TEXT: _text,
+    Kind.TEXT: lambda _, text, __: text,
     Kind.CHOICE: _choice,
-    Kind.COUNT: _count,
+    Kind.COUNT: lambda key, text, cwd: "auto" if text.lower() == "auto" else _integer(key, text, cwd),
     Kind.ADDRESS: _address,
-    Kind.PATH: _path,
-    Kind.FILE: _file,
-    Kind.DIRECTORY: _directory,
-    Kind.REGEX: _regex,
+    Kind.PATH: lambda _, text, cwd: cwd / text,
+    Kind.FILE: lambda key, text, cwd: _existing(key, cwd / text, os.path.isfile),
+    Kind.DIRECTORY: lambda key, text, cwd: _existing(key, cwd / text, os.path.isdir),
+    Kind.REGEX: lambda key, text, _: _compiled(key, text),
     Kind.URL_PATTERNS: _url_patterns,
     Kind.LOAD_LIST: _load_list,
     Kind.JSON: _json,

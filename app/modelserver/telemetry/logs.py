@@ -22,7 +22,7 @@ import logging.handlers
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 else:  # not generic at run time before Python 3.11
     _StreamHandler = logging.StreamHandler
 
-LEVELS = ("debug", "info", "warn", "error")
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _SHOWN_NAMES = {MODEL_LOGGER: "MODEL_LOG"}
@@ -97,12 +97,7 @@ class LineFormatter(logging.Formatter):
         source = one_line(str(getattr(record, "source", None) or record.threadName))
         name = _SHOWN_NAMES.get(record.name, record.name)
         line = f"{self._stamp(record.created)} [{level:<5}] {source} {name} - {_message(record)}"
-        return f"{line}{self._trace(record)}"
-
-    def _trace(self, record: logging.LogRecord) -> str:
-        traced = record.exc_text or (self.formatException(record.exc_info) if record.exc_info else "")
-        stack = self.formatStack(record.stack_info) if record.stack_info else ""
-        return "".join(f"\n    {indented_lines(text)}" for text in (traced, stack) if text)
+        return line + "".join(f"\n    {indented_lines(text)}" for text in _traces(self, record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -120,10 +115,8 @@ class JsonFormatter(logging.Formatter):
             "source": str(getattr(record, "source", None) or record.threadName),
             "message": shortened(record.getMessage(), MAX_MESSAGE),
         }
-        traced = record.exc_text or (self.formatException(record.exc_info) if record.exc_info else "")
-        stack = self.formatStack(record.stack_info) if record.stack_info else ""
-        if traced or stack:
-            values["trace"] = "\n".join(text for text in (traced, stack) if text)
+        if traces := _traces(self, record):
+            values["trace"] = "\n".join(traces)
         return json.dumps(values)
 
 
@@ -200,22 +193,13 @@ class Logs:
             handler.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Sink:
-    """One logger, its file and the shape of its lines."""
-
-    logger: str
-    file: str
-    formatter: Callable[[], logging.Formatter]
-
-
-_ROOT = _Sink("", "ts_log.log", LineFormatter)
-_SINKS = (
-    _ROOT,
-    _Sink(MODEL_LOGGER, "model_log.log", LineFormatter),
-    _Sink(ACCESS_LOGGER, "access_log.log", AsIsFormatter),
-    _Sink(SERVER_METRICS_LOGGER, "ts_metrics.log", PlainFormatter),
-    _Sink(MODEL_METRICS_LOGGER, "model_metrics.log", PlainFormatter),
+# Each logger, its file and the shape of its lines.
+_SINKS: tuple[tuple[str, str, Callable[[], logging.Formatter]], ...] = (
+    ("", "ts_log.log", LineFormatter),
+    (MODEL_LOGGER, "model_log.log", LineFormatter),
+    (ACCESS_LOGGER, "access_log.log", AsIsFormatter),
+    (SERVER_METRICS_LOGGER, "ts_metrics.log", PlainFormatter),
+    (MODEL_METRICS_LOGGER, "model_metrics.log", PlainFormatter),
 )
 _METRICS = (SERVER_METRICS_LOGGER, MODEL_METRICS_LOGGER)
 
@@ -252,11 +236,13 @@ def setup_logging(
     attached: list[tuple[logging.Logger, logging.Handler]] = []
     problems: list[str] = []
     writer = LogWriter() if in_background else None
-    for text_sink in _SINKS:
-        sink = replace(text_sink, formatter=JsonFormatter) if as_json else text_sink
-        directory = metrics_dir if sink.logger in _METRICS else log_dir
-        shows = console if access_console is None or sink.logger != ACCESS_LOGGER else access_console
-        attached += _attach(sink, directory, console=shows, problems=problems, writer=writer)
+    for name, file, text in _SINKS:
+        path = (metrics_dir if name in _METRICS else log_dir) / file
+        shows = console if access_console is None or name != ACCESS_LOGGER else access_console
+        handlers = _handlers(path, JsonFormatter if as_json else text, console=shows, problems=problems)
+        if writer is not None:
+            handlers = [InBackground(handler, writer) for handler in handlers]
+        attached += _attached(logging.getLogger(name or None), handlers)
     logging.getLogger(SERVER_LOGGER).setLevel(logging.INFO)
     for problem in problems:
         _log.warning("Logging to the console only: %s", problem)
@@ -268,38 +254,33 @@ def setup_logging(
 def log_level() -> str:
     """From which level on the server's own messages are logged, one of ``LEVELS``."""
     level = logging.getLogger(SERVER_LOGGER).getEffectiveLevel()
-    return next((name for name in reversed(LEVELS) if level >= _number_of(name)), LEVELS[0])
+    return next((name for name in reversed(LEVELS) if level >= LEVELS[name]), "debug")
 
 
 def set_log_level(name: str) -> None:
     """Changes that at once; access log, metrics and the output of workers stay as they are."""
-    logging.getLogger(SERVER_LOGGER).setLevel(_number_of(name))
-    _log.log(max(logging.INFO, _number_of(name)), "The log level is %s now", name)
+    logging.getLogger(SERVER_LOGGER).setLevel(LEVELS[name])
+    _log.log(max(logging.INFO, LEVELS[name]), "The log level is %s now", name)
 
 
-def _number_of(name: str) -> int:
-    return {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}[
-        name
-    ]
-
-
-def _attach(
-    sink: _Sink, directory: Path, *, console: bool, problems: list[str], writer: LogWriter | None
-) -> list[tuple[logging.Logger, logging.Handler]]:
-    logger = logging.getLogger(sink.logger)
+def _handlers(
+    path: Path, formatter: Callable[[], logging.Formatter], *, console: bool, problems: list[str]
+) -> list[logging.Handler]:
     handlers: list[logging.Handler] = []
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handlers.append(LogFile(directory / sink.file, sink.formatter()))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(LogFile(path, formatter()))
     except OSError as error:
         problems.append(str(error))
-    if console or not handlers:
-        handlers.append(Console(sink.formatter()))
-    if writer is not None:
-        handlers = [InBackground(handler, writer) for handler in handlers]
+    return [*handlers, Console(formatter())] if console or not handlers else handlers
+
+
+def _attached(
+    logger: logging.Logger, handlers: list[logging.Handler]
+) -> list[tuple[logging.Logger, logging.Handler]]:
     for handler in handlers:
         logger.addHandler(handler)
-    if sink.logger != _ROOT.logger:
+    if logger is not logging.root:
         logger.setLevel(logging.INFO)
         logger.propagate = False
     return [(logger, handler) for handler in handlers]
@@ -326,6 +307,12 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ConfigError(f"log_config {path}: expected a mapping, got {type(config).__name__}")
     return config
+
+
+def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    traced = record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else "")
+    stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
+    return [text for text in (traced, stack) if text]
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from modelserver.telemetry.prometheus import Counter, Gauge, Value, format_value
+from modelserver.telemetry.prometheus import Counter, Gauge, Value, ValueFamily, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,32 +40,27 @@ class LoggedValue(Value):
         _server_log.info("%s%s%s%d", self._before, format_value(value), self._after, time.time())
 
 
-def _logged_value(name: str, unit: str, label_names: Sequence[str], values: Sequence[str]) -> LoggedValue:
-    # The last label is the host's name, which has a place of its own.
-    dimensions = ",".join(f"{n}:{v}" for n, v in zip(label_names[:-1], values[:-1], strict=True))
-    return LoggedValue(f"{name}.{unit}:", f"|#{dimensions}|#hostname:{values[-1]},timestamp:")
-
-
-class LoggedCounter(Counter):
-    """A counter of ``unit`` whose increments are logged; its last label is the host's name."""
+class _Logged(ValueFamily):
+    """A family of ``unit`` whose updates are logged; its last label is the host's name."""
 
     def __init__(self, name: str, help_text: str, label_names: Sequence[str], *, unit: str) -> None:
         super().__init__(name, help_text, label_names)
         self.unit = unit
 
     def _new_child(self, values: tuple[str, ...]) -> Value:
-        return _logged_value(self.name, self.unit, self.label_names, values)
+        # The host's name has a place of its own.
+        *named, host = zip(self.label_names, values, strict=True)
+        dimensions = ",".join(f"{name}:{value}" for name, value in named)
+        after = f"|#{dimensions}|#hostname:{host[1]},timestamp:"
+        return LoggedValue(f"{self.name}.{self.unit}:", after)
 
 
-class LoggedGauge(Gauge):
-    """A gauge of ``unit`` whose values are logged; its last label is the host's name."""
+class LoggedCounter(_Logged, Counter):
+    """A counter whose increments are logged."""
 
-    def __init__(self, name: str, help_text: str, label_names: Sequence[str], *, unit: str) -> None:
-        super().__init__(name, help_text, label_names)
-        self.unit = unit
 
-    def _new_child(self, values: tuple[str, ...]) -> Value:
-        return _logged_value(self.name, self.unit, self.label_names, values)
+class LoggedGauge(_Logged, Gauge):
+    """A gauge whose values are logged."""
 
 
 def log_model_metric(

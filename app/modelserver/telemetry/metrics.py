@@ -12,12 +12,7 @@ import socket
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from modelserver.telemetry.handler_metrics import (
-    RESERVED_PREFIX,
-    Dimensions,
-    HandlerFamilies,
-    HandlerMetrics,
-)
+from modelserver.telemetry.handler_metrics import RESERVED_PREFIX, Dimensions, HandlerFamilies, HandlerMetrics
 from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_model_metric
 from modelserver.telemetry.prometheus import (
     FAMILY_KINDS,
@@ -87,17 +82,27 @@ class _Families:
         self.worker_load_time = self._ts_gauge("WorkerLoadTime", "Milliseconds", ("WorkerName", *_HOST))
 
     def _torchserve_host(self) -> None:
-        self.cpu_utilization = self._ts_gauge("CPUUtilization", "Percent", _HOST)
-        self.memory_used = self._ts_gauge("MemoryUsed", "Megabytes", _HOST)
-        self.memory_available = self._ts_gauge("MemoryAvailable", "Megabytes", _HOST)
-        self.memory_utilization = self._ts_gauge("MemoryUtilization", "Percent", _HOST)
-        self.disk_usage = self._ts_gauge("DiskUsage", "Gigabytes", _HOST)
-        self.disk_available = self._ts_gauge("DiskAvailable", "Gigabytes", _HOST)
-        self.disk_utilization = self._ts_gauge("DiskUtilization", "Percent", _HOST)
-        gpu = ("Level", "DeviceId", "Hostname")
-        self.gpu_memory_utilization = self._ts_gauge("GPUMemoryUtilization", "Percent", gpu)
-        self.gpu_memory_used = self._ts_gauge("GPUMemoryUsed", "Megabytes", gpu)
-        self.gpu_utilization = self._ts_gauge("GPUUtilization", "Percent", gpu)
+        """Each gauge, and what of a reading it shows."""
+        self.host = {
+            self._ts_gauge(name, unit, _HOST): field
+            for name, unit, field in (
+                ("CPUUtilization", "Percent", "cpu_percent"),
+                ("MemoryUsed", "Megabytes", "memory_used_mb"),
+                ("MemoryAvailable", "Megabytes", "memory_available_mb"),
+                ("MemoryUtilization", "Percent", "memory_percent"),
+                ("DiskUsage", "Gigabytes", "disk_used_gb"),
+                ("DiskAvailable", "Gigabytes", "disk_available_gb"),
+                ("DiskUtilization", "Percent", "disk_percent"),
+            )
+        }
+        self.gpu = {
+            self._ts_gauge(name, unit, ("Level", "DeviceId", "Hostname")): field
+            for name, unit, field in (
+                ("GPUMemoryUtilization", "Percent", "memory_percent"),
+                ("GPUMemoryUsed", "Megabytes", "memory_used_mb"),
+                ("GPUUtilization", "Percent", "utilization_percent"),
+            )
+        }
 
     def _batching(self) -> None:
         seconds, sizes = SECONDS_BOUNDS, SIZE_BOUNDS
@@ -128,26 +133,27 @@ class _Families:
         self.broken_off = self._counter("broken_off_total", "Streamed answers that failed after a part.")
 
     def _ts_counter(self, name: str, unit: str, labels: Sequence[str]) -> Counter:
-        unit, labels = self._as_listed(name, "counter", unit, labels)
-        help_text = torchserve_help("counter", unit)
-        if not self._is_listed(name):
-            return Counter(name, help_text, labels)
-        if self._is_logged(name):
-            return self._registry.add(LoggedCounter(name, help_text, labels, unit=unit))
-        return self._registry.add(Counter(name, help_text, labels))
+        return self._torchserves(Counter, LoggedCounter, name, unit, labels)
 
     def _ts_gauge(self, name: str, unit: str, labels: Sequence[str]) -> Gauge:
-        unit, labels = self._as_listed(name, "gauge", unit, labels)
-        help_text = torchserve_help("gauge", unit)
-        if not self._is_listed(name):
-            return Gauge(name, help_text, labels)
-        if self._is_logged(name):
-            return self._registry.add(LoggedGauge(name, help_text, labels, unit=unit))
-        return self._registry.add(Gauge(name, help_text, labels))
+        return self._torchserves(Gauge, LoggedGauge, name, unit, labels)
 
-    def _is_listed(self, name: str) -> bool:
-        """What the configuration leaves out of TorchServe's metrics is neither shown nor logged."""
-        return self._config is None or name in self._config.server
+    def _torchserves(
+        self,
+        plain: type[AddedFamily],
+        logged: Callable[..., AddedFamily],
+        name: str,
+        unit: str,
+        labels: Sequence[str],
+    ) -> AddedFamily:
+        unit, labels = self._as_listed(name, plain.kind, unit, labels)
+        help_text = torchserve_help(plain.kind, unit)
+        # What the configuration leaves out of TorchServe's metrics is neither shown nor logged.
+        if self._config is not None and name not in self._config.server:
+            return plain(name, help_text, labels)
+        if self._mode == "log" or (self._mode == "legacy" and name not in _LEGACY_NAMES):
+            return self._registry.add(logged(name, help_text, labels, unit=unit))
+        return self._registry.add(plain(name, help_text, labels))
 
     def _as_listed(self, name: str, kind: str, unit: str, labels: Sequence[str]) -> tuple[str, Sequence[str]]:
         """Unit and label names of the configuration, if they can stand for ours."""
@@ -170,9 +176,6 @@ class _Families:
             if spec.name not in self._ours and spec.name not in self._registry:
                 help_text = torchserve_help(spec.kind, spec.unit)
                 self._registry.add(FAMILY_KINDS[spec.kind](spec.name, help_text, spec.dimensions))
-
-    def _is_logged(self, name: str) -> bool:
-        return self._mode == "log" or (self._mode == "legacy" and name not in _LEGACY_NAMES)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return self._registry.add(Counter(f"modelserver_{name}", help_text, (*_MODEL, *labels)))
@@ -210,14 +213,36 @@ class ModelMetrics:
         self._logs_handler_metrics = logs_handler_metrics
         self._owned: list[tuple[Family[Value] | Family[Distribution], tuple[str, ...]]] = []
         self._worker_times: OrderedDict[str, None] = OrderedDict()
-        self._rejected: dict[str, Value] = {}
+        self._counted: dict[tuple[str, ...], Value] = {}
         self._workers: dict[str, Value] = {}
         self._wished: Value | None = None
-        self._scalings: dict[tuple[str, str], Value] = {}
-        self._recycled: dict[str, Value] = {}
-        self._torchserve_series()
-        self._batch_series()
-        self._outcome_series()
+        f = families
+        self._requests = self._own(f.requests, self._hostname)
+        self._latency = self._own(f.latency, self._hostname)
+        self._queue_latency = self._own(f.queue_latency, self._hostname)
+        by_default = (self.name, _DEFAULT_VERSION, self._hostname)
+        self._default_requests = f.requests.labels(*by_default)
+        self._default_latency = f.latency.labels(*by_default)
+        self._default_queue_latency = f.queue_latency.labels(*by_default)
+        self._queue_time = f.queue_time.labels("Host", self._hostname)
+        self._worker_thread_time = f.worker_thread_time.labels("Host", self._hostname)
+        self._queue_seconds = self._own(f.queue_seconds)
+        self._batch_size = self._own(f.batch_size)
+        self._batch_requests = self._own(f.batch_requests)
+        self._fill_ratio = self._own(f.fill_ratio)
+        self._preprocess = self._own(f.preprocess)
+        self._inference = self._own(f.inference)
+        self._postprocess = self._own(f.postprocess)
+        self._handler_seconds = self._own(f.handler)
+        self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
+        self._cancelled = self._own(f.cancelled)
+        self._expired = self._own(f.expired)
+        self._split = self._own(f.split)
+        self._isolated = self._own(f.isolated)
+        self._broken_off = self._own(f.broken_off)
+        self._queue_requests = self._own(f.queue_requests)
+        self._queue_instances = self._own(f.queue_instances)
+        self._in_flight = self._own(f.in_flight)
 
     def request(self, explicit_version: bool) -> None:
         """A request reached this version, whatever becomes of it."""
@@ -273,10 +298,7 @@ class ModelMetrics:
 
     def rejected(self, reason: str) -> None:
         """A request was refused; ``reason`` is one of few fixed words such as queue_full or no_worker."""
-        series = self._rejected.get(reason)
-        if series is None:
-            series = self._rejected[reason] = self._own(self._families.rejected, reason)
-        series.add(1.0)
+        self._count(self._families.rejected, reason)
 
     def cancelled(self) -> None:
         """A request's client went away."""
@@ -317,17 +339,11 @@ class ModelMetrics:
 
     def scaled(self, direction: str, reason: str) -> None:
         """Autoscaling changed the number of workers, ``up`` or ``down``; ``reason`` is one of few words."""
-        series = self._scalings.get((direction, reason))
-        if series is None:
-            series = self._scalings[direction, reason] = self._own(self._families.scalings, direction, reason)
-        series.add(1.0)
+        self._count(self._families.scalings, direction, reason)
 
     def recycled(self, reason: str) -> None:
         """A fresh worker has taken the place of one that had reached a limit: ``memory`` or ``requests``."""
-        series = self._recycled.get(reason)
-        if series is None:
-            series = self._recycled[reason] = self._own(self._families.recycled, reason)
-        series.add(1.0)
+        self._count(self._families.recycled, reason)
 
     def wished(self, workers: int | None) -> None:
         """How many workers autoscaling wishes for; None: it is off, and nothing is shown."""
@@ -377,40 +393,11 @@ class ModelMetrics:
             family.remove(*values)
         self._owned.clear()
 
-    def _torchserve_series(self) -> None:
-        f = self._families
-        self._requests = self._own(f.requests, self._hostname)
-        self._latency = self._own(f.latency, self._hostname)
-        self._queue_latency = self._own(f.queue_latency, self._hostname)
-        by_default = (self.name, _DEFAULT_VERSION, self._hostname)
-        self._default_requests = f.requests.labels(*by_default)
-        self._default_latency = f.latency.labels(*by_default)
-        self._default_queue_latency = f.queue_latency.labels(*by_default)
-        self._queue_time = f.queue_time.labels("Host", self._hostname)
-        self._worker_thread_time = f.worker_thread_time.labels("Host", self._hostname)
-
-    def _batch_series(self) -> None:
-        f = self._families
-        self._queue_seconds = self._own(f.queue_seconds)
-        self._batch_size = self._own(f.batch_size)
-        self._batch_requests = self._own(f.batch_requests)
-        self._fill_ratio = self._own(f.fill_ratio)
-        self._preprocess = self._own(f.preprocess)
-        self._inference = self._own(f.inference)
-        self._postprocess = self._own(f.postprocess)
-        self._handler_seconds = self._own(f.handler)
-
-    def _outcome_series(self) -> None:
-        f = self._families
-        self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
-        self._cancelled = self._own(f.cancelled)
-        self._expired = self._own(f.expired)
-        self._split = self._own(f.split)
-        self._isolated = self._own(f.isolated)
-        self._broken_off = self._own(f.broken_off)
-        self._queue_requests = self._own(f.queue_requests)
-        self._queue_instances = self._own(f.queue_instances)
-        self._in_flight = self._own(f.in_flight)
+    def _count(self, family: Counter, *labels: str) -> None:
+        key = (family.name, *labels)
+        if key not in self._counted:
+            self._counted[key] = self._own(family, *labels)
+        self._counted[key].add(1.0)
 
     def _own(self, family: Family[Child], *labels: str) -> Child:
         values = (self.name, self.version, *labels)
@@ -501,20 +488,11 @@ class ServerMetrics:
 
     def system(self, reading: SystemReading) -> None:
         """Show a reading of the host (:func:`modelserver.telemetry.system.SystemMonitor.read`)."""
-        f = self._families
-        host = ("Host", self.hostname)
-        f.cpu_utilization.labels(*host).set(reading.cpu_percent)
-        f.memory_used.labels(*host).set(reading.memory_used_mb)
-        f.memory_available.labels(*host).set(reading.memory_available_mb)
-        f.memory_utilization.labels(*host).set(reading.memory_percent)
-        f.disk_usage.labels(*host).set(reading.disk_used_gb)
-        f.disk_available.labels(*host).set(reading.disk_available_gb)
-        f.disk_utilization.labels(*host).set(reading.disk_percent)
+        for family, field in self._families.host.items():
+            family.labels("Host", self.hostname).set(getattr(reading, field))
         for gpu in reading.gpus:
-            device = ("Host", str(gpu.gpu_id), self.hostname)
-            f.gpu_memory_utilization.labels(*device).set(gpu.memory_percent)
-            f.gpu_memory_used.labels(*device).set(gpu.memory_used_mb)
-            f.gpu_utilization.labels(*device).set(gpu.utilization_percent)
+            for family, field in self._families.gpu.items():
+                family.labels("Host", str(gpu.gpu_id), self.hostname).set(getattr(gpu, field))
 
     def collected(self, readings: Iterable[Reading]) -> None:
         """Shows what ``system_metrics_cmd`` printed: metrics of reference 15.3 and of ``metrics_config``.

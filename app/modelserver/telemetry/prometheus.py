@@ -120,7 +120,9 @@ class Family(Generic[Child]):
         raise NotImplementedError
 
 
-class _ValueFamily(Family[Value]):
+class ValueFamily(Family[Value]):
+    """A metric whose series are numbers."""
+
     def _new_child(self, values: tuple[str, ...]) -> Value:
         return Value()
 
@@ -128,13 +130,13 @@ class _ValueFamily(Family[Value]):
         yield self.name, labels, child.value
 
 
-class Counter(_ValueFamily):
+class Counter(ValueFamily):
     """A number that only grows."""
 
     kind = "counter"
 
 
-class Gauge(_ValueFamily):
+class Gauge(ValueFamily):
     """A number that goes up and down."""
 
     kind = "gauge"

@@ -55,15 +55,6 @@ class SystemReading:
     gpus: tuple[GpuReading, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """Bytes, and the used share in percent."""
-
-    used: float
-    available: float
-    percent: float
-
-
 class SystemMonitor:
     """Reads the host again and again; CPU use is measured between one reading and the next.
 
@@ -83,13 +74,13 @@ class SystemMonitor:
 
     def read(self) -> SystemReading:
         """A reading of now. Quick, but it may touch the disk: call it beside the event loop."""
-        memory = self._memory()
+        used, available, percent = self._memory()
         disk = psutil.disk_usage(self._disk)
         return SystemReading(
             cpu_percent=self._cpu_percent(),
-            memory_used_mb=memory.used / MEGABYTE,
-            memory_available_mb=memory.available / MEGABYTE,
-            memory_percent=memory.percent,
+            memory_used_mb=used / MEGABYTE,
+            memory_available_mb=available / MEGABYTE,
+            memory_percent=percent,
             disk_used_gb=disk.used / GIGABYTE,
             disk_available_gb=disk.free / GIGABYTE,
             disk_percent=disk.percent,
@@ -108,13 +99,14 @@ class SystemMonitor:
         used = None if self._quota is None else cgroups.cpu_seconds()
         return _cpu_seconds() if used is None else (used, time.monotonic() * (self._quota or 1.0))
 
-    def _memory(self) -> _Memory:
+    def _memory(self) -> tuple[float, float, float]:
+        """Bytes that are used and that are left, and the used share in percent."""
         machine = psutil.virtual_memory()
         group = cgroups.memory_group() if self._of_container else None
         if group is None or not 0 < group.limit < machine.total:
-            return _Memory(machine.used, machine.available, machine.percent)
+            return machine.used, machine.available, machine.percent
         available = min(group.available, machine.available)
-        return _Memory(group.used, available, round(100 * group.used / group.limit, 1))
+        return group.used, available, round(100 * group.used / group.limit, 1)
 
 
 def worker_memory(pid: int) -> int:

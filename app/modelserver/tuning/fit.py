@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,11 +53,8 @@ def fit_line(costs: Mapping[int, float]) -> CostLine | None:
     """The line through milliseconds by batch size; None of fewer than two sizes."""
     if len(costs) < 2:
         return None
-    count = len(costs)
-    mean_n, mean_t = sum(costs) / count, sum(costs.values()) / count
-    spread = sum((n - mean_n) ** 2 for n in costs)
-    b = sum((n - mean_n) * (t - mean_t) for n, t in costs.items()) / spread
-    a = mean_t - b * mean_n
-    total = sum((t - mean_t) ** 2 for t in costs.values())
+    b, a = statistics.linear_regression([*costs], [*costs.values()])
+    mean = statistics.fmean(costs.values())
+    total = sum((t - mean) ** 2 for t in costs.values())
     left = sum((t - a - b * n) ** 2 for n, t in costs.items())
-    return CostLine(a, b, 1.0 - left / total if total > 0 else 1.0, count)
+    return CostLine(a, b, 1.0 - left / total if total > 0 else 1.0, len(costs))

@@ -18,9 +18,6 @@ from modelserver.tuning.own_server import THREAD_VARIABLES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PACKAGES = ("torch", "torchvision")
-
-
 USED_BY_OTHERS = "used by other programs before the start"
 BUSY = 15.0  # percent of all processors from which on others disturb
 
@@ -47,8 +44,9 @@ def machine_facts(description: Mapping[str, Any], others: float) -> dict[str, st
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         "modelserver": __version__,
+        **{package: _version(package) for package in ("torch", "torchvision")},
     }
-    return {name: fact for name, fact in (facts | _versions()).items() if fact}
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -59,10 +57,6 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
-
-
-def _versions() -> dict[str, str]:
-    return {package: _version(package) for package in _PACKAGES}
 
 
 def _version(package: str) -> str:

@@ -45,14 +45,7 @@ class OwnServer:
         largest_body: bytes that a request may have at least.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        store: Path,
-        *,
-        base: Path | None = None,
-        largest_body: int = 0,
-    ) -> None:
+    def __init__(self, folder: Path, store: Path, *, base: Path | None = None, largest_body: int = 0) -> None:
         self.inference, self._management, metrics = free_ports(3)
         self._folder = folder
         self._temp = folder / "tmp"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import json
-import math
-from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from modelserver.tuning.config_file import sustained_text
 from modelserver.tuning.machine import USED_BY_OTHERS
@@ -17,6 +15,8 @@ from modelserver.tuning.svg import Chart, Series, draw
 from modelserver.tuning.tuner import clients_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from modelserver.tuning.choice import Point
     from modelserver.tuning.figure import Figure
     from modelserver.tuning.tuner import Result
@@ -178,7 +178,7 @@ def results_json(title: str, result: Result, facts: Mapping[str, str]) -> str:
         "curve": result.curve,
         "remarks": result.remarks,
     }
-    return json.dumps(_plain(document), indent=1) + "\n"
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
 
 
 def gain(result: Result) -> float | None:
@@ -246,13 +246,3 @@ def _row(point: Point, result: Result, *, proof: bool = False) -> str:
 def _cells(figure: Figure) -> list[str]:
     values = (figure.rate, figure.p50_ms, figure.p90_ms, figure.p99_ms, figure.queue_ms, figure.inference_ms)
     return [str(figure.clients or ""), *(f"{value:.4g}" for value in values), f"{figure.mean_batch:.3g}"]
-
-
-def _plain(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

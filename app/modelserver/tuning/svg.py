@@ -1,11 +1,11 @@
-"""Curves as inline SVG: a few lines, points and labels, drawn without a library."""
+"""Curves as inline SVG: a few lines, points and labels."""
 
 from __future__ import annotations
 
 import math
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,83 +58,63 @@ def draw(chart: Chart) -> str:
     ys = [y for series in chart.series for _, y in series.points]
     if chart.limit is not None:
         ys.append(chart.limit * 1.05)
-    x_ticks, y_ticks = ticks(max(xs, default=0.0)), ticks(max(ys, default=0.0))
-    frame = _Frame(x_ticks[-1], y_ticks[-1])
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(chart.title)}">',
-        *(frame.grid_x(value) for value in x_ticks),
-        *(frame.grid_y(value) for value in y_ticks),
-        (
-            f'<text class="name" x="{(_LEFT + _WIDTH - _RIGHT) / 2:g}" y="{_HEIGHT - 10}" '
-            f'text-anchor="middle">{escape(chart.x_name)}</text>'
-        ),
-        (
-            f'<text class="name" transform="translate(16 {(_TOP + _HEIGHT - _BOTTOM) / 2:g}) rotate(-90)" '
-            f'text-anchor="middle">{escape(chart.y_name)}</text>'
-        ),
-    ]
+    drawing = _Drawing(chart.title, ticks(max(xs, default=0.0)), ticks(max(ys, default=0.0)))
+    middle_x, middle_y = (_LEFT + _WIDTH - _RIGHT) / 2, (_TOP + _HEIGHT - _BOTTOM) / 2
+    drawing.text(chart.x_name, x=f"{middle_x:g}", y=_HEIGHT - 10, style="name")
+    drawing.text(chart.y_name, transform=f"translate(16 {middle_y:g}) rotate(-90)", style="name")
     if chart.limit is not None:
-        y = frame.y(chart.limit)
-        parts.append(f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(
-            f'<text class="limit" x="{_WIDTH - _RIGHT - 4}" y="{y - 5:.1f}" text-anchor="end">'
-            f"{escape(chart.limit_name)}</text>"
-        )
-    for series in chart.series:
-        parts += frame.drawn(series)
-    parts += _legend(chart.series)
-    return "\n".join([*parts, "</svg>"])
+        y = drawing.y(chart.limit)
+        drawing.line(_LEFT, y, _WIDTH - _RIGHT, y, "limit")
+        drawing.text(chart.limit_name, "end", x=_WIDTH - _RIGHT - 4, y=y - 5, style="limit")
+    for index, series in enumerate(chart.series):
+        drawing.series(series)
+        y = _TOP + 14 + 18 * index
+        drawing.add("circle", style=series.style, cx=_LEFT + 14, cy=y - 4, r=4)
+        drawing.text(series.name, "start", x=_LEFT + 24, y=y)
+    return ET.tostring(drawing.svg, "unicode")
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    x_max: float
-    y_max: float
+class _Drawing:
+    """An empty chart with its grid, to which more is added."""
+
+    def __init__(self, title: str, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> None:
+        label = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "role": "img", "aria-label": title}
+        self.svg = ET.Element("svg", label)
+        self._x_max, self._y_max = x_ticks[-1], y_ticks[-1]
+        for value in x_ticks:
+            x = self.x(value)
+            self.line(x, _TOP, x, _HEIGHT - _BOTTOM, "grid")
+            self.text(f"{value:g}", x=x, y=_HEIGHT - _BOTTOM + 16)
+        for value in y_ticks:
+            y = self.y(value)
+            self.line(_LEFT, y, _WIDTH - _RIGHT, y, "grid")
+            self.text(f"{value:g}", "end", x=_LEFT - 6, y=y + 4)
 
     def x(self, value: float) -> float:
-        return _LEFT + value / self.x_max * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + value / self._x_max * (_WIDTH - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - value / self.y_max * (_HEIGHT - _TOP - _BOTTOM)
+        return _HEIGHT - _BOTTOM - value / self._y_max * (_HEIGHT - _TOP - _BOTTOM)
 
-    def grid_x(self, value: float) -> str:
-        x = self.x(value)
-        return (
-            f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{value:g}</text>'
-        )
+    def add(self, tag: str, *, style: str = "", **attributes: object) -> ET.Element:
+        texts = {name: f"{v:.1f}" if isinstance(v, float) else str(v) for name, v in attributes.items()}
+        return ET.SubElement(self.svg, tag, {**({"class": style} if style else {}), **texts})
 
-    def grid_y(self, value: float) -> str:
-        y = self.y(value)
-        return (
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>'
-        )
+    def text(self, text: str, anchor: str = "middle", **attributes: Any) -> None:
+        element = self.add("text", **attributes)
+        element.set("text-anchor", anchor)
+        element.text = text
 
-    def drawn(self, series: Series) -> list[str]:
+    def line(self, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
+        self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, style=style)
+
+    def series(self, series: Series) -> None:
         places = [(self.x(x), self.y(y)) for x, y in series.points if math.isfinite(x) and math.isfinite(y)]
-        parts = []
         if series.line and len(places) > 1:
-            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-            parts.append(f'<polyline class="{escape(series.style)}" points="{path}"/>')
+            self.add("polyline", style=series.style, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
         for index, (x, y) in enumerate(places):
+            point = self.add("circle", style=series.style, cx=x, cy=y, r=4)
             label = series.labels[index] if index < len(series.labels) else series.name
-            parts.append(
-                f'<circle class="{escape(series.style)}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
-                f"<title>{escape(label)}</title></circle>"
-            )
+            ET.SubElement(point, "title").text = label
             if index < len(series.marks):
-                parts.append(
-                    f'<text class="mark" x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle">'
-                    f"{escape(series.marks[index])}</text>"
-                )
-        return parts
-
-
-def _legend(series: Sequence[Series]) -> list[str]:
-    parts = []
-    for index, each in enumerate(series):
-        y = _TOP + 14 + 18 * index
-        parts.append(f'<circle class="{escape(each.style)}" cx="{_LEFT + 14}" cy="{y - 4}" r="4"/>')
-        parts.append(f'<text x="{_LEFT + 24}" y="{y}">{escape(each.name)}</text>')
-    return parts
+                self.text(series.marks[index], x=x, y=y + 16, style="mark")

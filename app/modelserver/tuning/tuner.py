@@ -42,19 +42,15 @@ class Bench(Protocol):
 
     def now(self) -> float:
         """A clock."""
-        ...
 
     def serve(self, setting: Setting) -> int:
         """Serve the model so from now on; returns the requests that its queue takes. Raises Refused."""
-        ...
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
         """So many clients that wait for their answers."""
-        ...
 
     def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
         """So many independent requests per second."""
-        ...
 
 
 class Listener(Protocol):
@@ -62,15 +58,12 @@ class Listener(Protocol):
 
     def stage(self, name: str) -> None:
         """Another stage begins."""
-        ...
 
     def trying(self, what: str, share: float) -> None:
         """This is measured now; ``share`` of the time is over."""
-        ...
 
     def line(self, text: str) -> None:
         """Something is known."""
-        ...
 
 
 @dataclass(slots=True)

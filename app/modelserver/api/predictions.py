@@ -1,0 +1,268 @@
+"""The routes of inference: health, V1's list, and what describes predictions, which are served elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, Response
+
+from modelserver.api.descriptions import (
+    ANYTHING,
+    BINARY,
+    FLAG,
+    SIZES,
+    STATUS,
+    TEXT,
+    UNLISTED,
+    WHOLE,
+    Document,
+    add,
+    answer,
+    answers,
+    array,
+    by_any_method,
+    description,
+    errors,
+    json_body,
+    operation,
+    own_description,
+    query,
+    record,
+    ref,
+    told,
+)
+from modelserver.errors import ServiceUnavailable
+from modelserver.http.answers import JSON, pretty
+from modelserver.tensors.datatypes import BYTES, DATATYPES
+from modelserver.tensors.tensor import VARIABLE, elements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastapi import FastAPI
+
+    from modelserver.api.descriptions import Endpoint
+    from modelserver.models.registry import Registry
+    from modelserver.options.signature import Signature
+    from modelserver.tensors.tensor import TensorSpec
+
+# Elements that an example shows.
+_LONGEST_EXAMPLE = 8
+_TENSOR = {"name": "input", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
+_ID = {"type": "string", "format": "uuid"}
+_ANSWER_HEADERS = {
+    "x-request-id": {"description": "The request's id, as the handler sees it.", "schema": _ID},
+    "x-batch-id": {"description": "The id of the batch that the request was part of.", "schema": _ID},
+    "x-batch-size": {"description": "Instances in that batch.", "schema": WHOLE},
+}
+V1_READY = operation(
+    "Inference",
+    "v1_modelReady",
+    "Readiness of a model, V1 protocol.",
+    answers("Whether the model is ready.", ref("V1Ready"), 404, 503),
+)
+
+
+def add_inference(app: FastAPI, registry: Registry) -> None:
+    """Adds the routes of health and V1's readiness."""
+
+    async def ping() -> Response:
+        """Reference 6.2."""
+        healthy = registry.healthy
+        body = pretty({"status": "Healthy" if healthy else "Unhealthy"})
+        return Response(body, 200 if healthy else 500, media_type=JSON)
+
+    async def v1_models() -> JSONResponse:
+        return JSONResponse({"models": registry.names()})
+
+    async def v1_model(name: str) -> JSONResponse:
+        if not registry.get(name).pool.ready:
+            raise ServiceUnavailable(f"Model with name {name} is not ready.")
+        return JSONResponse({"name": name, "ready": True})
+
+    unhealthy = answer("Some model has fewer healthy workers than its minimum.", STATUS)
+    health = {**answers("Healthy.", STATUS), "500": unhealthy}
+    listed = answers("The names of the registered models.", ref("V1Models"))
+    pinged = operation("Health", "ping", "Health of the server.", health)
+    names = operation("Inference", "v1_listModels", "List the models, V1 protocol.", listed)
+    add(app, "/ping", ping, **by_any_method("get", pinged, "options"))
+    add(app, "/v1/models", v1_models, get=names)
+    add(app, "/v1/models/{name}", v1_model, get=V1_READY)
+
+
+def add_liveness(app: FastAPI) -> None:
+    """Adds how V1 clients ask whether a server lives (kserve reference 4 and 7.3); TorchServe refuses it."""
+
+    async def alive() -> JSONResponse:
+        return JSONResponse({"status": "alive"})
+
+    about = "Whether the server lives, V1 protocol."
+    add(app, "/", alive, get=operation("Health", "v1_alive", about, answers("It answers.", STATUS)))
+
+
+def add_predictions(app: FastAPI, describe: Endpoint, describe_all: Endpoint) -> None:
+    """Adds what describes the paths of predictions. Those but KServe's take any body and, as TorchServe, any
+    method.
+
+    ``describe`` answers OPTIONS on a path that names a model, ``describe_all`` on the one that does not. The
+    oldest form fits many paths: what has precedence is added before.
+    """
+    for verb in ("predict", "explain"):
+        add_hot(app, f"/v1/models/{{name}}:{verb}", describe, post=predict_v1(f"v1_{verb}", verb))
+    for verb in ("infer", "explain"):
+        for version, name in (("", verb), ("/versions/{version}", f"version_{verb}")):
+            path = f"/v2/models/{{name}}{version}/{verb}"
+            add_hot(app, path, describe, post=predict_v2(f"v2_{name}", verb))
+    default, one, reach = "the default version of a model", "one version of a model", "reach the handler"
+    asked = f"Predict, as SageMaker asks; query parameters {reach}."
+    old = f"Predict, in the oldest form; query parameters {reach}."
+    more = "The same; the handler gets the rest of the path."
+    versions = "/{name}/{version}"
+    for path, name, summary in (
+        ("/predictions/{name}", "predictions", f"Predict with {default}."),
+        (f"/predictions{versions}", "version_predictions", f"Predict with {one}."),
+        (f"/predictions{versions}/{{rest:path}}", "path_predictions", more),
+        ("/explanations/{name}", "explanations", f"Explain with {default}."),
+        (f"/explanations{versions}", "version_explanations", f"Explain with {one}."),
+        ("/models/{name}/invoke", "invoke", asked),
+        ("/{name}/predict", "predict", old),
+        (f"{versions}/predict", "version_predict", old),
+    ):
+        deprecated = {"deprecated": True} if summary == old else {}
+        add_hot(app, path, describe, **by_any_method("post", {**predict(name, summary), **deprecated}))
+    model = query(
+        "model_name",
+        "string",
+        "The model; a field of a form may name it too. Not needed when exactly one was loaded at start.",
+    )
+    described = by_any_method("post", {**predict("invocations", asked), "parameters": [model]})
+    options = {**description("invocations_options", "This document."), UNLISTED: True}
+    add_hot(app, "/invocations", describe_all, **described, options=options)
+
+
+def add_hot(app: FastAPI, path: str, describe: Endpoint, **operations: Document) -> None:
+    """Adds a path that the application is asked for with OPTIONS only: the rest is served before it."""
+    operations = {"options": own_description(operations["post"]["operationId"]), **operations}
+    app.add_api_route(path, describe, methods=["OPTIONS"], openapi_extra=operations)
+
+
+def predict(operation_id: str, summary: str) -> Document:
+    """Of a path that takes what the handler expects, and answers with what it gives."""
+    body = {
+        "description": "What the model's handler expects: a file, JSON, or a form of several fields.",
+        "content": {
+            "*/*": {"schema": BINARY, "example": "kitten.jpg"},
+            JSON: {"schema": {}},
+            "multipart/form-data": {"schema": ANYTHING},
+        },
+    }
+    # Without content: a handler that names no content type gets none, as from TorchServe.
+    about = (
+        "The handler's answer: bytes, text or JSON, of the status and content type that it "
+        "sets. Without one, JSON is named as such, and nothing else is."
+    )
+    return _inference(operation_id, summary, {"description": about}, body)
+
+
+def predict_v1(operation_id: str, verb: str) -> Document:
+    """Of a path of the V1 protocol."""
+    body = json_body(
+        "The instances; other keys reach the handler.", ref("V1Request"), example={"instances": [[1.0, 2.0]]}
+    )
+    done = answer("One prediction for each instance, in order.", ref("V1Response"))
+    return _inference(operation_id, f"{verb.capitalize()}, V1 protocol.", done, body)
+
+
+def predict_v2(operation_id: str, verb: str, signature: Signature | None = None) -> Document:
+    """Of a path of the V2 protocol; a model's signature types its tensors."""
+    inputs, outputs = (signature.inputs, signature.outputs) if signature is not None else ((), ())
+    about = "Bytes of the JSON, where tensors in binary form follow it."
+    length = {**query("Inference-Header-Content-Length", "integer", about), "in": "header"}
+    body = json_body(
+        "Tensors; the first dimension of each is the batch.",
+        _typed("V2Request", "inputs", inputs),
+        example={"inputs": [_example(spec) for spec in inputs] or [_TENSOR]},
+    )
+    done = answer("Tensors.", _typed("V2Response", "outputs", outputs))
+    for described in (body, done):
+        described["content"]["application/octet-stream"] = {"schema": BINARY}
+    summary = f"{verb.capitalize()}, V2 (Open Inference) protocol."
+    return {**_inference(operation_id, summary, done, body), "parameters": [length]}
+
+
+def _inference(operation_id: str, summary: str, done: Document, body: Document) -> Document:
+    responses = {"200": {**done, "headers": _ANSWER_HEADERS}, **errors(400, 404, 413, 500, 503, 504, 507)}
+    return operation("Inference", operation_id, summary, responses, body=body)
+
+
+def _typed(schema: str, side: str, specs: Sequence[TensorSpec]) -> Document:
+    """The schema of all requests or answers, and what the model's signature says of the tensors of one."""
+    if not specs:
+        return ref(schema)
+    tensors = array({"oneOf": [_typed_tensor(spec) for spec in specs]})
+    if side == "inputs":
+        tensors |= {"minItems": len(specs), "maxItems": len(specs)}
+    return {"allOf": [ref(schema), record({side: tensors})]}
+
+
+def _typed_tensor(spec: TensorSpec) -> Document:
+    rank = len(spec.shape)
+    about = f"{list(spec.shape)}; -1 is any size."
+    own = {
+        "name": {**TEXT, "enum": [spec.name]},
+        "shape": {**SIZES, "minItems": rank, "maxItems": rank, "description": about},
+        "datatype": {**TEXT, "enum": [spec.datatype]},
+    }
+    return {"allOf": [ref("V2Tensor"), record(own)]}
+
+
+def _example(spec: TensorSpec) -> Document:
+    shape = [1 if size == VARIABLE else size for size in spec.shape]
+    tensor = {"name": spec.name, "shape": shape, "datatype": spec.datatype}
+    count = elements(shape)
+    if spec.datatype == BYTES:
+        return {**tensor, "data": ["text"] * min(count, _LONGEST_EXAMPLE)}
+    datatype = DATATYPES[spec.datatype]
+    if count > _LONGEST_EXAMPLE:
+        return {**tensor, "parameters": {"binary_data_size": count * datatype.width}}
+    value = {bool: True, int: 1, float: 1.0}[datatype.json_type]
+    return {**tensor, "data": [value] * count}
+
+
+_ANY_LIST = array({})
+_TENSORS = array(ref("V2Tensor"))
+SCHEMAS: Document = {
+    "V1Request": record(
+        {"instances": _ANY_LIST, "inputs": told(_ANY_LIST, "Another name of instances.")},
+        additionalProperties=True,
+    ),
+    "V1Response": record(
+        {"message": TEXT, "batchId": _ID, "predictions": _ANY_LIST, "explanations": _ANY_LIST},
+        description="batchId and message are there when the model batches.",
+    ),
+    "V1Models": record({"models": array(TEXT)}, "models"),
+    "V1Ready": record({"name": TEXT, "ready": FLAG}, "name", "ready"),
+    "V2Tensor": record(
+        {
+            "name": TEXT,
+            "shape": SIZES,
+            "datatype": TEXT,
+            "parameters": ANYTHING,
+            "data": array({}, "Row-major, flat or nested."),
+        },
+        *("name", "shape", "datatype"),
+    ),
+    "V2Request": record(
+        {
+            "id": TEXT,
+            "parameters": ANYTHING,
+            "inputs": _TENSORS,
+            "outputs": array(record({"name": TEXT, "parameters": ANYTHING}, "name")),
+        },
+        "inputs",
+    ),
+    "V2Response": record(
+        {"model_name": TEXT, "model_version": TEXT, "id": TEXT, "parameters": ANYTHING, "outputs": _TENSORS},
+        *("model_name", "outputs"),
+    ),
+}

@@ -1,0 +1,33 @@
+"""The OpenAPI documents of listeners, as tests ask for them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from modelserver.api.app import build_app
+from modelserver.api.openapi import describe_routes
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
+
+
+def listener(kind: str, *, tokens: Any = None, **changed: Any) -> FastAPI:
+    """The application of the listener of one role, or of ``all``, with no models; settings may be changed."""
+    given = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
+    services: Any = SimpleNamespace(
+        registry=None, metrics=object(), settings=SimpleNamespace(**given), tokens=tokens
+    )
+    return build_app(_ROLES.get(kind, {kind}), services)
+
+
+def describe_listener(kind: str, version: str = "1", **changed: Any) -> dict[str, Any]:
+    """What that listener says of itself."""
+    return describe_routes(listener(kind, **changed).routes, version)
+
+
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The operations by id, `method path` for those that share one."""
+    return {f"{method} {path}": op for path, item in document["paths"].items() for method, op in item.items()}

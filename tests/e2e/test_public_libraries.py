@@ -1,0 +1,212 @@
+"""Handlers that bring transformers and ultralytics, made as those of TorchServe's examples are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from PIL import Image
+from tests.e2e.serving import Home, Server, serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not os.environ.get("MODELSERVER_LONG_TESTS"),
+        reason="installs packages for a minute: only with MODELSERVER_LONG_TESTS=1",
+    ),
+]
+
+# As Hugging Face's models are handed over: a folder of files, read by their Auto classes.
+TEXTS = """
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from ts.torch_handler.base_handler import BaseHandler
+
+class Sentiment(BaseHandler):
+    def initialize(self, context):
+        folder = context.system_properties["model_dir"]
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        self.initialized = True
+
+    def preprocess(self, requests):
+        texts = [request.get("data") or request.get("body") for request in requests]
+        texts = [bytes(text).decode() if isinstance(text, (bytes, bytearray)) else text for text in texts]
+        return self.tokenizer(texts, padding=True, return_tensors="pt")
+
+    def inference(self, tokens):
+        with torch.no_grad():
+            return self.model(**tokens).logits
+
+    def postprocess(self, logits):
+        labels = self.model.config.id2label
+        return [{"label": labels[int(row.argmax())], "logits": row.tolist()} for row in logits]
+"""
+MAKE_TEXTS = """
+import json, sys
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertTokenizerFast
+from pathlib import Path
+import torch
+
+folder = Path(sys.argv[1])
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "film", "good"]
+(folder / "vocab.txt").write_text("\\n".join(words) + "\\n")
+BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+torch.manual_seed(0)
+size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+model = BertForSequenceClassification(BertConfig(vocab_size=len(words), **size)).eval()
+model.save_pretrained(folder)
+read = AutoTokenizer.from_pretrained(folder)
+for text in sys.argv[2:]:
+    with torch.no_grad():
+        print(json.dumps(model(**read([text], return_tensors="pt")).logits[0].tolist()))
+"""
+
+# As the YOLOv8 example: another network and another answer in TorchServe's own detector.
+PICTURES = """
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torchvision import transforms
+from ts.torch_handler.object_detector import ObjectDetector
+from ultralytics import YOLO
+
+class Counts(ObjectDetector):
+    image_processing = transforms.Compose(
+        [transforms.Resize(64), transforms.CenterCrop(64), transforms.ToTensor()]
+    )
+
+    def initialize(self, context):
+        self.device = torch.device("cpu")
+        self.model = YOLO(Path(context.system_properties["model_dir"]) / "yolo.pt").to(self.device)
+        self.initialized = True
+
+    def postprocess(self, results):
+        return [
+            {"surest": float(boxes.conf.max()), **Counter(found.names[int(kind)] for kind in boxes.cls)}
+            for found in results
+            for boxes in [found.boxes]
+        ]
+"""
+# Random weights are sure of nothing; with these, boxes show the 17th class, as surely as the picture says.
+MAKE_PICTURES = """
+import json, sys
+import torch
+from ultralytics import YOLO
+
+torch.manual_seed(0)
+model = YOLO("yolov8n.yaml")
+for branch in model.model.model[-1].cv3:
+    torch.nn.init.constant_(branch[-1].bias, -9.0)
+    torch.nn.init.constant_(branch[-1].bias[16:17], 0.0)
+    torch.nn.init.normal_(branch[-1].weight[16], std=1e4)
+model.save(sys.argv[1])
+pictures = torch.stack([torch.full((3, 64, 64), float(grey) / 255) for grey in sys.argv[2:]])
+for found in YOLO(sys.argv[1])(pictures, verbose=False):
+    print(json.dumps({"16": len(found.boxes), "surest": float(found.boxes.conf.max())}))
+"""
+
+
+@pytest.fixture(scope="module")
+def with_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the libraries, beside the torch of the tests."""
+    folder = tmp_path_factory.mktemp("libraries")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
+    python = folder / "venv" / "bin" / "python"
+    ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
+    here = sysconfig.get_path("purelib")
+    (packages / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+    try:
+        done = subprocess.run(
+            [*pip, "transformers", "ultralytics"], capture_output=True, text=True, check=False, timeout=180
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("transformers and ultralytics are not installed within three minutes")
+    if done.returncode:
+        pytest.skip(f"transformers and ultralytics cannot be installed: {done.stderr[-300:]}")
+    return python
+
+
+@pytest.fixture
+def home(with_packages: Path, tmp_path: Path) -> Home:
+    """Where that Python runs servers and scripts, which ask nobody for files."""
+    offline = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+    home = Home(tmp_path / "home", {**offline, "YOLO_CONFIG_DIR": str(tmp_path)})
+    home.python = with_packages
+    return home
+
+
+def made(home: Home, script: str, *arguments: object) -> list[str]:
+    """What a script printed that made a model's files."""
+    command = [home.python, "-c", script, *map(str, arguments)]
+    done = subprocess.run(
+        command, env=home.environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def answers(home: Home, folder: Path, handler: str, files: Path, bodies: Sequence[bytes]) -> list[Any]:
+    """What a model of this handler and these files answers to two bodies, which were one batch."""
+    code, store = folder / "handler.py", folder / "store"
+    code.write_text(handler)
+    store.mkdir()
+    build_archive(ArchiveConfig("m", str(code), "1.0", extra_files=str(files), export_path=store))
+    window = {"batch_size": len(bodies), "max_batch_delay": 10_000, "batch_policy": "window"}
+    with serving(Server(home, store)) as server, ThreadPoolExecutor(len(bodies)) as senders:
+        server.registered("m.mar", startup_timeout=100, **window)
+        given = list(senders.map(lambda body: server.predict("m", body), bodies))
+    assert [(each.status_code, each.headers["x-batch-size"]) for each in given] == [(200, "2")] * 2
+    return [each.json() for each in given]
+
+
+def test_a_classifier_of_transformers(home: Home, tmp_path: Path) -> None:
+    """A small random BERT answers as it does without a server; texts of different lengths are one batch."""
+    files, texts = tmp_path / "files", ("a good film", "bad")
+    files.mkdir()
+    expected = [json.loads(line) for line in made(home, MAKE_TEXTS, files, *texts)]
+
+    given = answers(home, tmp_path, TEXTS, files, [text.encode() for text in texts])
+
+    assert [each["logits"] for each in given] == [pytest.approx(logits, abs=1e-5) for logits in expected]
+    assert {each["label"] for each in given} <= {"LABEL_0", "LABEL_1"}
+
+
+def test_a_detector_of_ultralytics(home: Home, tmp_path: Path) -> None:
+    """YOLOv8 in a subclass of ``ObjectDetector`` gets pictures of one size as one tensor, and finds the same
+    things in them as without a server.
+    """
+    files, greys = tmp_path / "files", (60, 200)
+    files.mkdir()
+    # The library prints of its settings before.
+    lines = made(home, MAKE_PICTURES, files / "yolo.pt", *greys)[-2:]
+    expected = [json.loads(line) for line in lines]
+    assert expected[0]["surest"] != pytest.approx(expected[1]["surest"], abs=1e-4)
+
+    given = answers(home, tmp_path, PICTURES, files, [picture(grey) for grey in greys])
+
+    assert given == [pytest.approx(each, abs=1e-5) for each in expected]
+
+
+def picture(grey: int) -> bytes:
+    """A picture of one colour as PNG."""
+    file = BytesIO()
+    Image.new("RGB", (64, 64), (grey, grey, grey)).save(file, "PNG")
+    return file.getvalue()
