@@ -8,24 +8,24 @@ model that does not exist in band.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
+from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.statuses import Refused, number, tell_prediction
 from modelserver.http.answers import pretty
-from modelserver.inference.sequences import read_sequence
-from modelserver.wire.messages import FIELDS, Row
+from modelserver.inference.codec import Asked
+from modelserver.tensors.limits import RequestLimits
+from modelserver.wire.messages import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from modelserver.batching.request import Request
     from modelserver.grpc.calls import Method
     from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.registry import Registry
@@ -37,6 +37,8 @@ _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 
 _pack = msgspec.msgpack.Encoder().encode
+# A call has one instance, whatever it brings.
+_LIMITS = RequestLimits()
 
 
 class InferenceService:
@@ -96,24 +98,16 @@ class InferenceService:
                 raise BadRequest("Parameter model_name is required.")
             model = self._registry.get(asked.model_name, version)
             model.metrics.request(version is not None)
-            return Pending(model, _request(asked, model, context), version, parts=parts)
+            return Pending(model, _read(asked, model), context, _LIMITS, version, parts=parts)
         except ModelServerError as error:
             raise Refused(error) from error
 
 
-def _request(asked: AnyMessage, model: ModelVersion, context: Context) -> Request:
-    now = time.monotonic()
-    identity, names, headers = request_id(context), model.sequence_headers, b"\x90"
-    if names is not None:
-        given = [(names.id.encode(), asked.sequence_id.encode())] if asked.sequence_id else []
-        mark, headers = read_sequence(_pack(given), names)
-    body = _pack(dict(asked.input))
-    rows = [Row(identity, len(body), FIELDS, headers=msgspec.Raw(headers))]
-    # As for a prediction over REST, so that both can share a batch.
-    key, until = (False, b""), deadline(now, model, context)
-    if names is None:
-        return Request(identity, rows, [body], now, key=key, deadline=until)
-    return SequencedRequest(identity, rows, [body], now, mark, key=key, deadline=until)
+def _read(asked: AnyMessage, model: ModelVersion) -> Asked:
+    """As for a prediction over REST, so that both can share a batch."""
+    names, given = model.sequence_headers, asked.sequence_id.encode()
+    sequence = [(names.id.encode(), given)] if given and names is not None else []
+    return Asked([_pack(dict(asked.input))], FIELDS, sequence=sequence)
 
 
 def _answer(request: Request, content: bytes, asked: AnyMessage | None = None) -> AnyMessage:

@@ -16,30 +16,31 @@ _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path asks for. ``v1``, ``v2``: the body is KServe's. ``query``: it reaches the handler."""
+    """What a path asks for. ``protocol`` is KServe's, ``v1`` or ``v2``, or TorchServe's own.
+
+    ``query``: it reaches the handler.
+    """
 
     model: str
     version: str | None = None
     url_path: str = ""
     explain: bool = False
-    v1: bool = False
+    protocol: str = ""
     query: bool = False
-    v2: bool = False
 
     @property
     def kserve(self) -> bool:
         """Whether errors are told as KServe's clients read them."""
-        return self.v1 or self.v2
+        return bool(self.protocol)
 
     @property
     def template(self) -> str:
         """The path without the names in it."""
-        verb = "explain" if self.explain else "infer" if self.v2 else "predict"
-        version = "/versions/{version}" if self.version else ""
-        if self.v1:
-            return f"/v1/models/{{name}}:{verb}"
-        if self.v2:
-            return f"/v2/models/{{name}}{version}/{verb}"
+        if self.protocol == "v1":
+            return f"/v1/models/{{name}}:{'explain' if self.explain else 'predict'}"
+        if self.protocol == "v2":
+            version = "/versions/{version}" if self.version else ""
+            return f"/v2/models/{{name}}{version}/{'explain' if self.explain else 'infer'}"
         if self.query:
             return "/models/{name}/invoke" if self.model else "/invocations"
         return f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
@@ -57,11 +58,11 @@ def parse_route(path: str) -> Route | None:
         case ["v1", "models", name] if ":" in name:
             model, _, action = name.partition(":")
             if action in ("predict", "explain") and model:
-                return Route(model, explain=action == "explain", v1=True)
+                return Route(model, explain=action == "explain", protocol="v1")
         case ["v2", "models", model, "infer" | "explain" as verb] if model:
-            return Route(model, explain=verb == "explain", v2=True)
+            return Route(model, None, explain=verb == "explain", protocol="v2")
         case ["v2", "models", model, "versions", version, "infer" | "explain" as verb] if model and version:
-            return Route(model, version, explain=verb == "explain", v2=True)
+            return Route(model, version, explain=verb == "explain", protocol="v2")
         case ["invocations"]:
             return Route("", query=True)
         case ["models", model, "invoke"] if model:
