@@ -13,13 +13,11 @@ from modelserver.grpc import pending
 from modelserver.grpc.pending import Pending, request_id
 from modelserver.inference.codec import Asked
 from modelserver.inference.v2 import Inference
-from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import TENSORS, Answer
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Request
 
-LIMITS = RequestLimits()
 CONTEXT: Any = SimpleNamespace(invocation_metadata=lambda: (), time_remaining=lambda: None)
 
 
@@ -64,7 +62,7 @@ def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
 
 async def test_answers_come_together(model: Any) -> None:
     """Whoever awaits them gets those of all rows, in order."""
-    async with Pending(model, asked(2), CONTEXT, LIMITS, None) as waiting:
+    async with Pending(model, asked(2), CONTEXT, None) as waiting:
         task = asyncio.create_task(waiting.answers())
         await asyncio.sleep(0)
         waiting.request.deliver(1, [(Answer(1), b"b")])
@@ -78,7 +76,7 @@ async def test_leaving_cancels(model: Any) -> None:
     """A caller that is cancelled takes its request out of the pool (F37)."""
 
     async def wait() -> None:
-        async with Pending(model, asked(), CONTEXT, LIMITS, None) as made:
+        async with Pending(model, asked(), CONTEXT, None) as made:
             waiting.append(made.request)
             await made.answers()
 
@@ -94,7 +92,7 @@ async def test_leaving_cancels(model: Any) -> None:
 
 async def test_parts(model: Any) -> None:
     """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
-    async with Pending(model, asked(), CONTEXT, LIMITS, None, parts=True) as waiting:
+    async with Pending(model, asked(), CONTEXT, None, parts=True) as waiting:
         made = waiting.request
         backlog = made.backlog
         assert made.on_part is not None
@@ -113,7 +111,7 @@ async def test_parts(model: Any) -> None:
 async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that takes nothing ends the work for it; it is told why."""
     monkeypatch.setattr(pending, "MAX_UNSENT", 4)
-    async with Pending(model, asked(), CONTEXT, LIMITS, None, parts=True) as waiting:
+    async with Pending(model, asked(), CONTEXT, None, parts=True) as waiting:
         made = waiting.request
         assert made.on_part is not None
         for _ in range(3):
@@ -126,13 +124,13 @@ async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_failures(model: Any) -> None:
     """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
-    async with Pending(model, Inference([b"", b""], TENSORS), CONTEXT, LIMITS, None) as waiting:
+    async with Pending(model, Inference([b"", b""], TENSORS), CONTEXT, None) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
         with pytest.raises(HandlerError, match="row 1: bad") as caught:
             await waiting.answers()
     assert (caught.value.status, caught.value.kserve_status) == (400, None)
     for error, kind in ((ServiceUnavailable("no"), ServiceUnavailable), (KeyError("x"), InternalError)):
-        async with Pending(model, asked(), CONTEXT, LIMITS, None) as waiting:
+        async with Pending(model, asked(), CONTEXT, None) as waiting:
             waiting.request.fail(error)
             with pytest.raises(kind):
                 await waiting.answers()
@@ -140,7 +138,7 @@ async def test_failures(model: Any) -> None:
 
 async def test_failures_of_whole_bodies(model: Any) -> None:
     """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
-    async with Pending(model, asked(), CONTEXT, LIMITS, None) as waiting:
+    async with Pending(model, asked(), CONTEXT, None) as waiting:
         waiting.request.deliver(0, [failed("Prediction failed")])
         with pytest.raises(HandlerError) as caught:
             await waiting.answers()

@@ -16,7 +16,6 @@ from modelserver.errors import (
     HandlerError,
     InternalError,
     ModelServerError,
-    PayloadTooLarge,
 )
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.exchange import Target
@@ -25,8 +24,6 @@ from modelserver.inference.routes import Route
 from modelserver.inference.v1 import split
 from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import BODY, FIELDS, TENSORS, Answer, Row, SequenceHeaders
-
-LIMITS = RequestLimits(instances=2)
 
 
 def model(timeout: float | None = None, sequences: SequenceHeaders | None = None) -> Any:
@@ -44,15 +41,17 @@ def test_the_first_deadline_counts(
     """That of the request's own parameter, the client's, or the model's."""
     asked = Asked([b""], timeout=own)
 
-    assert asked.make_request(model(of_model), LIMITS, "id", NO_HEADERS, 10.0, call).deadline == found
+    assert asked.make_request(model(of_model), "id", NO_HEADERS, 10.0, call, False).deadline == found
 
 
 def test_predictions_share_batches_with_bare_instances() -> None:
     """Over gRPC too; parameters, or that they are explanations, keep them apart."""
     bodies = Asked([b"a"]), Asked([b"a"], FIELDS), split(b'{"instances":[1]}')
-    keys = {each.make_request(model(), LIMITS, "id", NO_HEADERS, 0.0).key for each in bodies}
-    other = split(b'{"instances":[1],"parameters":{}}').make_request(model(), LIMITS, "id", NO_HEADERS, 0.0)
-    explained = Asked([b"a"]).make_request(model(), LIMITS, "id", NO_HEADERS, 0.0, explain=True)
+    keys = {each.make_request(model(), "id", NO_HEADERS, 0.0, None, False).key for each in bodies}
+    other = split(b'{"instances":[1],"parameters":{}}').make_request(
+        model(), "id", NO_HEADERS, 0.0, None, False
+    )
+    explained = Asked([b"a"]).make_request(model(), "id", NO_HEADERS, 0.0, None, True)
 
     assert len(keys) == 1
     assert other.key not in keys
@@ -68,22 +67,16 @@ def test_what_a_row_says() -> None:
         connection, target, b"POST", "1.1", [(b"content-type", b"text/plain")], True
     )
     exchange.body = b"abc"
-    asked = Codec().read(exchange, target.route, model(), LIMITS)
-    (row,) = asked.make_request(model(), LIMITS, "id", headers, 0.0).rows
+    asked = Codec(RequestLimits(), connection).read(exchange, model())
+    (row,) = asked.make_request(model(), "id", headers, 0.0, None, False).rows
 
     assert row == Row("id", 3, BODY, "text/plain", msgspec.Raw(headers), [("x", "1")])
-
-
-def test_instances_are_bounded() -> None:
-    """By their number."""
-    with pytest.raises(PayloadTooLarge, match="max_request_instances=2"):
-        split(b'{"instances":[1,2,3]}').make_request(model(), LIMITS, "id", NO_HEADERS, 0.0)
 
 
 def test_a_request_may_say_its_sequence_itself() -> None:
     """As if its headers did."""
     asked = Asked([b""], sequence=[(b"ts_request_sequence_id", b"s")])
-    request = asked.make_request(model(sequences=SequenceHeaders()), LIMITS, "id", NO_HEADERS, 0.0)
+    request = asked.make_request(model(sequences=SequenceHeaders()), "id", NO_HEADERS, 0.0, None, False)
 
     assert isinstance(request, SequencedRequest)
     assert request.mark.id == "s"

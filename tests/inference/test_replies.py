@@ -14,6 +14,7 @@ from modelserver.http.exchange import Exchange, Target
 from modelserver.inference.replies import Reply
 from modelserver.inference.routes import Route
 from modelserver.inference.v1 import V1, Instances
+from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 
@@ -70,7 +71,7 @@ def reply(exchange: Kept, broken_off: list[None], monkeypatch: pytest.MonkeyPatc
     model: Any = SimpleNamespace(metrics=metrics, exposes_errors=False, batches=False)
     monkeypatch.setattr("modelserver.inference.replies.monotonic", lambda: 2.0)
     aside: Any = None
-    return Reply(exchange, model, V1(), Instances([]), aside)
+    return Reply(exchange, model, V1(RequestLimits(), aside), Instances([]), aside)
 
 
 def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:

@@ -14,7 +14,6 @@ from modelserver.errors import BadRequest
 from modelserver.inference.codec import NO_HEADERS
 from modelserver.inference.v2 import Answering, Takes, read_tensors
 from modelserver.options.signature import Signature
-from modelserver.tensors.limits import RequestLimits
 from modelserver.tensors.rows import OutputForm, pack_answer
 from modelserver.wire.messages import TENSORS, Answer, Row, SequenceHeaders
 
@@ -32,7 +31,7 @@ def test_each_row_travels_alone() -> None:
     """With the request's id and headers; plain rows share batches with other protocols."""
     taken = read_tensors(body(), None, TAKES)
     model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
-    rows = taken.make_request(model, RequestLimits(), "r", NO_HEADERS, 0.0, explain=True).rows
+    rows = taken.make_request(model, "r", NO_HEADERS, 0.0, None, explain=True).rows
 
     assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
     assert [(row.request_id, row.kind, row.explain, row.size) for row in rows] == [

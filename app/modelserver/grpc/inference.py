@@ -19,7 +19,6 @@ from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.statuses import Refused, number, tell_prediction
 from modelserver.http.answers import pretty
 from modelserver.inference.codec import Asked
-from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import FIELDS
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 
 _pack = msgspec.msgpack.Encoder().encode
-# A call has one instance, whatever it brings.
-_LIMITS = RequestLimits()
 
 
 class InferenceService:
@@ -98,7 +95,7 @@ class InferenceService:
                 raise BadRequest("Parameter model_name is required.")
             model = self._registry.get(asked.model_name, version)
             model.metrics.request(version is not None)
-            return Pending(model, _read(asked, model), context, _LIMITS, version, parts=parts)
+            return Pending(model, _read(asked, model), context, version, parts=parts)
         except ModelServerError as error:
             raise Refused(error) from error
 

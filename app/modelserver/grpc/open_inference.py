@@ -64,12 +64,10 @@ class OpenInferenceService:
         self._registry = services.registry
         self._stopping = stopping
         self._settings = services.settings
-        self._limits = RequestLimits(
-            services.settings.max_request_instances, services.settings.max_request_tensors
-        )
         self._finishing = Finishing()
-        aside = services.aside or Aside(services.settings.max_request_size)
-        self._codec = ModelInfer(self._limits, aside, services.intake or Intake.of(services.settings))
+        settings, aside = services.settings, services.aside or Aside(services.settings.max_request_size)
+        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        self._codec = ModelInfer(limits, aside, services.intake or Intake.of(services.settings))
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -137,7 +135,7 @@ class OpenInferenceService:
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
         read = await self._codec.read(asked, model)
-        async with Pending(model, read, context, self._limits, version) as pending:
+        async with Pending(model, read, context, version) as pending:
             await pending.answers()
         batch_id = pending.request.batch_id if model.batches else None
         return await self._codec.encode(read, model, pending.request), batch_id

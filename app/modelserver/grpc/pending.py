@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from modelserver.grpc.messages import Context
     from modelserver.inference.codec import Asked
     from modelserver.models.version import ModelVersion
-    from modelserver.tensors.limits import RequestLimits
     from modelserver.wire.messages import Answer
 
 REQUEST_ID = "x-request-id"
@@ -35,27 +34,18 @@ class Pending:
         model: whose pool it goes to.
         asked: what it asks.
         context: of the call.
-        limits: of what one request may bring.
         version: what the client named, if it did.
         parts: the answer may come in parts.
 
     Raises:
-        PayloadTooLarge: it brings too much.
         ServiceUnavailable: the pool does not take it.
     """
 
     def __init__(
-        self,
-        model: ModelVersion,
-        asked: Asked,
-        context: Context,
-        limits: RequestLimits,
-        version: str | None,
-        *,
-        parts: bool = False,
+        self, model: ModelVersion, asked: Asked, context: Context, version: str | None, *, parts: bool = False
     ) -> None:
         now, left = time.monotonic(), context.time_remaining()
-        request = asked.make_request(model, limits, request_id(context), NO_HEADERS, now, left)
+        request = asked.make_request(model, request_id(context), NO_HEADERS, now, left, explain=False)
         self.request = request
         self._where = asked.where
         self._model = model

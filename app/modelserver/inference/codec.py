@@ -63,32 +63,26 @@ class Asked(msgspec.Struct):
     def make_request(  # noqa: PLR0917 - called for each request
         self,
         model: ModelVersion,
-        limits: RequestLimits,
         request_id: str,
         packed: bytes,
         now: float,
-        left: float | None = None,
-        explain: bool = False,
+        left: float | None,
+        explain: bool,
     ) -> Request:
         """What waits in the model's queue. ``packed`` are the headers, ``left`` seconds the client waits.
 
         The first of the model's deadline, that of the call and the request's own counts.
-
-        Raises:
-            PayloadTooLarge: too many rows, or too much that travels with each of them.
         """
         names = model.sequence_headers
         if names is not None:
             mark, packed = read_sequence(self.headers(packed), names)
-        headers, bodies, extra = msgspec.Raw(packed), self.bodies, self.extra
-        if extra or len(bodies) > 1:
-            limits.check_instances(len(bodies), len(extra) + len(packed))
+        headers, bodies = msgspec.Raw(packed), self.bodies
         rows: list[Row] = []
         for body in bodies:
             rows.append(  # noqa: PERF401 - most have one, for which a comprehension costs more than the row
                 Row(
                     request_id, len(body), self.kind, self.content_type, headers, self.query, self.url_path,
-                    explain, extra,
+                    explain, self.extra,
                 )
             )  # fmt: skip
         key: object = (explain, self.key)
@@ -142,9 +136,18 @@ def contents_of(request: Request, where: str = "") -> list[bytes]:
 
 
 class Codec:
-    """A protocol over REST; this one is TorchServe's own, whose bodies are rows as they are."""
+    """A protocol over REST; this one is TorchServe's own, whose bodies are rows as they are.
 
-    def read(self, exchange: Exchange, route: Route, model: ModelVersion, limits: RequestLimits) -> Asked:
+    Args:
+        limits: of what one request may bring.
+        helpers: take what would hold up the event loop.
+    """
+
+    def __init__(self, limits: RequestLimits, helpers: Helpers) -> None:
+        self._limits = limits
+        self._helpers = helpers
+
+    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
         """What the exchange asks of the model.
 
         Raises:
@@ -152,14 +155,13 @@ class Codec:
             PayloadTooLarge: more rows than a request may have.
             TooHeavy: it must be read aside, by :meth:`read_aside`.
         """
+        route: Route = exchange.target.route
         query = read_query(exchange.target.query) if route.query else None
         return Asked([exchange.body], BODY, exchange.content_type, query, route.url_path)
 
-    async def read_aside(
-        self, exchange: Exchange, route: Route, model: ModelVersion, limits: RequestLimits, helpers: Helpers
-    ) -> Asked:
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
         """The same by a helper."""
-        return self.read(exchange, route, model, limits)
+        return Codec.read(self, exchange, model)
 
     def fail(
         self,

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 # Bytes of a compressed body that are inflated on the event loop; they make a thousand times as many at most.
 _LIGHT_COMPRESSED = 1 << 12
 
-# By the routes' protocols.
-_CODECS = {"": Codec(), "v1": V1(), "v2": V2()}
-
 # Methods that predict; the OpenAPI document names them.
 _USUAL = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"})
 
@@ -59,13 +56,15 @@ class InferenceApi:
         self._max_body = max_body
         self._limits = limits
         self._aside = aside or Aside(max_body)
+        kinds = {"": Codec, "v1": V1, "v2": V2}
+        self._codecs = {name: kind(limits, self._aside.helpers) for name, kind in kinds.items()}
         self.find = Targets().find
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request, now if it is refused, otherwise when its batch comes back."""
         served.request = exchange
         route: Route = exchange.target.route
-        codec = _CODECS[route.protocol]
+        codec = self._codecs[route.protocol]
         model: ModelVersion | None = None
         try:
             if exchange.method != b"POST":
@@ -74,7 +73,7 @@ class InferenceApi:
                 _check_light(exchange)
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
             model = self._find(route.model or _named(exchange) or self._only_one(), route)
-            asked = codec.read(exchange, route, model, self._limits)
+            asked = codec.read(exchange, model)
             self._submit(exchange, codec, model, asked, monotonic())
         except weight.TooHeavy:
             self._serve_aside(exchange, route, model)
@@ -89,7 +88,7 @@ class InferenceApi:
     def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
         """The same for a request that would hold up the event loop; ``model`` if it was found already."""
 
-        codec = _CODECS[route.protocol]
+        codec = self._codecs[route.protocol]
 
         async def read() -> None:
             nonlocal model
@@ -99,7 +98,7 @@ class InferenceApi:
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
                 name: str | None = route.model or await asyncio.to_thread(_named, exchange)
                 model = self._find(name or self._only_one(), route)
-            asked = await codec.read_aside(exchange, route, model, self._limits, self._aside.helpers)
+            asked = await codec.read_aside(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, asked, now)
 
@@ -118,13 +117,13 @@ class InferenceApi:
         self, exchange: Exchange, codec: Codec, model: ModelVersion, asked: Asked, now: float
     ) -> None:
         route: Route = exchange.target.route
+        packed = exchange.packed_headers()
         left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else None
-        request = asked.make_request(
-            model, self._limits, exchange.request_id, exchange.packed_headers(), now, left, route.explain
-        )
+        request = asked.make_request(model, exchange.request_id, packed, now, left, route.explain)
         kind = Reply if model.sequence_headers is None else SequenceReply
         reply = kind(exchange, model, codec, asked, self._aside)
         if asked.joins:
+            self._limits.check_instances(len(request.rows), len(asked.extra) + len(packed))
             request.on_done = reply.joined
         else:
             request.on_done, request.on_part = reply.whole, reply.part

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from modelserver.batching.request import Request
     from modelserver.http.exchange import Exchange
-    from modelserver.inference.routes import Route
     from modelserver.models.version import ModelVersion
-    from modelserver.offload.helpers import Helpers
 
 
 class _InstancesOnly(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,19 +58,17 @@ class Instances(Asked):
 class V1(Codec):
     """KServe's V1; a model may take its bodies as they are (design section 9, "Rows")."""
 
-    def read(self, exchange: Exchange, route: Route, model: ModelVersion, limits: RequestLimits) -> Asked:
+    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
         if model.splits == "never":
-            return super().read(exchange, route, model, limits)
+            return super().read(exchange, model)
         if weight.is_heavy_json(exchange.body):
             raise weight.TooHeavy
         return split(exchange.body)
 
-    async def read_aside(
-        self, exchange: Exchange, route: Route, model: ModelVersion, limits: RequestLimits, helpers: Helpers
-    ) -> Asked:
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
         if model.splits == "never":
-            return super().read(exchange, route, model, limits)
-        return await helpers.call(SECONDS, split_aside, exchange.body, limits)
+            return await super().read_aside(exchange, model)
+        return await self._helpers.call(SECONDS, split_aside, exchange.body, self._limits)
 
     def fail(
         self,

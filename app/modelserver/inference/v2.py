@@ -30,7 +30,6 @@ from modelserver.wire.messages import TENSORS, SequenceHeaders
 if TYPE_CHECKING:
     from modelserver.batching.request import Request
     from modelserver.http.exchange import Exchange
-    from modelserver.inference.routes import Route
     from modelserver.models.version import ModelVersion
     from modelserver.offload.helpers import Helpers
     from modelserver.tensors.tensor import Output, Tensor
@@ -174,22 +173,21 @@ class V2(Codec):
     says so where the client does not.
     """
 
-    def read(self, exchange: Exchange, route: Route, model: ModelVersion, limits: RequestLimits) -> Asked:
+    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
         length = header_length(exchange)
         if model.splits_tensors != "never":
-            return _read(exchange.body, length, Takes.of(model, limits), light=True)
+            return _read(exchange.body, length, Takes.of(model, self._limits), light=True)
         if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
             raise weight.TooHeavy
-        exchange.body = encode_request(exchange.body, length, limits)
+        exchange.body = encode_request(exchange.body, length, self._limits)
         return self._as_json(exchange, length)
 
-    async def read_aside(
-        self, exchange: Exchange, route: Route, model: ModelVersion, limits: RequestLimits, helpers: Helpers
-    ) -> Asked:
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
         length = header_length(exchange)
         if model.splits_tensors != "never":
-            return await helpers.call(SECONDS, read_tensors, exchange.body, length, Takes.of(model, limits))
-        exchange.body = await helpers.call(SECONDS, encode_request, exchange.body, length, limits)
+            takes = Takes.of(model, self._limits)
+            return await self._helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
+        exchange.body = await self._helpers.call(SECONDS, encode_request, exchange.body, length, self._limits)
         return self._as_json(exchange, length)
 
     @staticmethod
@@ -228,6 +226,7 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
     if light and _is_heavy(request.inputs, rows):
         raise weight.TooHeavy
     extra, whole, bodies = cut(request)
+    takes.limits.check_instances(len(bodies), len(extra))
     # Most are views of the body; on their way to the worker any buffer does.
     key = b"" if is_plain(request) else extra
     return Inference(
