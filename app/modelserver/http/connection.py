@@ -26,13 +26,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from modelserver.errors import InternalError, ModelServerError
-from modelserver.http.answers import JSON, error_body, is_kserve, status_line
+from modelserver.http.answers import is_kserve
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import HotRoutes, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.http.intake import Intake, IntakeFull, too_large
-from modelserver.ids import make_uuid
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
+# Of a request that was refused before it was read.
+_UNREAD = Target("", b"", "-")
 # What asks for no prediction, whatever the path.
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
 # Bytes that must move between two checks for the client to count as sending, or as taking its answer.
@@ -529,15 +530,8 @@ class HttpProtocol(HttpToolsProtocol):
             # Whatever the application still says to this request goes nowhere.
             cycle.disconnected = True
             cycle.message_event.set()
-        status, body = error_body(error, kserve=is_kserve(self.url.decode("latin-1")))
-        request_id = make_uuid()
-        self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0, request_id)
-        head = f"x-request-id: {request_id}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
-        lines = head.encode("latin-1") + b"".join(b"%b: %b\r\n" % header for header in error.headers)
-        if self.cors is not None:
-            lines += self.cors.lines(b"")
-        self.transport.write(status_line(status) + lines + b"connection: close\r\n\r\n" + body)
-        self._close_gently()
+        unread = ConnectionExchange(self, _UNREAD, b"-", "1.1", [], keep_alive=False)
+        unread.fail(error, kserve=is_kserve(self.url.decode("latin-1")))
 
     def _close_gently(self) -> None:
         """Closes once the client had a chance to read the answer.

@@ -26,8 +26,6 @@ _pack = msgspec.msgpack.Encoder().encode
 _SMALL_PIECE = 4096
 # A body with more bytes than this is not copied to stand behind its head.
 _JOINED = 1 << 16
-# A body with more bytes than this is not copied to stand behind its head.
-_JOINED = 1 << 16
 # What makes a head worth a second look: no Host, or two; a transfer coding; a length of many digits.
 _NO_HOST = 1 << 20
 _SHORT_LENGTH = 12

@@ -16,7 +16,7 @@ from modelserver.http.aside import Aside
 from modelserver.http.content import form_field, inflate, read_query
 from modelserver.inference.codec import Codec
 from modelserver.inference.replies import Reply, SequenceReply
-from modelserver.inference.routes import Route, Targets
+from modelserver.inference.routes import Route, find_target
 from modelserver.inference.v1 import V1
 from modelserver.inference.v2 import V2
 from modelserver.telemetry.stalls import served
@@ -45,6 +45,8 @@ class InferenceApi:
         limits: of what one request may bring.
     """
 
+    find = staticmethod(find_target)
+
     def __init__(
         self,
         registry: Registry,
@@ -58,7 +60,6 @@ class InferenceApi:
         self._aside = aside or Aside(max_body)
         kinds = {"": Codec, "v1": V1, "v2": V2}
         self._codecs = {name: kind(limits, self._aside.helpers) for name, kind in kinds.items()}
-        self.find = Targets().find
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request, now if it is refused, otherwise when its batch comes back."""

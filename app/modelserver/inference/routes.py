@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from modelserver.http.exchange import Target, read_target
 
@@ -76,24 +77,15 @@ def parse_route(path: str) -> Route | None:
     return None
 
 
-class Targets:
-    """What URLs ask for; it is remembered of those that came last."""
+def find_target(url: bytes) -> Target | None:
+    """What a URL asks for if its path is one of inference; it is remembered of those that came last."""
+    return _kept_target(url) if len(url) <= _LONGEST_KEPT else _read_target(url)
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, Target] = {}
 
-    def find(self, url: bytes) -> Target | None:
-        """What the URL asks for if its path is one of inference."""
-        return self._known.get(url) or self._read(url)
+def _read_target(url: bytes) -> Target | None:
+    target = read_target(url)
+    route = None if target is None else parse_route(target.path)
+    return None if target is None or route is None else replace(target, route=route)
 
-    def _read(self, url: bytes) -> Target | None:
-        target = read_target(url)
-        route = None if target is None else parse_route(target.path)
-        if target is None or route is None:
-            return None
-        target = replace(target, route=route)
-        if len(url) <= _LONGEST_KEPT:
-            if len(self._known) >= _TARGETS_KEPT:
-                self._known.clear()
-            self._known[url] = target
-        return target
+
+_kept_target = lru_cache(_TARGETS_KEPT)(_read_target)

@@ -245,12 +245,8 @@ def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
     """Whether cutting them into rows would take long."""
     if rows * len(inputs) > 2 * weight.LIGHT_ELEMENTS:
         return True
-    for each in inputs:
-        if len(each.data) <= weight.LIGHT_BYTES or each.datatype != BYTES:
-            continue
-        if elements(each.shape) > weight.LIGHT_ELEMENTS:
-            return True
-    return False
+    texts = (each for each in inputs if each.datatype == BYTES and len(each.data) > weight.LIGHT_BYTES)
+    return any(elements(each.shape) > weight.LIGHT_ELEMENTS for each in texts)
 
 
 def header_length(exchange: Exchange) -> str | None:
