@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from dataclasses import dataclass, field
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -107,7 +107,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._incoming: ConnectionExchange | None = None
         self._exchange: ConnectionExchange | None = None
         # Since when the client owes us the rest of a request (or, between requests, a new one).
-        self._waiting_since = time.monotonic()
+        self._waiting_since = monotonic()
         self._receiving = False
         self._seen = 0
         # Bytes of the request that is coming in, and how many of them the intake counts.
@@ -146,7 +146,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._framing += self._last_piece
         if not self._receiving:
             self._receiving = True
-            self._waiting_since = time.monotonic()
+            self._waiting_since = monotonic()
         try:
             try:
                 self.parser.feed_data(data)
@@ -171,11 +171,11 @@ class HttpProtocol(HttpToolsProtocol):
         return exchange is not None and exchange.announced - exchange.received >= size
 
     def _parse_slices(self, left: memoryview) -> None:
-        until = time.perf_counter() + _TURN
+        until = perf_counter() + _TURN
         while left and not self._refused:
             self.data_received(left[:_SLICE])
             left = left[_SLICE:]
-            if left and (self.pipeline or time.perf_counter() > until):
+            if left and (self.pipeline or perf_counter() > until):
                 # After the requests that are there, or in the loop's next turn.
                 self._unparsed = left
                 self.flow.pause_reading()
@@ -449,7 +449,7 @@ class HttpProtocol(HttpToolsProtocol):
         self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
     ) -> None:
         """Writes an exchange's answer, and its body where that is apart; makes way for the next request."""
-        now = time.monotonic()
+        now = monotonic()
         self._listener.on_response(
             self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
             now - exchange.started, exchange.request_id,
@@ -473,7 +473,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """uvicorn's own, without a timer per answer."""
-        self._answered(time.monotonic())
+        self._answered(monotonic())
 
     def _answered(self, now: float) -> None:
         self.server_state.total_requests += 1
@@ -588,7 +588,7 @@ def check_regularly(
     loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = CHECK_SECONDS
 ) -> None:
     """Arms the timer that checks all connections, now and for ever."""
-    now = time.monotonic()
+    now = monotonic()
     for listener in listeners:
         listener.check(now)
     loop.call_later(every, check_regularly, loop, listeners, every)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
@@ -105,7 +105,7 @@ class ConnectionExchange(Exchange):
                 read(self, value)
         if not self.request_id:
             self.request_id = make_uuid()
-        self.started = time.monotonic()
+        self.started = monotonic()
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:

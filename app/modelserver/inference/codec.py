@@ -10,6 +10,7 @@ from collections.abc import Sequence  # noqa: TC003 - helpers read annotations a
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
+from msgspec import Raw
 
 from modelserver.batching.queue import AtOnce
 from modelserver.batching.request import Request
@@ -76,7 +77,7 @@ class Asked(msgspec.Struct):
         names = model.sequence_headers
         if names is not None:
             mark, packed = read_sequence(self.headers(packed), names)
-        headers, bodies = msgspec.Raw(packed), self.bodies
+        headers, bodies = Raw(packed), self.bodies
         rows: list[Row] = []
         for body in bodies:
             rows.append(  # noqa: PERF401 - most have one, for which a comprehension costs more than the row

@@ -73,7 +73,8 @@ class InferenceApi:
             if exchange.encoding or not route.model:
                 _check_light(exchange)
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
-            model = self._find(route.model or _named(exchange) or self._only_one(), route)
+            model = self._registry.get(route.model or _named(exchange) or self._only_one(), route.version)
+            model.metrics.request(route.version is not None)
             asked = codec.read(exchange, model)
             self._submit(exchange, codec, model, asked, monotonic())
         except weight.TooHeavy:
@@ -81,14 +82,8 @@ class InferenceApi:
         except ModelServerError as error:
             codec.fail(exchange, error, model)
 
-    def _find(self, name: str, route: Route) -> ModelVersion:
-        model = self._registry.get(name, route.version)
-        model.metrics.request(route.version is not None)
-        return model
-
     def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
         """The same for a request that would hold up the event loop; ``model`` if it was found already."""
-
         codec = self._codecs[route.protocol]
 
         async def read() -> None:
@@ -98,7 +93,8 @@ class InferenceApi:
                 encoding, exchange.encoding = exchange.encoding, b""
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
                 name: str | None = route.model or await asyncio.to_thread(_named, exchange)
-                model = self._find(name or self._only_one(), route)
+                model = self._registry.get(name or self._only_one(), route.version)
+                model.metrics.request(route.version is not None)
             asked = await codec.read_aside(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, asked, now)
