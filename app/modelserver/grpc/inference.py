@@ -8,6 +8,7 @@ model that does not exist in band.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,7 @@ from modelserver.inference.codec import Asked
 from modelserver.wire.messages import FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from modelserver.batching.request import Request
     from modelserver.grpc.calls import Method
@@ -67,8 +68,14 @@ class InferenceService:
             await tell_batch(context, pending.request.batch_id)
         return _answer(pending.request, content)
 
-    async def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
+    def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
         """One request, its answer in parts."""
+        return self.parts(asked, context, "StreamPredictions")
+
+    async def parts(
+        self, asked: AnyMessage, context: Context, method: str
+    ) -> AsyncGenerator[AnyMessage, None]:
+        """The parts of the answer to a request of a call of this method."""
         async with self._submit(asked, context, parts=True) as pending:
             async for part in pending.parts():
                 yield _answer(pending.request, part)
@@ -82,11 +89,12 @@ class InferenceService:
         """
         async for asked in requests:
             try:
-                async with self._submit(asked, context, parts=True) as pending:
-                    async for part in pending.parts():
-                        yield _answer(pending.request, part, asked)
+                async with contextlib.aclosing(self.parts(asked, context, "StreamPredictions2")) as parts:
+                    async for part in parts:
+                        yield _of_sequence(part, asked)
             except ModelServerError as error:
-                yield _failure(error, asked)
+                code, text = tell_prediction(error)
+                yield _of_sequence(_Answer(status={"code": number(code), "message": text}), asked)
 
     def _submit(self, asked: AnyMessage, context: Context, *, parts: bool = False) -> Pending:
         version = asked.model_version or None
@@ -107,19 +115,13 @@ def _read(asked: AnyMessage, model: ModelVersion) -> Asked:
     return Asked([_pack(dict(asked.input))], FIELDS, sequence=sequence)
 
 
-def _answer(request: Request, content: bytes, asked: AnyMessage | None = None) -> AnyMessage:
-    answer = _Answer(prediction=content)
-    if isinstance(request, SequencedRequest):
-        answer.sequence_id = request.mark.id
-    elif asked is not None and asked.HasField("sequence_id"):
-        answer.sequence_id = asked.sequence_id
-    return answer
+def _answer(request: Request, content: bytes) -> AnyMessage:
+    sequence_id = request.mark.id if isinstance(request, SequencedRequest) else None
+    return _Answer(prediction=content, sequence_id=sequence_id)
 
 
-def _failure(error: ModelServerError, asked: AnyMessage) -> AnyMessage:
-    answer = _Answer()
-    code, text = tell_prediction(error)
-    answer.status.code, answer.status.message = number(code), text
-    if asked.HasField("sequence_id"):
+def _of_sequence(answer: AnyMessage, asked: AnyMessage) -> AnyMessage:
+    """The answer, which says the client's sequence where it says none."""
+    if asked.HasField("sequence_id") and not answer.HasField("sequence_id"):
         answer.sequence_id = asked.sequence_id
     return answer
