@@ -43,6 +43,8 @@ _encode_headers = msgspec.msgpack.Encoder().encode
 # at what clients have taken.
 _UNTOLD = 1 << 16
 _TELL_SECONDS = 0.01
+# What of ASGI's scope travels, in the order of the message that takes it.
+_OF_SCOPE = Call.__struct_fields__[1:]
 
 
 class Forwarder:
@@ -107,20 +109,7 @@ class Forwarder:
         """The ASGI application: the server's own, from afar."""
         number = next(self._numbers)
         call = self._calls[number] = _Call(number, self._send, receive)
-        self._send(
-            Call(
-                number,
-                scope["method"],
-                scope["path"],
-                scope["raw_path"],
-                scope["query_string"],
-                scope["http_version"],
-                scope["scheme"],
-                scope["headers"],
-                scope["client"],
-                scope["server"],
-            )
-        )
+        self._send(Call(number, *(scope[name] for name in _OF_SCOPE)))
         try:
             while (message := await call.outgoing.get()) is not None:
                 await send(message)

@@ -257,20 +257,14 @@ class _Call:
 
 
 def _scope(message: Call) -> dict[str, Any]:
+    scope = msgspec.structs.asdict(message)
+    del scope["number"]
     return {
+        **scope,
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": message.http_version,
-        "server": message.server,
-        "client": message.client,
-        "scheme": message.scheme,
         "root_path": "",
-        "headers": message.headers,
         "state": {},
-        "method": message.method,
-        "path": message.path,
-        "raw_path": message.raw_path,
-        "query_string": message.query_string,
     }
 
 

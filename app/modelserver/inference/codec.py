@@ -144,6 +144,9 @@ class Codec:
         helpers: take what would hold up the event loop.
     """
 
+    # Whether errors name the batch of a request to a model that has batches.
+    tells_batch: ClassVar[bool] = False
+
     def __init__(self, limits: RequestLimits, helpers: Helpers) -> None:
         self._limits = limits
         self._helpers = helpers
@@ -173,4 +176,5 @@ class Codec:
         extra: bytes = b"",
     ) -> None:
         """Answers with an error; ``extra`` are further header lines."""
-        exchange.fail(error, kserve=exchange.target.route.kserve, extra=extra)
+        told = batch_id if self.tells_batch and model is not None and model.batches else None
+        exchange.fail(error, kserve=exchange.target.route.kserve, extra=extra, batch_id=told)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from modelserver.errors import BadRequest, ModelServerError
+from modelserver.errors import BadRequest
 from modelserver.http.answers import JSON
 from modelserver.inference.codec import SECONDS, Asked, Codec, contents_of
 from modelserver.tensors import weight
@@ -58,6 +58,8 @@ class Instances(Asked):
 class V1(Codec):
     """KServe's V1; a model may take its bodies as they are (design section 9, "Rows")."""
 
+    tells_batch: ClassVar[bool] = True
+
     def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
         if model.splits == "never":
             return super().read(exchange, model)
@@ -69,17 +71,6 @@ class V1(Codec):
         if model.splits == "never":
             return await super().read_aside(exchange, model)
         return await self._helpers.call(SECONDS, split_aside, exchange.body, self._limits)
-
-    def fail(
-        self,
-        exchange: Exchange,
-        error: ModelServerError,
-        model: ModelVersion | None = None,
-        batch_id: str = "",
-        extra: bytes = b"",
-    ) -> None:
-        told = batch_id if model is not None and model.batches else None
-        exchange.fail(error, kserve=True, extra=extra, batch_id=told)
 
 
 def split(body: bytes) -> Instances:
