@@ -19,7 +19,7 @@ from modelserver.errors import (
 )
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.exchange import Target
-from modelserver.inference.codec import NO_HEADERS, Asked, Codec, contents_of
+from modelserver.inference.codec import NO_HEADERS, Asked, Codec, contents_of, failure_of
 from modelserver.inference.routes import Route
 from modelserver.inference.v1 import split
 from modelserver.tensors.limits import RequestLimits
@@ -92,21 +92,21 @@ def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
 def test_the_first_row_that_failed_is_named() -> None:
     """With the status and the type that the worker gives; one row alone needs no name."""
     failed = Answer(3, 400, failed=True, error_type="Own"), b"bad"
-    with pytest.raises(HandlerError, match=r"^row 1: bad$") as caught:
-        contents_of(ended((Answer(1), b"a"), failed, failed, kind=TENSORS), "row %d: ")
-    with pytest.raises(HandlerError, match=r"^bad$"):
-        contents_of(ended(failed), "row %d: ")
+    failure = failure_of(ended((Answer(1), b"a"), failed, failed, kind=TENSORS), "row %d: ")
+    alone = failure_of(ended(failed), "row %d: ")
 
-    assert (caught.value.status, caught.value.kserve_status, caught.value.type) == (400, None, "Own")
+    assert isinstance(failure, HandlerError)
+    assert (str(failure), str(alone)) == ("row 1: bad", "bad")
+    assert (failure.status, failure.kserve_status, failure.type) == (400, None, "Own")
     assert HandlerError.type == "InternalServerException"
 
 
 def test_a_whole_body_that_failed_is_500_for_kserve() -> None:
     """What is 503 in TorchServe's protocol (design 9, "Statuses")."""
-    with pytest.raises(HandlerError) as caught:
-        contents_of(ended((Answer(3, 503, failed=True), b"bad")))
+    failure = failure_of(ended((Answer(3, 503, failed=True), b"bad")))
 
-    assert (caught.value.status, caught.value.kserve_status) == (503, 500)
+    assert failure is not None
+    assert (failure.status, failure.kserve_status) == (503, 500)
 
 
 @pytest.mark.parametrize(
@@ -116,5 +116,22 @@ def test_errors_of_a_request_are_told(error: Exception, kind: type[ModelServerEr
     """Those of the server as they are, strange ones as the server's fault."""
     request = Request("id", [Row("id", 0)], [b""], 0.0)
     request.fail(error)
-    with pytest.raises(kind):
-        contents_of(request)
+
+    assert type(failure_of(request)) is kind
+
+
+def test_a_request_that_failed_is_let_go() -> None:
+    """At once, not when a collector comes by."""
+    request = Request("id", [Row("id", 0)], [b""], 0.0)
+    request.fail(DeadlineExceeded("d"))
+    failure = failure_of(request)
+
+    assert failure is not None
+    assert failure.__traceback__ is None
+
+
+def test_answers_come_in_order() -> None:
+    """Of a request without a failure."""
+    request = ended((Answer(1), b"a"), (Answer(1), b"b"))
+
+    assert (failure_of(request), contents_of(request)) == (None, [b"a", b"b"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.errors import PayloadTooLarge
 from modelserver.ids import accept_request_id, make_uuid
-from modelserver.inference.codec import NO_HEADERS, contents_of
+from modelserver.inference.codec import NO_HEADERS, contents_of, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -115,7 +115,10 @@ class Pending:
         if request.error is None:
             queued = (request.dispatched or request.arrived) - request.arrived
             self._model.metrics.answered(time.monotonic() - request.arrived, queued, self._named)
-        return contents_of(request, self._where)
+        failure = failure_of(request, self._where)
+        if failure is not None:
+            raise failure
+        return contents_of(request)
 
 
 async def tell_batch(context: Context, batch_id: str) -> None:

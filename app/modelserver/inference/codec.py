@@ -105,10 +105,10 @@ class Asked(msgspec.Struct):
         """Body, content type and further header lines of the response over REST.
 
         Raises:
-            ModelServerError: the failure of the request or of a row, or that the answers make no response.
+            ModelServerError: the answers make no response.
             TooHeavy: it must be done aside, by :meth:`encode_aside`.
         """
-        (content,) = contents_of(request, self.where)
+        (content,) = contents_of(request)
         return content, "", b""
 
     async def encode_aside(
@@ -118,22 +118,25 @@ class Asked(msgspec.Struct):
         return self.encode(model, request)
 
 
-def contents_of(request: Request, where: str = "") -> list[bytes]:
-    """What came for each row of an ended request; ``where`` says which of several rows failed.
+def failure_of(request: Request, where: str = "") -> ModelServerError | None:
+    """Why an ended request has no answer: its own error, or that of the first row that failed.
 
-    Raises:
-        ModelServerError: the request's own, or that of the first row that failed.
+    ``where`` says which of several rows it was. It is not raised here: a request and its error would keep
+    each other until a collector comes by.
     """
     error = request.error
     if error is not None:
-        raise error if isinstance(error, ModelServerError) else InternalError(str(error))
-    contents: list[bytes] = []
-    for answer, content in cast("list[tuple[Answer, bytes]]", request.answers):
+        return error if isinstance(error, ModelServerError) else InternalError(str(error))
+    for index, (answer, content) in enumerate(cast("list[tuple[Answer, bytes]]", request.answers)):
         if answer.failed:
-            prefix = (where % len(contents)).encode() if where and len(request.rows) > 1 else b""
-            raise HandlerError.of(answer, prefix + content, whole=request.rows[0].kind == BODY)
-        contents.append(content)
-    return contents
+            prefix = (where % index).encode() if where and len(request.rows) > 1 else b""
+            return HandlerError.of(answer, prefix + content, whole=request.rows[0].kind == BODY)
+    return None
+
+
+def contents_of(request: Request) -> list[bytes]:
+    """What came for each row of a request without a failure."""
+    return [content for _, content in cast("list[tuple[Answer, bytes]]", request.answers)]
 
 
 class Codec:

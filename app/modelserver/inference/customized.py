@@ -13,7 +13,7 @@ from modelserver.batching.queue import Alone
 from modelserver.batching.request import Request
 from modelserver.errors import InternalError, ResponseTimeout, ServiceUnavailable
 from modelserver.ids import make_uuid
-from modelserver.inference.codec import contents_of
+from modelserver.inference.codec import failure_of
 from modelserver.wire.messages import DESCRIBE, Answer, Row
 
 if TYPE_CHECKING:
@@ -65,8 +65,10 @@ def _read(model: ModelVersion, request: Request) -> Description:
         raise _no_worker(model)
     if isinstance(request.error, ResponseTimeout):
         raise InternalError(TOO_LATE)
-    (content,) = contents_of(request)
-    ((answer, _),) = cast("list[tuple[Answer, bytes]]", request.answers)
+    failure = failure_of(request)
+    if failure is not None:
+        raise failure
+    ((answer, content),) = cast("list[tuple[Answer, bytes]]", request.answers)
     return Description(_metadata(model, content), answer)
 
 

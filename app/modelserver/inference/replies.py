@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.errors import HandlerError, ModelServerError
 from modelserver.http.answers import header_block
-from modelserver.inference.codec import contents_of
+from modelserver.inference.codec import contents_of, failure_of
 from modelserver.inference.sequences import sequence_headers
 from modelserver.telemetry.stalls import served
 from modelserver.tensors.weight import TooHeavy
@@ -56,14 +56,13 @@ class Reply:
 
     def _last(self, request: Request) -> None:
         """The end of an answer in parts. After a failure all that can be done is to break it off."""
-        try:
-            (content,) = contents_of(request)
-        except ModelServerError as error:
-            _log.warning("Request %s: the answer broke off after its first part: %s", request.id, error)
+        failure = failure_of(request)
+        if failure is not None:
+            _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
             self._model.metrics.broken_off()
             self._exchange.end(complete=False)
             return
-        self._exchange.send(content)
+        self._exchange.send(*contents_of(request))
         self._extra(request)
         self._exchange.end()
 
@@ -85,6 +84,10 @@ class Reply:
     def joined(self, request: Request) -> None:
         """What the codec makes of the answers to the rows, or the first failure, which is everybody's."""
         served.request = self._exchange
+        failure = failure_of(request, self._asked.where)
+        if failure is not None:
+            self._fail(request, failure)
+            return
         try:
             self._encoded(request, self._asked.encode(self._model, request))
         except TooHeavy:

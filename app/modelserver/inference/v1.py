@@ -52,7 +52,7 @@ class Instances(Asked):
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         key = b"explanations" if request.rows[0].explain else b"predictions"
         batch_id = request.batch_id if model.batches else None
-        return join(contents_of(request, self.where), batch_id, key), JSON, b""
+        return join(contents_of(request), batch_id, key), JSON, b""
 
 
 class V1(Codec):

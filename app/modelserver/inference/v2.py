@@ -89,7 +89,7 @@ class Inference(Asked):
             self.asked,
             self.kind,
             self.whole,
-            contents_of(request, self.where),
+            contents_of(request),
             identity,
             parameters or None,
         )
