@@ -159,6 +159,9 @@ class PayloadTooLarge(ModelServerError):
 class InternalError(ModelServerError):
     """Something behind the API failed."""
 
+    def __init__(self, message: str = "The server failed to answer; its log says why.") -> None:
+        super().__init__(message)
+
 
 class FailedRow(Protocol):
     """What a worker says of a row that failed, beside the message."""

@@ -102,7 +102,7 @@ class Desk:
         except Exception:  # noqa: BLE001 - it must not keep the other requests of the turn from being served
             # As one process does where an endpoint raises what it should have answered.
             _log.exception("Failure while taking in a request")
-            error = InternalError("The server failed to answer; its log says why.")
+            error = InternalError()
             exchange.fail(error, kserve=is_kserve(ask.url.decode("latin-1")))
 
     def _gone(self, message: Gone, _: bytes) -> None:

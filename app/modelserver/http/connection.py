@@ -156,7 +156,7 @@ class HttpProtocol(HttpToolsProtocol):
             # Not the client's fault: an endpoint of the short way raised what it should have answered.
             _log.exception("Failure while taking in a request")
             if not self._refused:
-                self._refuse(InternalError("The server failed to answer; its log says why."), self._exchange)
+                self._refuse(InternalError(), self._exchange)
             return
         except httptools.HttpParserError:
             if not self._refused:
