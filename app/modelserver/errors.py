@@ -1,4 +1,4 @@
-"""One family of errors: the status and the type are on the class, the message on the instance.
+"""One family of errors: the class has status and type, the instance the message, and what a worker said.
 
     ModelServerError
       BadRequest 400            a request that cannot be understood
@@ -28,7 +28,7 @@ The names clients see (``type``) are TorchServe's (reference 4.3).
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Protocol
 
 
 class ModelServerError(Exception):
@@ -42,7 +42,7 @@ class ModelServerError(Exception):
     status: int = 500
     kserve_status: int | None = None
     kserve_message: str | None = None
-    type: ClassVar[str] = "InternalServerException"
+    type: str = "InternalServerException"
     request_id: str | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -159,6 +159,19 @@ class PayloadTooLarge(ModelServerError):
 class InternalError(ModelServerError):
     """Something behind the API failed."""
 
+    def __init__(self, message: str = "The server failed to answer; its log says why.") -> None:
+        super().__init__(message)
+
+
+class FailedRow(Protocol):
+    """What a worker says of a row that failed, beside the message."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def error_type(self) -> str: ...
+
 
 class HandlerError(InternalError):
     """What a worker reports of a request: any status, the message is its own.
@@ -170,6 +183,16 @@ class HandlerError(InternalError):
         super().__init__(message)
         self.status = status
         self.kserve_status = kserve_status
+
+    @classmethod
+    def of(cls, answer: FailedRow, content: bytes, *, whole: bool = False) -> HandlerError:
+        """The error of a row; of a ``whole`` body the worker could not know that it came by a protocol of
+        KServe's, where a handler that failed is 500.
+        """
+        kserve_status = 500 if whole and answer.status == 503 else None
+        error = cls(content.decode("utf-8", "replace"), answer.status, kserve_status)
+        error.type = answer.error_type
+        return error
 
 
 class WorkerDied(InternalError):

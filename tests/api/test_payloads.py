@@ -180,8 +180,8 @@ def test_who_leaves() -> None:
 @pytest.mark.parametrize(
     ("route", "headers", "kind"),
     [
-        (Route("m", v1=True), [], "application/json"),
-        (Route("m", v2=True), [(b"Inference-Header-Content-Length", b"5")], "application/octet-stream"),
+        (Route("m", protocol="v1"), [], "application/json"),
+        (Route("m", protocol="v2"), [(b"Inference-Header-Content-Length", b"5")], "application/octet-stream"),
         (Route("m"), [], "application/octet-stream"),
     ],
 )

@@ -499,6 +499,7 @@ def test_traces(server, inference):
     assert re.search(line.format(0), server.home.log("access_log.log"))
     # Each look at the metrics is an answer too.
     assert server.metric("Requests2XX") > good + 1
+    wait_until(lambda: server.metric("Requests4XX") > bad, "the failed call is counted")
     assert server.metric("Requests4XX") == bad + 1
 
 

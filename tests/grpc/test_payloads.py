@@ -50,16 +50,14 @@ def service(log: Any, monkeypatch: pytest.MonkeyPatch) -> LoggedInferenceService
             raise ServiceUnavailable("later")
         return _Answer(prediction=b"ab")
 
-    async def converse(_self: Any, requests: Any, _context: Any) -> AsyncIterator[Any]:
-        async for asked in requests:
-            yield _Answer(prediction=b"a")
-            last = _Answer(prediction=b"b")
-            if asked.model_name == "none":
-                last.status.code = 13
-            yield last
+    async def parts(_self: Any, asked: Any, _context: Any, _method: str) -> AsyncIterator[Any]:
+        yield _Answer(prediction=b"a")
+        if asked.model_name == "none":
+            raise ServiceUnavailable("later")
+        yield _Answer(prediction=b"b")
 
     monkeypatch.setattr(InferenceService, "predict", predict)
-    monkeypatch.setattr(InferenceService, "converse", converse)
+    monkeypatch.setattr(InferenceService, "parts", parts)
     registry: Any = None
     return LoggedInferenceService(registry, log)
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.batching.request import Request
 from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
 from modelserver.grpc import pending
-from modelserver.grpc.pending import Pending, deadline, request_id
-from modelserver.wire.messages import BODY, TENSORS, Answer, Row
+from modelserver.grpc.pending import Pending, request_id
+from modelserver.inference.codec import Asked
+from modelserver.inference.v2 import Inference
+from modelserver.wire.messages import TENSORS, Answer
+
+if TYPE_CHECKING:
+    from modelserver.batching.request import Request
+
+CONTEXT: Any = SimpleNamespace(invocation_metadata=lambda: (), time_remaining=lambda: None)
 
 
 class Pool:
@@ -36,13 +42,17 @@ def model() -> Any:
     """A model version that goes nowhere."""
     metrics = SimpleNamespace(answered=lambda *_: None)
     return SimpleNamespace(
-        name="m", pool=Pool(), metrics=metrics, options=SimpleNamespace(request_timeout=None)
+        name="m",
+        pool=Pool(),
+        metrics=metrics,
+        options=SimpleNamespace(request_timeout=None),
+        sequence_headers=None,
     )
 
 
-def request(rows: int = 1, kind: int = BODY) -> Request:
+def asked(rows: int = 1) -> Asked:
     """A request with so many rows."""
-    return Request("id", [Row("id", 0, kind)] * rows, [b""] * rows, 0.0)
+    return Asked([b""] * rows)
 
 
 def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
@@ -52,7 +62,7 @@ def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
 
 async def test_answers_come_together(model: Any) -> None:
     """Whoever awaits them gets those of all rows, in order."""
-    async with Pending(model, request(2), None) as waiting:
+    async with Pending(model, asked(2), CONTEXT, None) as waiting:
         task = asyncio.create_task(waiting.answers())
         await asyncio.sleep(0)
         waiting.request.deliver(1, [(Answer(1), b"b")])
@@ -66,22 +76,23 @@ async def test_leaving_cancels(model: Any) -> None:
     """A caller that is cancelled takes its request out of the pool (F37)."""
 
     async def wait() -> None:
-        async with Pending(model, waiting, None) as made:
+        async with Pending(model, asked(), CONTEXT, None) as made:
+            waiting.append(made.request)
             await made.answers()
 
-    waiting = request()
+    waiting: list[Request] = []
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert model.pool.cancelled == [waiting]
+    assert model.pool.cancelled == waiting
 
 
 async def test_parts(model: Any) -> None:
     """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
-    async with Pending(model, request(), None, parts=True) as waiting:
+    async with Pending(model, asked(), CONTEXT, None, parts=True) as waiting:
         made = waiting.request
         backlog = made.backlog
         assert made.on_part is not None
@@ -100,7 +111,7 @@ async def test_parts(model: Any) -> None:
 async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that takes nothing ends the work for it; it is told why."""
     monkeypatch.setattr(pending, "MAX_UNSENT", 4)
-    async with Pending(model, request(), None, parts=True) as waiting:
+    async with Pending(model, asked(), CONTEXT, None, parts=True) as waiting:
         made = waiting.request
         assert made.on_part is not None
         for _ in range(3):
@@ -113,13 +124,13 @@ async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_failures(model: Any) -> None:
     """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
-    async with Pending(model, request(2, TENSORS), None) as waiting:
+    async with Pending(model, Inference([b"", b""], TENSORS), CONTEXT, None) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
         with pytest.raises(HandlerError, match="row 1: bad") as caught:
             await waiting.answers()
     assert (caught.value.status, caught.value.kserve_status) == (400, None)
     for error, kind in ((ServiceUnavailable("no"), ServiceUnavailable), (KeyError("x"), InternalError)):
-        async with Pending(model, request(), None) as waiting:
+        async with Pending(model, asked(), CONTEXT, None) as waiting:
             waiting.request.fail(error)
             with pytest.raises(kind):
                 await waiting.answers()
@@ -127,26 +138,12 @@ async def test_failures(model: Any) -> None:
 
 async def test_failures_of_whole_bodies(model: Any) -> None:
     """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
-    async with Pending(model, request(), None) as waiting:
+    async with Pending(model, asked(), CONTEXT, None) as waiting:
         waiting.request.deliver(0, [failed("Prediction failed")])
         with pytest.raises(HandlerError) as caught:
             await waiting.answers()
 
     assert (caught.value.status, caught.value.kserve_status) == (503, 500)
-
-
-@pytest.mark.parametrize(
-    ("own", "call", "of_model", "found"),
-    [(None, None, None, None), (3, None, None, 13), (3, 2, None, 12), (3, 2, 1, 11), (None, None, 4, 14)],
-)
-def test_the_first_deadline_counts(
-    model: Any, own: float | None, call: float | None, of_model: float | None, found: float | None
-) -> None:
-    """The client's, that of the request's own parameter, or the model's."""
-    model.options.request_timeout = of_model
-    context: Any = SimpleNamespace(time_remaining=lambda: call)
-
-    assert deadline(10.0, model, context, own) == found
 
 
 def test_request_ids() -> None:

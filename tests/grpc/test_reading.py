@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from modelserver.errors import BadRequest
@@ -13,9 +14,10 @@ from modelserver.grpc.reading import read_bytes, read_message
 from modelserver.inference.v2 import Takes
 from modelserver.options.signature import Signature
 from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
-from modelserver.wire.messages import SequenceHeaders
+from modelserver.wire.messages import BODY, TENSORS, SequenceHeaders
 
 TAKES = Takes("m", Signature())
+WHOLE = Takes("m", Signature(), rows=False)
 SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
 
 
@@ -33,23 +35,22 @@ def asked(rows: int = 2, **parameters: Any) -> Any:
 def test_rows_are_taken_apart() -> None:
     """Of a model that takes rows; on the loop and by a helper alike."""
     here, aside = (
-        read_message(asked(), TAKES, splits=True),
-        read_bytes(asked().SerializeToString(), TAKES, splits=True),
+        read_message(asked(), TAKES),
+        read_bytes(asked().SerializeToString(), TAKES),
     )
 
     for read in (here, aside):
-        assert read.apart is not None
-        assert [bytes(body) for body in read.apart.bodies] == [b"\0", b"\1"]
-        assert (read.request.id, read.body) == ("own", b"")
-    assert aside.request.inputs == []
+        assert [bytes(body) for body in read.bodies] == [b"\0", b"\1"]
+        assert (read.asked.id, read.kind) == ("own", TENSORS)
+    assert aside.asked.inputs == []
 
 
 def test_another_model_gets_the_whole_as_json() -> None:
     """As the same request has it over REST."""
-    read = read_message(asked(), TAKES, splits=False)
+    read = read_message(asked(), WHOLE)
 
-    assert read.apart is None
-    assert json.loads(read.body)["inputs"] == [
+    assert read.kind == BODY
+    assert json.loads(read.bodies[0])["inputs"] == [
         {"name": "x", "datatype": "UINT8", "shape": [2, 1], "data": [0, 1]}
     ]
 
@@ -58,11 +59,17 @@ def test_a_sequence_is_said_by_headers() -> None:
     """Only where the model has sequences; the parameters are taken out then."""
     said = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
 
-    assert read_message(asked(**said), SEQUENCES, splits=False).sequence == {
-        "seq-id": "7",
-        "seq-start": "true",
-    }
-    assert read_message(asked(**said), TAKES, splits=False).sequence == {}
+    for splits in (True, False):
+        takes = msgspec.structs.replace(SEQUENCES, rows=splits)
+        read = read_message(asked(**said), takes)
+        assert list(read.sequence) == [(b"seq-id", b"7"), (b"seq-start", b"true")]
+    assert not read_message(asked(**said), TAKES).sequence
+
+
+def test_what_names_no_sequence_is_refused() -> None:
+    """As over REST."""
+    with pytest.raises(BadRequest, match="parameter sequence_start is 1, true or false is needed"):
+        read_message(asked(sequence_id=7, sequence_start=1), SEQUENCES)
 
 
 def test_what_is_heavy_is_left_to_a_helper() -> None:
@@ -72,10 +79,10 @@ def test_what_is_heavy_is_left_to_a_helper() -> None:
     request.inputs[0].ClearField("contents")
     request.raw_input_contents.append(bytes(LIGHT_BYTES + 1))
     with pytest.raises(TooHeavy):
-        read_message(request, TAKES, splits=False, light=True)
+        read_message(request, WHOLE, light=True)
 
 
 def test_nonsense_is_a_bad_request() -> None:
     """It names the message that it should have been."""
     with pytest.raises(BadRequest, match=r"no inference\.ModelInferRequest"):
-        read_bytes(b"\xff\xff", TAKES, splits=True)
+        read_bytes(b"\xff\xff", TAKES)

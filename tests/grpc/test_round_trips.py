@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from modelserver.grpc.messages import message
 from modelserver.grpc.tensors import read_request, response
+from modelserver.inference.v2 import Answering
 from modelserver.tensors.datatypes import BYTES, DATATYPES, NAMES, from_json, pack, unpack
 from modelserver.tensors.rest import InferRequest, decode_request, encode_response
 from modelserver.tensors.rows import (
@@ -26,9 +26,9 @@ from modelserver.tensors.rows import (
     separate,
 )
 from modelserver.tensors.tensor import Output, Tensor
+from modelserver.wire.messages import TENSORS
 
 _FEW = settings(max_examples=15, deadline=None)
-_MODEL: Any = SimpleNamespace(name="m", version="1")
 _FIELDS = {
     "BOOL": "bool_contents", "INT64": "int64_contents", "UINT64": "uint64_contents",
     "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
@@ -194,7 +194,7 @@ def from_rest(request: InferRequest, outputs: list[Output], *, binary: bool) -> 
 def from_grpc(request: InferRequest, outputs: list[Output]) -> bytes:
     """The bytes of the output as gRPC tells it: raw to those who were, and where there is nothing else."""
     answer = message("inference.ModelInferResponse").FromString(
-        response(_MODEL, request, "id", outputs, None).SerializeToString()
+        response(Answering("m", "1", request, TENSORS, False, [], "id"), outputs).SerializeToString()
     )
     (output,) = answer.outputs
     assert bool(answer.raw_output_contents) == (request.binary or output.datatype not in _FIELDS)

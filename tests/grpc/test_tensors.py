@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from hypothesis import strategies as st
 from modelserver.errors import BadRequest, InternalError
 from modelserver.grpc.messages import message
 from modelserver.grpc.tensors import outputs_of_json, read_request, response, to_json
+from modelserver.inference.v2 import Answering
 from modelserver.tensors.tensor import Output
+from modelserver.wire.messages import TENSORS
 
-_MODEL: Any = SimpleNamespace(name="m", version="1")
 _VALUES = {
     "BOOL": ("bool_contents", st.booleans()),
     **{f"INT{n}": ("int_contents", st.integers(-(1 << n - 1), (1 << n - 1) - 1)) for n in (8, 16, 32)},
@@ -35,6 +35,11 @@ def asking(**fields: Any) -> Any:
     return message("inference.ModelInferRequest").FromString(made.SerializeToString())
 
 
+def answering(request: Any, identity: str = "id", **parameters: Any) -> Answering:
+    """What a response to the request is made of."""
+    return Answering("m", "1", request, TENSORS, False, [], identity, parameters)
+
+
 @pytest.mark.parametrize("datatype", _VALUES)
 @given(data=st.data())
 def test_typed_round_trip(datatype: str, data: st.DataObject) -> None:
@@ -45,7 +50,7 @@ def test_typed_round_trip(datatype: str, data: st.DataObject) -> None:
 
     request = read_request(asking(inputs=[tensor]))
     (read,) = request.inputs
-    answer = response(_MODEL, request, "id", [Output("x", datatype, read.shape, [read.data])], None)
+    answer = response(answering(request), [Output("x", datatype, read.shape, [read.data])])
 
     assert list(getattr(answer.outputs[0].contents, field)) == sent
     assert list(answer.outputs[0].shape) == [len(sent)]
@@ -59,7 +64,9 @@ def test_raw_round_trip(datatype: str) -> None:
     tensor = {"name": "x", "datatype": datatype, "shape": [count]}
 
     request = read_request(asking(inputs=[tensor], raw_input_contents=[raw]))
-    answer = response(_MODEL, request, "id", [Output("x", datatype, (count,), [raw[:4], raw[4:]])], "b")
+    answer = response(
+        answering(request, "id", batchId="b"), [Output("x", datatype, (count,), [raw[:4], raw[4:]])]
+    )
 
     assert list(answer.raw_output_contents) == [raw]
     assert answer.parameters["batchId"].string_param == "b"
@@ -73,7 +80,7 @@ def test_a_half_makes_all_raw() -> None:
     )
     outputs = [Output("a", "FP32", (1,), [b"aaaa"]), Output("b", "BF16", (1,), [b"bb"])]
 
-    assert list(response(_MODEL, request, "id", outputs, None).raw_output_contents) == [b"aaaa", b"bb"]
+    assert list(response(answering(request), outputs).raw_output_contents) == [b"aaaa", b"bb"]
 
 
 def test_parameters() -> None:
@@ -155,7 +162,7 @@ def test_as_json() -> None:
 
     body = b'{"outputs":[{"name":"o","datatype":"FP64","shape":[1,2],"data":[[1,2.5]]}],"model_name":"m"}'
     (output,) = outputs_of_json(body)
-    answer = response(_MODEL, request, "i", [output], None)
+    answer = response(answering(request), [output])
     assert list(answer.outputs[0].contents.fp64_contents) == [1.0, 2.5]
 
 
@@ -186,6 +193,6 @@ def test_infinite() -> None:
     tensor = {"name": "x", "datatype": "FP64", "shape": [3], "contents": {"fp64_contents": values}}
     request = read_request(asking(inputs=[tensor]))
 
-    answer = response(_MODEL, request, "i", [Output("x", "FP64", (3,), [request.inputs[0].data])], None)
+    answer = response(answering(request), [Output("x", "FP64", (3,), [request.inputs[0].data])])
 
     assert [str(value) for value in answer.outputs[0].contents.fp64_contents] == ["inf", "-inf", "nan"]

@@ -12,6 +12,9 @@ from modelserver.batching.request import Request
 from modelserver.errors import DeadlineExceeded
 from modelserver.http.exchange import Exchange, Target
 from modelserver.inference.replies import Reply
+from modelserver.inference.routes import Route
+from modelserver.inference.v1 import V1, Instances
+from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
 
@@ -21,7 +24,7 @@ class Kept(Exchange):
     __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        super().__init__(Target("/p", b"", "/p"), b"POST", "1.1")
+        super().__init__(Target("/p", b"", "/p", Route("m", protocol="v1")), b"POST", "1.1")
         self.parts: list[Any] = []
 
     @property
@@ -62,13 +65,13 @@ def broken_off() -> list[None]:
 
 
 @pytest.fixture
-def reply(exchange: Kept, broken_off: list[None]) -> Reply:
+def reply(exchange: Kept, broken_off: list[None], monkeypatch: pytest.MonkeyPatch) -> Reply:
     """To a request of V1, which is answered two seconds after it came."""
     metrics = SimpleNamespace(answered=lambda *_: None, broken_off=lambda: broken_off.append(None))
     model: Any = SimpleNamespace(metrics=metrics, exposes_errors=False, batches=False)
-    route: Any = SimpleNamespace(explain=False, version=None, kserve=True, v1=True)
+    monkeypatch.setattr("modelserver.inference.replies.monotonic", lambda: 2.0)
     aside: Any = None
-    return Reply(exchange, model, route, lambda: 2.0, aside)
+    return Reply(exchange, model, V1(RequestLimits(), aside), Instances([]), aside)
 
 
 def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
@@ -96,7 +99,7 @@ def test_one_answer_is_the_body(reply: Reply, exchange: Kept) -> None:
 
 def test_instances_are_joined(reply: Reply, exchange: Kept) -> None:
     """The answers are the predictions."""
-    reply.split(ended((Answer(1), b"1"), (Answer(3), b"[2]"), kind=INSTANCE))
+    reply.joined(ended((Answer(1), b"1"), (Answer(3), b"[2]"), kind=INSTANCE))
 
     status, body, _ = exchange.parts[0]
     assert (status, json.loads(body)) == (200, {"predictions": [1, [2]]})
@@ -104,7 +107,7 @@ def test_instances_are_joined(reply: Reply, exchange: Kept) -> None:
 
 def test_the_first_failure_is_everybodys(reply: Reply, exchange: Kept) -> None:
     """It says which instance failed."""
-    reply.split(ended((Answer(1), b"1"), (Answer(3, 500, failed=True), b"bad"), kind=INSTANCE))
+    reply.joined(ended((Answer(1), b"1"), (Answer(3, 500, failed=True), b"bad"), kind=INSTANCE))
 
     status, body, _ = exchange.parts[0]
     assert (status, json.loads(body)["error"]) == (500, "instances[1]: bad")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.errors import BadRequest
-from modelserver.inference.v1 import V1Body, join, split
+from modelserver.inference.v1 import Instances, join, split
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,8 +19,8 @@ JSON_VALUES = st.recursive(
 )
 
 
-def parsed(body: V1Body) -> list[Any]:
-    return [json.loads(instance) for instance in body.instances]
+def parsed(body: Instances) -> list[Any]:
+    return [json.loads(instance) for instance in body.bodies]
 
 
 @given(
@@ -43,7 +43,7 @@ def test_instances_are_taken_apart_unchanged(instances: list[Any], others: dict[
 )
 def test_instances_keep_the_bytes_of_the_client(text: bytes) -> None:
     """Numbers, escapes, spaces and the order of keys are the client's own."""
-    assert split(b'{"instances": [ ' + text + b" , 2]}").instances == [text, b"2"]
+    assert split(b'{"instances": [ ' + text + b" , 2]}").bodies == [text, b"2"]
 
 
 def test_other_fields_are_one_object_sorted_by_name() -> None:
@@ -60,17 +60,19 @@ def test_other_fields_are_one_object_sorted_by_name() -> None:
 )
 def test_inputs_stand_in_for_instances(body: bytes) -> None:
     """`inputs` is read where `instances` is absent or null, and leaves no other field."""
-    assert split(body) == V1Body([b"1", b"2"], b"")
+    assert split(body).bodies == [b"1", b"2"]
 
 
 def test_inputs_beside_instances_are_another_field() -> None:
     """With both given, `instances` are the instances."""
-    assert split(b'{"inputs":[9],"instances":[1]}') == V1Body([b"1"], b'{"inputs":[9]}')
+    body = split(b'{"inputs":[9],"instances":[1]}')
+
+    assert (body.bodies, body.extra) == ([b"1"], b'{"inputs":[9]}')
 
 
 def test_last_of_repeated_keys_wins() -> None:
     """As in KServe's batcher."""
-    assert split(b'{"instances":[1],"instances":[2]}').instances == [b"2"]
+    assert split(b'{"instances":[1],"instances":[2]}').bodies == [b"2"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_no_instances_is_a_bad_request(body: bytes) -> None:
 def test_any_bytes_are_split_or_refused(body: bytes) -> None:
     """Random bytes raise nothing but BadRequest (F70)."""
     with contextlib.suppress(BadRequest):
-        assert split(body).instances
+        assert split(body).bodies
 
 
 def test_answer_is_the_predictions() -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from modelserver.batching.request import Request
 from modelserver.errors import BadRequest
-from modelserver.inference.v2 import Answering, Takes, encode_answer, read_tensors
+from modelserver.inference.codec import NO_HEADERS
+from modelserver.inference.v2 import Answering, Takes, read_tensors
 from modelserver.options.signature import Signature
 from modelserver.tensors.rows import OutputForm, pack_answer
-from modelserver.wire.messages import TENSORS, SequenceHeaders
+from modelserver.wire.messages import TENSORS, Answer, Row, SequenceHeaders
 
 TAKES = Takes("m", Signature())
 SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
@@ -28,13 +30,14 @@ def body(rows: int = 2, **more: Any) -> bytes:
 def test_each_row_travels_alone() -> None:
     """With the request's id and headers; plain rows share batches with other protocols."""
     taken = read_tensors(body(), None, TAKES)
-    rows = taken.rows("r", msgspec.Raw(b"\x90"), explain=True)
+    model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
+    rows = taken.make_request(model, "r", NO_HEADERS, 0.0, None, explain=True).rows
 
     assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
     assert [(row.request_id, row.kind, row.explain, row.size) for row in rows] == [
         ("r", TENSORS, True, 1)
     ] * 2
-    assert taken.without_inputs().request.inputs == []
+    assert taken.without_inputs().asked.inputs == []
 
 
 @pytest.mark.parametrize(
@@ -78,8 +81,10 @@ def test_what_names_no_sequence_is_refused(parameters: dict[str, Any]) -> None:
 
 def test_small_answers_are_light() -> None:
     """Large ones only in binary, which nobody has to write out."""
-    asked = read_tensors(body(), None, TAKES).request
-    light, heavy = (Answering("m", "1", asked, False, [bytes(size)], "id") for size in (10, 10_000_000))
+    asked = read_tensors(body(), None, TAKES).asked
+    light, heavy = (
+        Answering("m", "1", asked, TENSORS, False, [bytes(size)], "id") for size in (10, 10_000_000)
+    )
 
     assert (light.is_light, heavy.is_light) == (True, False)
 
@@ -88,8 +93,11 @@ def test_rows_answers_are_one_response() -> None:
     """It names model, version and the client's id, or a new one, and has the handler's parameters."""
     asked = read_tensors(body(), None, TAKES)
     answers = [pack_answer([(OutputForm("y", "INT8", ()), bytes([number]))]) for number in (3, 4)]
-    model: Any = SimpleNamespace(name="m", version="1")
-    content, content_type, length = encode_answer(asked.answering(model, answers, "made", "b", {"own": 1}))
+    model: Any = SimpleNamespace(name="m", version="1", batches=True)
+    request = Request("made", [Row("made", 1)] * 2, [b"", b""], 0.0)
+    request.batch_id = "b"
+    request.deliver(0, [(Answer(len(each), parameters=b'{"own":1}'), each) for each in answers])
+    content, content_type, length = asked.encode(model, request)
 
     assert (content_type, length) == ("application/json", b"")
     assert json.loads(content) == {

@@ -102,7 +102,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = MethodNotAllowed(_allowed(request)) if error.status_code == 405 else ResourceNotFound()
     elif not isinstance(error, ModelServerError):
-        error = InternalError("The server failed to answer; its log says why.")
+        error = InternalError()
     if isinstance(error, (MethodNotAllowed, ResourceNotFound)):
         # Whose client it is that missed its path nobody knows.
         kserve = kserve or not request.app.state.as_torchserve

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.http.exchange import Target, read_target
-from modelserver.inference.routes import parse_route
+from modelserver.inference.routes import find_target
 from modelserver.wire.frontend import (
     Ask,
     Begin,
@@ -45,8 +43,8 @@ _encode_headers = msgspec.msgpack.Encoder().encode
 # at what clients have taken.
 _UNTOLD = 1 << 16
 _TELL_SECONDS = 0.01
-# URLs longer than this many bytes are read anew each time.
-_LONGEST_KEPT = 512
+# What of ASGI's scope travels, in the order of the message that takes it.
+_OF_SCOPE = Call.__struct_fields__[1:]
 
 
 class Forwarder:
@@ -61,10 +59,10 @@ class Forwarder:
         self._calls: dict[int, _Call] = {}
         self._relaying = False
         self._handlers: dict[type, Callable[[Any, bytes], None]] = {
-            Reply: self._reply,
+            Reply: self._answer,
             Begin: self._begin,
             Part: self._part,
-            End: self._end,
+            End: self._answer,
             More: self._to_call,
             Head: self._to_call,
             Content: self._to_call,
@@ -73,9 +71,7 @@ class Forwarder:
 
     # -- hot routes
 
-    def find(self, url: bytes) -> Target | None:
-        """What the URL asks for if its path is one of inference."""
-        return _kept_target(url) if len(url) <= _LONGEST_KEPT else _hot_target(url)
+    find = staticmethod(find_target)
 
     def serve(self, exchange: Exchange) -> None:
         """Asks the server for an answer."""
@@ -113,20 +109,7 @@ class Forwarder:
         """The ASGI application: the server's own, from afar."""
         number = next(self._numbers)
         call = self._calls[number] = _Call(number, self._send, receive)
-        self._send(
-            Call(
-                number,
-                scope["method"],
-                scope["path"],
-                scope["raw_path"],
-                scope["query_string"],
-                scope["http_version"],
-                scope["scheme"],
-                scope["headers"],
-                scope["client"],
-                scope["server"],
-            )
-        )
+        self._send(Call(number, *(scope[name] for name in _OF_SCOPE)))
         try:
             while (message := await call.outgoing.get()) is not None:
                 await send(message)
@@ -149,13 +132,18 @@ class Forwarder:
         handler(message, body)
         return True
 
-    def _reply(self, message: Reply, body: bytes) -> None:
+    def _answer(self, message: Reply | End, body: bytes) -> None:
+        """The whole of an answer, or the end of one in parts."""
+        self._streams.pop(message.number, None)
         exchange = self._asked.pop(message.number, None)
         if exchange is None:
             return
         self._relaying = True
         try:
-            exchange.reply(message.status, body, message.content_type, message.extra, message.phrase)
+            if isinstance(message, Reply):
+                exchange.reply(message.status, body, message.content_type, message.extra, message.phrase)
+            else:
+                exchange.end(message.complete)
         finally:
             self._relaying = False
 
@@ -184,17 +172,6 @@ class Forwarder:
         self._is_telling = any(stream.total - stream.told >= _UNTOLD for stream in self._streams.values())
         if self._is_telling:
             asyncio.get_running_loop().call_later(_TELL_SECONDS, self._tell_taken)
-
-    def _end(self, message: End, _: bytes) -> None:
-        self._streams.pop(message.number, None)
-        exchange = self._asked.pop(message.number, None)
-        if exchange is None:
-            return
-        self._relaying = True
-        try:
-            exchange.end(message.complete)
-        finally:
-            self._relaying = False
 
     def count(self, status: int) -> None:
         """Tells the server of an answer that it does not know: it counts those that it gave itself."""
@@ -254,11 +231,3 @@ class _Call:
         left = event["type"] == "http.disconnect"
         body = event.get("body", b"")
         self._send(Piece(self._number, len(body), event.get("more_body", False), left), body)
-
-
-def _hot_target(url: bytes) -> Target | None:
-    target = read_target(url)
-    return target if target is not None and parse_route(target.path) is not None else None
-
-
-_kept_target = lru_cache(1024)(_hot_target)

@@ -102,7 +102,7 @@ class Desk:
         except Exception:  # noqa: BLE001 - it must not keep the other requests of the turn from being served
             # As one process does where an endpoint raises what it should have answered.
             _log.exception("Failure while taking in a request")
-            error = InternalError("The server failed to answer; its log says why.")
+            error = InternalError()
             exchange.fail(error, kserve=is_kserve(ask.url.decode("latin-1")))
 
     def _gone(self, message: Gone, _: bytes) -> None:
@@ -257,20 +257,14 @@ class _Call:
 
 
 def _scope(message: Call) -> dict[str, Any]:
+    scope = msgspec.structs.asdict(message)
+    del scope["number"]
     return {
+        **scope,
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": message.http_version,
-        "server": message.server,
-        "client": message.client,
-        "scheme": message.scheme,
         "root_path": "",
-        "headers": message.headers,
         "state": {},
-        "method": message.method,
-        "path": message.path,
-        "raw_path": message.raw_path,
-        "query_string": message.query_string,
     }
 
 

@@ -183,10 +183,10 @@ async def _parsed(
 ) -> AsyncIterator[AnyMessage]:
     """The messages of a client, until it has no more or the server stops."""
     stop = asyncio.ensure_future(stopping.wait())
-    read: asyncio.Future[bytes] | None = None
+    read: asyncio.Future[bytes | None] | None = None
     try:
         while True:
-            read = asyncio.ensure_future(_next(bodies))
+            read = asyncio.ensure_future(anext(bodies, None))
             await asyncio.wait({stop, read}, return_when=asyncio.FIRST_COMPLETED)
             if not read.done() or (body := read.result()) is None:
                 return
@@ -195,10 +195,6 @@ async def _parsed(
         for waiting in (stop, read):
             if waiting is not None:
                 waiting.cancel()
-
-
-async def _next(bodies: AsyncIterator[bytes]) -> Any:
-    return await anext(bodies, None)
 
 
 @contextlib.asynccontextmanager

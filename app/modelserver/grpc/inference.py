@@ -8,24 +8,24 @@ model that does not exist in band.
 
 from __future__ import annotations
 
-import time
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
+from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.statuses import Refused, number, tell_prediction
 from modelserver.http.answers import pretty
-from modelserver.inference.sequences import read_sequence
-from modelserver.wire.messages import FIELDS, Row
+from modelserver.inference.codec import Asked
+from modelserver.wire.messages import FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
+    from modelserver.batching.request import Request
     from modelserver.grpc.calls import Method
     from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.registry import Registry
@@ -68,8 +68,14 @@ class InferenceService:
             await tell_batch(context, pending.request.batch_id)
         return _answer(pending.request, content)
 
-    async def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
+    def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
         """One request, its answer in parts."""
+        return self.parts(asked, context, "StreamPredictions")
+
+    async def parts(
+        self, asked: AnyMessage, context: Context, method: str
+    ) -> AsyncGenerator[AnyMessage, None]:
+        """The parts of the answer to a request of a call of this method."""
         async with self._submit(asked, context, parts=True) as pending:
             async for part in pending.parts():
                 yield _answer(pending.request, part)
@@ -83,11 +89,12 @@ class InferenceService:
         """
         async for asked in requests:
             try:
-                async with self._submit(asked, context, parts=True) as pending:
-                    async for part in pending.parts():
-                        yield _answer(pending.request, part, asked)
+                async with contextlib.aclosing(self.parts(asked, context, "StreamPredictions2")) as parts:
+                    async for part in parts:
+                        yield _of_sequence(part, asked)
             except ModelServerError as error:
-                yield _failure(error, asked)
+                code, text = tell_prediction(error)
+                yield _of_sequence(_Answer(status={"code": number(code), "message": text}), asked)
 
     def _submit(self, asked: AnyMessage, context: Context, *, parts: bool = False) -> Pending:
         version = asked.model_version or None
@@ -96,39 +103,25 @@ class InferenceService:
                 raise BadRequest("Parameter model_name is required.")
             model = self._registry.get(asked.model_name, version)
             model.metrics.request(version is not None)
-            return Pending(model, _request(asked, model, context), version, parts=parts)
+            return Pending(model, _read(asked, model), context, version, parts=parts)
         except ModelServerError as error:
             raise Refused(error) from error
 
 
-def _request(asked: AnyMessage, model: ModelVersion, context: Context) -> Request:
-    now = time.monotonic()
-    identity, names, headers = request_id(context), model.sequence_headers, b"\x90"
-    if names is not None:
-        given = [(names.id.encode(), asked.sequence_id.encode())] if asked.sequence_id else []
-        mark, headers = read_sequence(_pack(given), names)
-    body = _pack(dict(asked.input))
-    rows = [Row(identity, len(body), FIELDS, headers=msgspec.Raw(headers))]
-    # As for a prediction over REST, so that both can share a batch.
-    key, until = (False, b""), deadline(now, model, context)
-    if names is None:
-        return Request(identity, rows, [body], now, key=key, deadline=until)
-    return SequencedRequest(identity, rows, [body], now, mark, key=key, deadline=until)
+def _read(asked: AnyMessage, model: ModelVersion) -> Asked:
+    """As for a prediction over REST, so that both can share a batch."""
+    names, given = model.sequence_headers, asked.sequence_id.encode()
+    sequence = [(names.id.encode(), given)] if given and names is not None else []
+    return Asked([_pack(dict(asked.input))], FIELDS, sequence=sequence)
 
 
-def _answer(request: Request, content: bytes, asked: AnyMessage | None = None) -> AnyMessage:
-    answer = _Answer(prediction=content)
-    if isinstance(request, SequencedRequest):
-        answer.sequence_id = request.mark.id
-    elif asked is not None and asked.HasField("sequence_id"):
-        answer.sequence_id = asked.sequence_id
-    return answer
+def _answer(request: Request, content: bytes) -> AnyMessage:
+    sequence_id = request.mark.id if isinstance(request, SequencedRequest) else None
+    return _Answer(prediction=content, sequence_id=sequence_id)
 
 
-def _failure(error: ModelServerError, asked: AnyMessage) -> AnyMessage:
-    answer = _Answer()
-    code, text = tell_prediction(error)
-    answer.status.code, answer.status.message = number(code), text
-    if asked.HasField("sequence_id"):
+def _of_sequence(answer: AnyMessage, asked: AnyMessage) -> AnyMessage:
+    """The answer, which says the client's sequence where it says none."""
+    if asked.HasField("sequence_id") and not answer.HasField("sequence_id"):
         answer.sequence_id = asked.sequence_id
     return answer

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
 
     _Act = Callable[[AnyMessage], Coroutine[Any, Any, Response]]
-    from collections.abc import Coroutine
 
 
 NAME = "org.pytorch.serve.grpc.management.ManagementAPIsService"

@@ -7,41 +7,24 @@ counts, readiness has its status, loading and unloading answer, wrong sizes are 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
 from starlette.datastructures import Address
 
 from modelserver import __version__
 from modelserver.api.metadata import EXTENSIONS, PLATFORM, describe_tensors, is_ready
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
-from modelserver.batching.request import Request
-from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.grpc.calls import client_address
 from modelserver.grpc.encoded import Encoded
 from modelserver.grpc.management import Finishing
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, deadline, request_id, tell_batch
-from modelserver.grpc.reading import (
-    Answered,
-    Asked,
-    encode_response,
-    make_response,
-    read_bytes,
-    read_message,
-)
+from modelserver.grpc.pending import Pending, tell_batch
+from modelserver.grpc.reading import ModelInfer
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
-from modelserver.http.answers import JSON
 from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
-from modelserver.inference.sequences import read_sequence
-from modelserver.inference.v2 import SECONDS, Answering, Takes, said_beside
 from modelserver.tensors.limits import RequestLimits
-from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
-from modelserver.wire.messages import BODY, Row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -49,8 +32,6 @@ if TYPE_CHECKING:
     from modelserver.api.app import Services
     from modelserver.grpc.calls import Method
     from modelserver.grpc.messages import AnyMessage, Context
-    from modelserver.models.version import ModelVersion
-
 
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
@@ -59,8 +40,6 @@ TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
 WINDOW = 64
 
 _NOT_NEAR = "Only clients on the server's machine may load and unload models here."
-_NO_HEADERS = b"\x90"
-_pack = msgspec.msgpack.Encoder().encode
 
 
 def _message(name: str) -> type[AnyMessage]:
@@ -70,7 +49,6 @@ def _message(name: str) -> type[AnyMessage]:
 _Live, _Ready, _ModelReady = _message("ServerLive"), _message("ServerReady"), _message("ModelReady")
 _Server, _Model = _message("ServerMetadata"), _message("ModelMetadata")
 _Part, _Index = _message("ModelStreamInfer"), _message("RepositoryIndex")
-_Answer = _message("ModelInfer")
 _Loaded, _Unloaded = _message("RepositoryModelLoad"), _message("RepositoryModelUnload")
 
 
@@ -86,12 +64,10 @@ class OpenInferenceService:
         self._registry = services.registry
         self._stopping = stopping
         self._settings = services.settings
-        self._limits = RequestLimits(
-            services.settings.max_request_instances, services.settings.max_request_tensors
-        )
         self._finishing = Finishing()
-        self._helpers = (services.aside or Aside(services.settings.max_request_size)).helpers
-        self._intake = services.intake or Intake.of(services.settings)
+        settings, aside = services.settings, services.aside or Aside(services.settings.max_request_size)
+        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        self._codec = ModelInfer(limits, aside, services.intake or Intake.of(services.settings))
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -158,56 +134,11 @@ class OpenInferenceService:
         version = asked.model_version or None
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
-        read = await self._read(asked, model)
-        submitted = self._request(read, model, context)
-        async with Pending(model, submitted, version) as pending:
-            contents = await pending.answers()
-        batch_id = submitted.batch_id if model.batches else None
-        apart = read.apart
-        whole = apart is None or apart.whole
-        answering = Answering(
-            model.name, model.version, read.request, whole, contents, read.request.id or submitted.id
-        )
-        answered = Answered(answering, apart is not None, batch_id, said_beside(submitted))
-        return await self._respond(answered), batch_id
-
-    async def _read(self, asked: AnyMessage, model: ModelVersion) -> Asked:
-        takes, splits = Takes.of(model, self._limits), model.splits_tensors != "never"
-        if not isinstance(asked, Encoded):
-            with contextlib.suppress(TooHeavy):
-                return read_message(asked, takes, splits, light=True)
-        body = asked.SerializeToString()
-        with self._intake.holding(len(body)):
-            return await self._helpers.call(SECONDS, read_bytes, body, takes, splits)
-
-    def _request(self, asked: Asked, model: ModelVersion, context: Context) -> Request:
-        now = time.monotonic()
-        identity, names, headers = request_id(context), model.sequence_headers, _NO_HEADERS
-        if names is not None:
-            given = [(name.encode(), value.encode()) for name, value in asked.sequence.items()]
-            mark, headers = read_sequence(_pack(given), names)
-        packed = msgspec.Raw(headers)
-        bodies: Sequence[bytes]
-        apart = asked.apart
-        if apart is None:
-            bodies = [asked.body]
-            rows = [Row(identity, len(bodies[0]), BODY, JSON, packed)]
-            key = (False, b"")
-        else:
-            bodies, rows, key = apart.bodies, apart.rows(identity, packed), (False, apart.key)
-            self._limits.check_instances(len(bodies), len(apart.extra) + len(headers))
-        until = deadline(now, model, context, None if apart is None else apart.timeout)
-        if names is None:
-            return Request(identity, rows, bodies, now, key=key, deadline=until)
-        return SequencedRequest(identity, rows, bodies, now, mark, key=key, deadline=until)
-
-    async def _respond(self, answered: Answered) -> AnyMessage:
-        if answered.answering.is_light and (
-            answered.splits or len(answered.answering.answers[0]) <= LIGHT_BYTES
-        ):
-            return make_response(answered)
-        answered.answering = answered.answering.without_inputs()
-        return Encoded(_Answer.DESCRIPTOR, await self._helpers.call(SECONDS, encode_response, answered))
+        read = await self._codec.read(asked, model)
+        async with Pending(model, read, context, version) as pending:
+            await pending.answers()
+        batch_id = pending.request.batch_id if model.batches else None
+        return await self._codec.encode(read, model, pending.request), batch_id
 
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], context: Context

@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING
 
 from modelserver.grpc.inference import NAME as INFERENCE
 from modelserver.grpc.inference import InferenceService
-from modelserver.grpc.messages import message
 from modelserver.grpc.open_inference import NAME as OPEN_INFERENCE
 from modelserver.grpc.open_inference import OpenInferenceService
 from modelserver.payloads.call import LoggedCall
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from modelserver.api.app import Services
     from modelserver.grpc.messages import AnyMessage, Context
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
-
-_Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 
 
 class LoggedInferenceService(InferenceService):
@@ -41,35 +38,19 @@ class LoggedInferenceService(InferenceService):
         call.answered(_type(answer), answer.SerializeToString())
         return answer
 
-    async def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
-        whole = _Whole(self._call(asked, context, "StreamPredictions"))
-        async with contextlib.aclosing(super().stream(asked, context)) as parts:  # type: ignore[type-var]  # a generator
-            async for part in parts:
-                whole.add(part)
-                yield part
-        whole.end()
-
-    async def converse(
-        self, requests: AsyncIterator[AnyMessage], context: Context
-    ) -> AsyncIterator[AnyMessage]:
-        # The next request is read when the answer to the one before is whole.
-        current: _Whole | None = None
-
-        async def logged() -> AsyncIterator[AnyMessage]:
-            nonlocal current
-            async for asked in requests:
-                if current is not None:
-                    current.end()
-                current = _Whole(self._call(asked, context, "StreamPredictions2"))
-                yield asked
-
-        async with contextlib.aclosing(super().converse(logged(), context)) as parts:  # type: ignore[type-var]  # a generator
-            async for part in parts:
-                if current is not None:
-                    current.add(part)
-                yield part
-        if current is not None:
-            current.end()
+    async def parts(
+        self, asked: AnyMessage, context: Context, method: str
+    ) -> AsyncGenerator[AnyMessage, None]:
+        call, last = self._call(asked, context, method), None
+        async with contextlib.aclosing(super().parts(asked, context, method)) as parts:
+            async for last in parts:
+                call.part(last.prediction)
+                yield last
+        prediction = call.whole()
+        if last is not None and prediction is not None:
+            # It is sent; all that it says besides is said of the whole.
+            last.prediction = prediction
+            call.answered(_type(last), last.SerializeToString())
 
     def _call(self, asked: AnyMessage, context: Context, method: str) -> LoggedCall:
         path = f"/{INFERENCE}/{method}"
@@ -89,30 +70,6 @@ class LoggedOpenInferenceService(OpenInferenceService):
         answer, batch_id = await super().infer_one(asked, context)
         call.answered(_type(answer), answer.SerializeToString(), batch_id or "")
         return answer, batch_id
-
-
-class _Whole:
-    """An answer in parts, put together."""
-
-    def __init__(self, call: LoggedCall) -> None:
-        self._call = call
-        self._last: AnyMessage | None = None
-        self._failed = False
-
-    def add(self, part: AnyMessage) -> None:
-        self._failed = self._failed or part.HasField("status")
-        self._last = part
-        self._call.part(part.prediction)
-
-    def end(self) -> None:
-        """Logs the answer, unless it is a failure."""
-        prediction = None if self._last is None or self._failed else self._call.whole()
-        if self._last is None or prediction is None:
-            return
-        whole = _Answer(prediction=prediction)
-        if self._last.HasField("sequence_id"):
-            whole.sequence_id = self._last.sequence_id
-        self._call.answered(_type(whole), whole.SerializeToString())
 
 
 def _begin(  # noqa: PLR0917 - all that there is to know of a call

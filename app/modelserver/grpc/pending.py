@@ -8,17 +8,18 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from modelserver.errors import HandlerError, InternalError, ModelServerError, PayloadTooLarge
+from modelserver.errors import PayloadTooLarge
 from modelserver.ids import accept_request_id, make_uuid
-from modelserver.wire.messages import BODY
+from modelserver.inference.codec import NO_HEADERS, contents_of, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from modelserver.batching.request import Request
     from modelserver.grpc.messages import Context
+    from modelserver.inference.codec import Asked
     from modelserver.models.version import ModelVersion
-    from modelserver.wire.messages import Answer, Row
+    from modelserver.wire.messages import Answer
 
 REQUEST_ID = "x-request-id"
 BATCH_HEADER = "x-batch-id"
@@ -31,7 +32,8 @@ class Pending:
 
     Args:
         model: whose pool it goes to.
-        request: with neither ``on_done`` nor ``on_part``.
+        asked: what it asks.
+        context: of the call.
         version: what the client named, if it did.
         parts: the answer may come in parts.
 
@@ -40,9 +42,12 @@ class Pending:
     """
 
     def __init__(
-        self, model: ModelVersion, request: Request, version: str | None, *, parts: bool = False
+        self, model: ModelVersion, asked: Asked, context: Context, version: str | None, *, parts: bool = False
     ) -> None:
+        now, left = time.monotonic(), context.time_remaining()
+        request = asked.make_request(model, request_id(context), NO_HEADERS, now, left, explain=False)
         self.request = request
+        self._where = asked.where
         self._model = model
         self._named = version is not None
         self._news = asyncio.Event()
@@ -107,36 +112,13 @@ class Pending:
         request = self.request
         if self._too_slow:
             raise PayloadTooLarge(f"The client reads too slowly: {self._unsent} bytes wait for it.")
-        if request.error is not None:
-            known = isinstance(request.error, ModelServerError)
-            raise request.error if known else InternalError(str(request.error))
-        now = time.monotonic()
-        queued = (request.dispatched or request.arrived) - request.arrived
-        self._model.metrics.answered(now - request.arrived, queued, self._named)
-        contents: list[bytes] = []
-        for index, answered in enumerate(request.answers):
-            assert answered is not None  # noqa: S101 - a request ends without an error when all are there
-            answer, content = answered
-            if answer.failed:
-                where = f"row {index}: " if len(request.rows) > 1 else ""
-                raise _failure(answer, request.rows[0], where + content.decode("utf-8", "replace"))
-            contents.append(content)
-        return contents
-
-
-def _failure(answer: Answer, row: Row, text: str) -> HandlerError:
-    error = HandlerError(text, answer.status)
-    # A handler that failed on a body that was not cut: the worker could not know it came by V2.
-    error.kserve_status = 500 if answer.status == 503 and row.kind == BODY else None
-    error.type = answer.error_type  # type: ignore[misc]  # the worker names it
-    return error
-
-
-def deadline(now: float, model: ModelVersion, context: Context, own: float | None = None) -> float | None:
-    """The first of the model's, the call's and the request's ``own`` (seconds); None without any."""
-    bounds = (model.options.request_timeout, context.time_remaining(), own)
-    given = [seconds for seconds in bounds if seconds is not None]
-    return now + min(given) if given else None
+        if request.error is None:
+            queued = (request.dispatched or request.arrived) - request.arrived
+            self._model.metrics.answered(time.monotonic() - request.arrived, queued, self._named)
+        failure = failure_of(request, self._where)
+        if failure is not None:
+            raise failure
+        return contents_of(request)
 
 
 async def tell_batch(context: Context, batch_id: str) -> None:

@@ -1,40 +1,67 @@
-"""Requests of ModelInfer to rows, and the rows' answers to responses: on the event loop, or by a helper."""
+"""The codec of ModelInfer: messages to rows, and answers to messages; on the event loop, or by a helper."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+import contextlib
+from typing import TYPE_CHECKING
 
 from modelserver.errors import BadRequest
+from modelserver.grpc.encoded import Encoded
 from modelserver.grpc.messages import DecodeError, message
-from modelserver.grpc.tensors import add_parameters, outputs_of_json, read_request, response, to_json
-from modelserver.inference.v2 import Answering, Inference, Takes, take_apart
-from modelserver.tensors.rest import InferRequest  # noqa: TC001 - helpers read annotations at run time
+from modelserver.grpc.tensors import outputs_of_json, read_request, response, to_json
+from modelserver.http.answers import JSON
+from modelserver.inference.codec import SECONDS
+from modelserver.inference.v2 import Answering, Inference, Takes, take_apart, take_sequence
 from modelserver.tensors.weight import LIGHT_BYTES, TooHeavy
+from modelserver.wire.messages import BODY, TENSORS
 
 if TYPE_CHECKING:
+    from modelserver.batching.request import Request
     from modelserver.grpc.messages import AnyMessage
-    from modelserver.wire.messages import SequenceHeaders
+    from modelserver.http.aside import Aside
+    from modelserver.http.intake import Intake
+    from modelserver.models.version import ModelVersion
+    from modelserver.tensors.limits import RequestLimits
 
 _Request = message("inference.ModelInferRequest")
+_Answer = message("inference.ModelInferResponse")
 
 
-class Asked(msgspec.Struct):
-    """A request. ``apart`` are its rows; without them, ``body`` is what its model takes.
+class ModelInfer:
+    """The codec.
 
-    ``sequence``: the headers that say which it belongs to.
+    Args:
+        limits: of what one request may bring.
+        aside: has the helpers for what would hold up the event loop.
+        intake: counts what waits for them.
     """
 
-    request: InferRequest
-    sequence: dict[str, str]
-    apart: Inference | None = None
-    body: bytes = b""
+    def __init__(self, limits: RequestLimits, aside: Aside, intake: Intake) -> None:
+        self._limits = limits
+        self._helpers = aside.helpers
+        self._intake = intake
+
+    async def read(self, asked: AnyMessage, model: ModelVersion) -> Inference:
+        """What a message asks of the model. Raises BadRequest, PayloadTooLarge, IntakeFull."""
+        takes = Takes.of(model, self._limits)
+        if not isinstance(asked, Encoded):
+            with contextlib.suppress(TooHeavy):
+                return read_message(asked, takes, light=True)
+        body = asked.SerializeToString()
+        with self._intake.holding(len(body)):
+            return await self._helpers.call(SECONDS, read_bytes, body, takes)
+
+    async def encode(self, asked: Inference, model: ModelVersion, ended: Request) -> AnyMessage:
+        """The response. Raises InternalError for answers that make none."""
+        answering = asked.answering(model, ended)
+        if answering.is_light:
+            return make_response(answering)
+        content = await self._helpers.call(SECONDS, encode_response, answering.without_inputs())
+        return Encoded(_Answer.DESCRIPTOR, content)
 
 
-def read_message(asked: AnyMessage, takes: Takes, splits: bool, *, light: bool = False) -> Asked:
-    """What a message asks of a model; ``splits``: of one that takes rows.
+def read_message(asked: AnyMessage, takes: Takes, *, light: bool = False) -> Inference:
+    """What a message asks of a model; one that takes no rows gets it as JSON.
 
     Raises:
         BadRequest: names what is wrong.
@@ -42,61 +69,30 @@ def read_message(asked: AnyMessage, takes: Takes, splits: bool, *, light: bool =
         TooHeavy: only where it must be ``light``, and reading it would take long.
     """
     request = read_request(asked, takes.limits, light=light)
-    sequence = _take_sequence(request, takes.sequences)
-    if splits:
-        return Asked(request, sequence, take_apart(request, takes, light=light))
+    if takes.rows:
+        return take_apart(request, takes, light=light)
+    sequence = take_sequence(request, takes.sequences)
     if light and sum(len(each.data) for each in request.inputs) > LIGHT_BYTES:
         raise TooHeavy
-    return Asked(request, sequence, body=to_json(request))
+    return Inference([to_json(request)], BODY, JSON, sequence=sequence, asked=request)
 
 
-def read_bytes(body: bytes, takes: Takes, splits: bool) -> Asked:
+def read_bytes(body: bytes, takes: Takes) -> Inference:
     """What a helper does of it."""
     try:
         asked = _Request.FromString(body)
     except DecodeError as error:
         raise BadRequest(f"The message is no {_Request.DESCRIPTOR.full_name}: {error}") from error
-    read = read_message(asked, takes, splits)
-    apart = None if read.apart is None else read.apart.without_inputs()
-    return Asked(replace(read.request, inputs=[]), read.sequence, apart, read.body)
+    return read_message(asked, takes).without_inputs()
 
 
-class Answered(msgspec.Struct):
-    """Answers of a model of which a response is made; ``splits`` as above, ``said`` is the handler's."""
-
-    answering: Answering
-    splits: bool
-    batch_id: str | None
-    said: dict[str, Any]
-
-
-def make_response(answered: Answered) -> AnyMessage:
+def make_response(answering: Answering) -> AnyMessage:
     """The response. Raises InternalError for answers that make none."""
-    answering, asked = answered.answering, answered.answering.asked
-    outputs = answering.outputs() if answered.splits else outputs_of_json(answering.answers[0])
-    answer = response(answering, asked, answering.id, outputs, answered.batch_id)
-    add_parameters(answer, answered.said)
-    return answer
+    rows = answering.kind == TENSORS
+    return response(answering, answering.outputs() if rows else outputs_of_json(answering.answers[0]))
 
 
-def encode_response(answered: Answered) -> bytes:
+def encode_response(answering: Answering) -> bytes:
     """What a helper does of it."""
-    encoded: bytes = make_response(answered).SerializeToString()
+    encoded: bytes = make_response(answering).SerializeToString()
     return encoded
-
-
-def _take_sequence(request: InferRequest, names: SequenceHeaders | None) -> dict[str, str]:
-    """What Triton's clients say of a sequence, as headers; taken out, or steps would share no batch."""
-    if names is None or request.parameters is None:
-        return {}
-    said: dict[str, Any] = {
-        header: request.parameters.pop(parameter, None)
-        for parameter, header in (
-            ("sequence_id", names.id), ("sequence_start", names.start), ("sequence_end", names.end)
-        )
-    }  # fmt: skip
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in said.items()
-        if value not in (None, "", 0, False)
-    }

@@ -33,7 +33,7 @@ class Refused(ModelServerError):
         self.reason = reason
 
 
-FAILED = "The server failed to answer; its log says why."
+FAILED = InternalError().message
 API_DISABLED = "Model API disabled"
 
 _BY_HTTP = {

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from modelserver.grpc.messages import AnyMessage
     from modelserver.inference.v2 import Answering
 
-BATCH_ID = "batchId"
-
 _LIMITS = RequestLimits()
 
 _Answer = message("inference.ModelInferResponse")
@@ -160,18 +158,17 @@ def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
     return read
 
 
-def response(
-    model: Answering, request: InferRequest, identity: str, outputs: Sequence[Output], batch_id: str | None
-) -> AnyMessage:
+def response(answering: Answering, outputs: Sequence[Output]) -> AnyMessage:
     """The answer: raw where the request was, and where an output has no typed form.
 
     Raises:
         InternalError: an output is not what it says.
     """
-    answer = _Answer(model_name=model.name, model_version=model.version, id=identity)
-    if batch_id is not None:
-        answer.parameters[BATCH_ID].string_param = batch_id
-    raw = request.binary or any(output.datatype not in _FIELDS for output in outputs)
+    answer = _Answer(model_name=answering.name, model_version=answering.version, id=answering.id)
+    for name, value in (answering.parameters or {}).items():
+        kind = next(kind for kind in _PARAMETER_KINDS if isinstance(value, kind))
+        setattr(answer.parameters[name], _PARAMETER_KINDS[kind], value)
+    raw = answering.asked.binary or any(output.datatype not in _FIELDS for output in outputs)
     for output in outputs:
         made = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
         if raw:
@@ -183,14 +180,6 @@ def response(
             raise InternalError(f"output '{output.name}': {error}") from error
         getattr(made.contents, _FIELDS[output.datatype]).extend(values)
     return answer
-
-
-def add_parameters(answer: AnyMessage, parameters: Mapping[str, bool | int | float | str]) -> None:
-    """Puts what the handler says beside its outputs into a response; ``batchId`` stays the server's."""
-    for name, value in parameters.items():
-        if name not in answer.parameters:
-            kind = next(kind for kind in _PARAMETER_KINDS if isinstance(value, kind))
-            setattr(answer.parameters[name], _PARAMETER_KINDS[kind], value)
 
 
 # In this order: a bool is an int, too.

@@ -67,7 +67,7 @@ class Aside:
             fail(error)
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
             _log.exception("Failure while working on a request aside")
-            fail(InternalError("The server failed to answer; its log says why."))
+            fail(InternalError())
 
     async def settle(self, grace: float) -> None:
         """Waits for what is worked on, at most ``grace`` seconds."""

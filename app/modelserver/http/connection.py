@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from dataclasses import dataclass, field
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -26,13 +26,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from modelserver.errors import InternalError, ModelServerError
-from modelserver.http.answers import JSON, error_body, is_kserve, status_line
+from modelserver.http.answers import is_kserve
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import HotRoutes, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.http.intake import Intake, IntakeFull, too_large
-from modelserver.ids import make_uuid
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
+# Of a request that was refused before it was read.
+_UNREAD = Target("", b"", "-")
 # What asks for no prediction, whatever the path.
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
 # Bytes that must move between two checks for the client to count as sending, or as taking its answer.
@@ -106,7 +107,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._incoming: ConnectionExchange | None = None
         self._exchange: ConnectionExchange | None = None
         # Since when the client owes us the rest of a request (or, between requests, a new one).
-        self._waiting_since = time.monotonic()
+        self._waiting_since = monotonic()
         self._receiving = False
         self._seen = 0
         # Bytes of the request that is coming in, and how many of them the intake counts.
@@ -145,7 +146,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._framing += self._last_piece
         if not self._receiving:
             self._receiving = True
-            self._waiting_since = time.monotonic()
+            self._waiting_since = monotonic()
         try:
             try:
                 self.parser.feed_data(data)
@@ -155,7 +156,7 @@ class HttpProtocol(HttpToolsProtocol):
             # Not the client's fault: an endpoint of the short way raised what it should have answered.
             _log.exception("Failure while taking in a request")
             if not self._refused:
-                self._refuse(InternalError("The server failed to answer; its log says why."), self._exchange)
+                self._refuse(InternalError(), self._exchange)
             return
         except httptools.HttpParserError:
             if not self._refused:
@@ -170,11 +171,11 @@ class HttpProtocol(HttpToolsProtocol):
         return exchange is not None and exchange.announced - exchange.received >= size
 
     def _parse_slices(self, left: memoryview) -> None:
-        until = time.perf_counter() + _TURN
+        until = perf_counter() + _TURN
         while left and not self._refused:
             self.data_received(left[:_SLICE])
             left = left[_SLICE:]
-            if left and (self.pipeline or time.perf_counter() > until):
+            if left and (self.pipeline or perf_counter() > until):
                 # After the requests that are there, or in the loop's next turn.
                 self._unparsed = left
                 self.flow.pause_reading()
@@ -448,7 +449,7 @@ class HttpProtocol(HttpToolsProtocol):
         self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
     ) -> None:
         """Writes an exchange's answer, and its body where that is apart; makes way for the next request."""
-        now = time.monotonic()
+        now = monotonic()
         self._listener.on_response(
             self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
             now - exchange.started, exchange.request_id,
@@ -472,7 +473,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """uvicorn's own, without a timer per answer."""
-        self._answered(time.monotonic())
+        self._answered(monotonic())
 
     def _answered(self, now: float) -> None:
         self.server_state.total_requests += 1
@@ -529,15 +530,8 @@ class HttpProtocol(HttpToolsProtocol):
             # Whatever the application still says to this request goes nowhere.
             cycle.disconnected = True
             cycle.message_event.set()
-        status, body = error_body(error, kserve=is_kserve(self.url.decode("latin-1")))
-        request_id = make_uuid()
-        self._listener.on_response(self._peer, "-", "-", "1.1", status, 0.0, request_id)
-        head = f"x-request-id: {request_id}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
-        lines = head.encode("latin-1") + b"".join(b"%b: %b\r\n" % header for header in error.headers)
-        if self.cors is not None:
-            lines += self.cors.lines(b"")
-        self.transport.write(status_line(status) + lines + b"connection: close\r\n\r\n" + body)
-        self._close_gently()
+        unread = ConnectionExchange(self, _UNREAD, b"-", "1.1", [], keep_alive=False)
+        unread.fail(error, kserve=is_kserve(self.url.decode("latin-1")))
 
     def _close_gently(self) -> None:
         """Closes once the client had a chance to read the answer.
@@ -594,7 +588,7 @@ def check_regularly(
     loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = CHECK_SECONDS
 ) -> None:
     """Arms the timer that checks all connections, now and for ever."""
-    now = time.monotonic()
+    now = monotonic()
     for listener in listeners:
         listener.check(now)
     loop.call_later(every, check_regularly, loop, listeners, every)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
@@ -24,8 +24,6 @@ _pack = msgspec.msgpack.Encoder().encode
 
 # Pieces of a body with fewer bytes than this are kept joined: each object of its own costs more than they do.
 _SMALL_PIECE = 4096
-# A body with more bytes than this is not copied to stand behind its head.
-_JOINED = 1 << 16
 # A body with more bytes than this is not copied to stand behind its head.
 _JOINED = 1 << 16
 # What makes a head worth a second look: no Host, or two; a transfer coding; a length of many digits.
@@ -107,7 +105,7 @@ class ConnectionExchange(Exchange):
                 read(self, value)
         if not self.request_id:
             self.request_id = make_uuid()
-        self.started = time.monotonic()
+        self.started = monotonic()
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:

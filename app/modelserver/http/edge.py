@@ -78,7 +78,7 @@ class Edge:
             await call.fail(error)
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
             _log.exception("Failure while answering %s %s", scope["method"], scope["path"])
-            await call.fail(InternalError("The server failed to answer; its log says why."))
+            await call.fail(InternalError())
         finally:
             if is_told:
                 self._tell(scope, call, time.perf_counter() - started)

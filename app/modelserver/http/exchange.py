@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import httptools
 
-from modelserver.errors import ModelServerError
 from modelserver.http.answers import JSON, error_body
 
 if TYPE_CHECKING:

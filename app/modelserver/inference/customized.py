@@ -7,18 +7,13 @@ import json
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from modelserver.batching.queue import Alone
 from modelserver.batching.request import Request
-from modelserver.errors import (
-    HandlerError,
-    InternalError,
-    ModelServerError,
-    ResponseTimeout,
-    ServiceUnavailable,
-)
+from modelserver.errors import InternalError, ResponseTimeout, ServiceUnavailable
 from modelserver.ids import make_uuid
+from modelserver.inference.codec import failure_of
 from modelserver.wire.messages import DESCRIBE, Answer, Row
 
 if TYPE_CHECKING:
@@ -70,16 +65,10 @@ def _read(model: ModelVersion, request: Request) -> Description:
         raise _no_worker(model)
     if isinstance(request.error, ResponseTimeout):
         raise InternalError(TOO_LATE)
-    if request.error is not None:
-        known = isinstance(request.error, ModelServerError)
-        raise request.error if known else InternalError(str(request.error))
-    answered = request.answers[0]
-    assert answered is not None  # noqa: S101 - a request ends without an error when all answers are there
-    answer, content = answered
-    if answer.failed:
-        error = HandlerError(content.decode("utf-8", "replace"), answer.status)
-        error.type = answer.error_type  # type: ignore[misc]  # the worker names it
-        raise error
+    failure = failure_of(request)
+    if failure is not None:
+        raise failure
+    ((answer, content),) = cast("list[tuple[Answer, bytes]]", request.answers)
     return Description(_metadata(model, content), answer)
 
 

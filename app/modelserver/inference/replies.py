@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from modelserver.errors import HandlerError, ModelServerError
-from modelserver.http.answers import JSON, header_block
-from modelserver.inference import v1
+from modelserver.http.answers import header_block
+from modelserver.inference.codec import contents_of, failure_of
 from modelserver.inference.sequences import sequence_headers
-from modelserver.inference.v2 import (
-    SECONDS,
-    encode_answer,
-    said_beside,
-)
 from modelserver.telemetry.stalls import served
-from modelserver.wire.messages import BODY, Answer
+from modelserver.tensors.weight import TooHeavy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.batching.request import Request
     from modelserver.http.aside import Aside
     from modelserver.http.exchange import Exchange
-    from modelserver.inference.routes import Route
-    from modelserver.inference.v2 import Answering, Inference
+    from modelserver.inference.codec import Asked, Codec
     from modelserver.models.registry import ModelVersion
+    from modelserver.wire.messages import Answer
 
 _log = logging.getLogger("modelserver.api")
 
@@ -34,20 +28,15 @@ _log = logging.getLogger("modelserver.api")
 class Reply:
     """Turns an ended request into the answer to its exchange."""
 
-    __slots__ = ("_aside", "_begun", "_clock", "_exchange", "_model", "_route")
+    __slots__ = ("_aside", "_asked", "_begun", "_codec", "_exchange", "_model")
 
     def __init__(
-        self,
-        exchange: Exchange,
-        model: ModelVersion,
-        route: Route,
-        clock: Callable[[], float],
-        aside: Aside,
+        self, exchange: Exchange, model: ModelVersion, codec: Codec, asked: Asked, aside: Aside
     ) -> None:
         self._exchange = exchange
         self._model = model
-        self._route = route
-        self._clock = clock
+        self._codec = codec
+        self._asked = asked
         self._aside = aside
         self._begun = False
 
@@ -58,22 +47,22 @@ class Reply:
         """
         if not self._begun:
             self._begun = True
-            queue = f"server-timing: queue;dur={_queued(request) * 1e3:.3f}\r\n"
-            extra = (self._heads(request) + queue).encode("latin-1") + header_block(answer.headers or ())
+            queue = (request.dispatched or request.arrived) - request.arrived
+            heads = f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}\r\n"
+            extra = heads.encode("latin-1") + header_block(answer.headers or ())
             self._exchange.begin(answer.status, answer.content_type, extra, answer.phrase)
             request.backlog = self._exchange.unsent
         self._exchange.send(content)
 
     def _last(self, request: Request) -> None:
         """The end of an answer in parts. After a failure all that can be done is to break it off."""
-        answered = None if request.error is not None else request.answers[0]
-        if answered is None or answered[0].failed:
-            cause = str(request.error) if answered is None else answered[1].decode("utf-8", "replace")
-            _log.warning("Request %s: the answer broke off after its first part: %s", request.id, cause)
+        failure = failure_of(request)
+        if failure is not None:
+            _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
             self._model.metrics.broken_off()
             self._exchange.end(complete=False)
             return
-        self._exchange.send(answered[1])
+        self._exchange.send(*contents_of(request))
         self._extra(request)
         self._exchange.end()
 
@@ -82,115 +71,62 @@ class Reply:
         if self._begun:
             self._last(request)
             return
-        answered = None if request.error is not None else request.answers[0]
-        if answered is None:
-            self._error(request)
+        answered = request.answers[0]
+        if answered is None or answered[0].failed:
+            self.joined(request)
             return
         answer, content = answered
-        if answer.failed:
-            self._failed(request, answer, content)
-            return
         extra = self._extra(request)
         if answer.headers:
             extra += header_block(answer.headers)
         self._exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
 
-    def split(self, request: Request) -> None:
-        """The answers are the predictions, or the first failure is everybody's."""
+    def joined(self, request: Request) -> None:
+        """What the codec makes of the answers to the rows, or the first failure, which is everybody's."""
         served.request = self._exchange
-        joined = self._joined(request, b"instances[%d]: ")
-        if joined is None:
+        failure = failure_of(request, self._asked.where)
+        if failure is not None:
+            self._fail(request, failure)
             return
-        status, headers, predictions = joined
-        key = b"explanations" if self._route.explain else b"predictions"
-        body = v1.join(predictions, request.batch_id if self._model.batches else None, key)
-        self._exchange.reply(status, body, JSON, self._extra(request) + headers)
+        try:
+            self._encoded(request, self._asked.encode(self._model, request))
+        except TooHeavy:
+            self._encode_aside(request)
+        except ModelServerError as error:
+            self._fail(request, error)
 
-    def tensors(self, asked: Inference, request: Request) -> None:
-        """The answers are rows of the outputs, or the first failure is everybody's."""
-        served.request = self._exchange
-        joined = self._joined(request, b"row %d: ")
-        if joined is None:
-            return
-        status, headers, contents = joined
-        batch_id = request.batch_id if self._model.batches else None
-        answering = asked.answering(
-            self._model, contents, self._exchange.request_id, batch_id, said_beside(request)
-        )
-        if answering.is_light:
-            try:
-                self._encoded(request, status, headers, encode_answer(answering))
-            except ModelServerError as error:
-                self._not_encoded(request, error)
-        else:
-            self._encode_aside(request, status, headers, answering)
-
-    def _encode_aside(self, request: Request, status: int, headers: bytes, answering: Answering) -> None:
-        """The same for outputs that would hold up the event loop."""
+    def _encode_aside(self, request: Request) -> None:
+        """The same for answers that would hold up the event loop."""
 
         async def encode() -> None:
-            call = self._aside.helpers.call(SECONDS, encode_answer, answering.without_inputs())
-            self._encoded(request, status, headers, await call)
+            self._encoded(request, await self._asked.encode_aside(self._model, request, self._aside.helpers))
 
         self._exchange.on_disconnect = self._aside.start(
-            sum(map(len, answering.answers)), encode(), partial(self._not_encoded, request)
+            sum(map(len, contents_of(request))), encode(), partial(self._fail, request)
         )
 
-    def _encoded(
-        self, request: Request, status: int, headers: bytes, encoded: tuple[bytes, str, bytes]
-    ) -> None:
-        body, content_type, length = encoded
-        self._exchange.reply(status, body, content_type, self._extra(request) + headers + length)
+    def _encoded(self, request: Request, encoded: tuple[bytes, str, bytes]) -> None:
+        body, content_type, lines = encoded
+        answers = [answered[0] for answered in request.answers if answered is not None]
+        status = next((answer.status for answer in reversed(answers) if answer.status != 200), 200)
+        headers = next((answer.headers for answer in answers if answer.headers), ())
+        extra = self._extra(request) + header_block(headers) + lines
+        self._exchange.reply(status, body, content_type, extra)
 
-    def _not_encoded(self, request: Request, error: ModelServerError) -> None:
-        self._exchange.fail(error, kserve=True, extra=self._extra(request))
-
-    def _joined(self, request: Request, where: bytes) -> tuple[int, bytes, list[bytes]] | None:
-        """Status, header lines and contents of the rows' answers; None if it was answered with a failure.
-
-        ``where`` says which of several rows failed.
-        """
-        if request.error is not None:
-            self._error(request)
-            return None
-        status, headers, contents = 200, None, []
-        for index, answered in enumerate(request.answers):
-            assert answered is not None  # noqa: S101 - a request ends without an error when all are there
-            answer, content = answered
-            if answer.failed:
-                prefix = where % index if len(request.rows) > 1 else b""
-                self._failed(request, answer, prefix + content)
-                return None
-            if answer.status != 200:
-                status = answer.status
-            headers = headers or answer.headers
-            contents.append(content)
-        return status, header_block(headers) if headers else b"", contents
-
-    def _failed(self, request: Request, answer: Answer, content: bytes) -> None:
-        error = HandlerError(content.decode("utf-8", "replace"), answer.status)
-        # A handler that failed on a body that was not split: the worker could not know it came by V1.
-        error.kserve_status = 500 if answer.status == 503 and request.rows[0].kind == BODY else None
-        error.type = answer.error_type  # type: ignore[misc]  # the worker names it
-        if self._model.exposes_errors:
-            error.request_id = self._exchange.request_id
-        self._fail(request, error, self._extra(request))
-
-    def _fail(self, request: Request, error: ModelServerError, extra: bytes) -> None:
-        batch_id = request.batch_id if self._route.v1 and self._model.batches else None
-        self._exchange.fail(error, kserve=self._route.kserve, extra=extra, batch_id=batch_id)
-
-    def _error(self, request: Request) -> None:
-        error = request.error
-        if not isinstance(error, ModelServerError):
-            error = HandlerError(str(error), 500)
-        extra = self._heads(request).encode("latin-1") if request.batch_id else b""
-        self._fail(request, error, extra)
+    def _fail(self, request: Request, error: ModelServerError) -> None:
+        if request.error is None:
+            extra = self._extra(request)
+            if self._model.exposes_errors and isinstance(error, HandlerError):
+                error.request_id = self._exchange.request_id
+        else:
+            extra = self._heads(request).encode("latin-1") if request.batch_id else b""
+        self._codec.fail(self._exchange, error, self._model, request.batch_id, extra)
 
     def _extra(self, request: Request) -> bytes:
         arrived = request.arrived
-        queue = _queued(request)
-        self._model.metrics.answered(self._clock() - arrived, queue, self._route.version is not None)
+        queue = (request.dispatched or arrived) - arrived
+        named = self._exchange.target.route.version is not None
+        self._model.metrics.answered(monotonic() - arrived, queue, named)
         return (
             f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
             f"inference;dur={request.handler_time * 1e3:.3f}\r\n"
@@ -217,8 +153,3 @@ class SequenceReply(Reply):
         said = answered[0].headers if answered is not None else getattr(self, "_said", None)
         own = header_block(sequence_headers(request, names, said or ()))
         return super()._heads(request) + own.decode("latin-1")
-
-
-def _queued(request: Request) -> float:
-    arrived = request.arrived
-    return (request.dispatched or arrived) - arrived

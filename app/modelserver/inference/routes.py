@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from modelserver.http.exchange import Target, read_target
 
@@ -16,30 +17,31 @@ _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path asks for. ``v1``, ``v2``: the body is KServe's. ``query``: it reaches the handler."""
+    """What a path asks for. ``protocol`` is KServe's, ``v1`` or ``v2``, or TorchServe's own.
+
+    ``query``: it reaches the handler.
+    """
 
     model: str
     version: str | None = None
     url_path: str = ""
     explain: bool = False
-    v1: bool = False
+    protocol: str = ""
     query: bool = False
-    v2: bool = False
 
     @property
     def kserve(self) -> bool:
         """Whether errors are told as KServe's clients read them."""
-        return self.v1 or self.v2
+        return bool(self.protocol)
 
     @property
     def template(self) -> str:
         """The path without the names in it."""
-        verb = "explain" if self.explain else "infer" if self.v2 else "predict"
-        version = "/versions/{version}" if self.version else ""
-        if self.v1:
-            return f"/v1/models/{{name}}:{verb}"
-        if self.v2:
-            return f"/v2/models/{{name}}{version}/{verb}"
+        if self.protocol == "v1":
+            return f"/v1/models/{{name}}:{'explain' if self.explain else 'predict'}"
+        if self.protocol == "v2":
+            version = "/versions/{version}" if self.version else ""
+            return f"/v2/models/{{name}}{version}/{'explain' if self.explain else 'infer'}"
         if self.query:
             return "/models/{name}/invoke" if self.model else "/invocations"
         return f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
@@ -57,11 +59,11 @@ def parse_route(path: str) -> Route | None:
         case ["v1", "models", name] if ":" in name:
             model, _, action = name.partition(":")
             if action in ("predict", "explain") and model:
-                return Route(model, explain=action == "explain", v1=True)
+                return Route(model, explain=action == "explain", protocol="v1")
         case ["v2", "models", model, "infer" | "explain" as verb] if model:
-            return Route(model, explain=verb == "explain", v2=True)
+            return Route(model, None, explain=verb == "explain", protocol="v2")
         case ["v2", "models", model, "versions", version, "infer" | "explain" as verb] if model and version:
-            return Route(model, version, explain=verb == "explain", v2=True)
+            return Route(model, version, explain=verb == "explain", protocol="v2")
         case ["invocations"]:
             return Route("", query=True)
         case ["models", model, "invoke"] if model:
@@ -75,24 +77,15 @@ def parse_route(path: str) -> Route | None:
     return None
 
 
-class Targets:
-    """What URLs ask for; it is remembered of those that came last."""
+def find_target(url: bytes) -> Target | None:
+    """What a URL asks for if its path is one of inference; it is remembered of those that came last."""
+    return _kept_target(url) if len(url) <= _LONGEST_KEPT else _read_target(url)
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, Target] = {}
 
-    def find(self, url: bytes) -> Target | None:
-        """What the URL asks for if its path is one of inference."""
-        return self._known.get(url) or self._read(url)
+def _read_target(url: bytes) -> Target | None:
+    target = read_target(url)
+    route = None if target is None else parse_route(target.path)
+    return None if target is None or route is None else replace(target, route=route)
 
-    def _read(self, url: bytes) -> Target | None:
-        target = read_target(url)
-        route = None if target is None else parse_route(target.path)
-        if target is None or route is None:
-            return None
-        target = replace(target, route=route)
-        if len(url) <= _LONGEST_KEPT:
-            if len(self._known) >= _TARGETS_KEPT:
-                self._known.clear()
-            self._known[url] = target
-        return target
+
+_kept_target = lru_cache(_TARGETS_KEPT)(_read_target)

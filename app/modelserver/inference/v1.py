@@ -6,16 +6,23 @@ of any size stay what they are, nothing is reordered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from modelserver.errors import BadRequest
+from modelserver.http.answers import JSON
+from modelserver.inference.codec import SECONDS, Asked, Codec, contents_of
+from modelserver.tensors import weight
 from modelserver.tensors.limits import RequestLimits  # noqa: TC001 - helpers read annotations at run time
+from modelserver.wire.messages import INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from modelserver.batching.request import Request
+    from modelserver.http.exchange import Exchange
+    from modelserver.models.version import ModelVersion
 
 
 class _InstancesOnly(msgspec.Struct, forbid_unknown_fields=True):
@@ -29,21 +36,49 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-@dataclass(frozen=True, slots=True)
-class V1Body:
+class Instances(Asked):
     """A body taken apart: the instances as JSON; the other top-level fields as a JSON object, or nothing."""
 
-    instances: list[bytes]
-    extra: bytes
+    joins: ClassVar[bool] = True
+    where: ClassVar[str] = "instances[%d]: "
+
+    @classmethod
+    def of(cls, instances: list[msgspec.Raw], extra: bytes = b"") -> Instances:
+        """Raises BadRequest if there are none."""
+        if not instances:
+            raise BadRequest("no instances in the request: the list is empty")
+        return cls([bytes(instance) for instance in instances], INSTANCE, JSON, extra=extra, key=extra)
+
+    def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
+        key = b"explanations" if request.rows[0].explain else b"predictions"
+        batch_id = request.batch_id if model.batches else None
+        return join(contents_of(request), batch_id, key), JSON, b""
 
 
-def split(body: bytes) -> V1Body:
+class V1(Codec):
+    """KServe's V1; a model may take its bodies as they are (design section 9, "Rows")."""
+
+    tells_batch: ClassVar[bool] = True
+
+    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
+        if model.splits == "never":
+            return super().read(exchange, model)
+        if weight.is_heavy_json(exchange.body):
+            raise weight.TooHeavy
+        return split(exchange.body)
+
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
+        if model.splits == "never":
+            return await super().read_aside(exchange, model)
+        return await self._helpers.call(SECONDS, split_aside, exchange.body, self._limits)
+
+
+def split(body: bytes) -> Instances:
     """Takes a body apart. ``inputs`` is read like ``instances`` where that is absent.
 
     Raises:
         BadRequest: no JSON object, or no list of instances, or an empty one. The messages begin with the
-        phrases
-            that clients of KServe know.
+            phrases that clients of KServe know.
     """
     try:
         usual = _decode_usual(body)
@@ -51,17 +86,17 @@ def split(body: bytes) -> V1Body:
         return _split_fields(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _unreadable(error) from error
-    return V1Body(_check(usual.instances), b"")
+    return Instances.of(usual.instances)
 
 
-def split_aside(body: bytes, limits: RequestLimits) -> V1Body:
+def split_aside(body: bytes, limits: RequestLimits) -> Instances:
     """What a helper does of it. Raises BadRequest; PayloadTooLarge for more instances than there may be."""
     apart = split(body)
-    limits.check_instances(len(apart.instances), len(apart.extra))
+    limits.check_instances(len(apart.bodies), len(apart.extra))
     return apart
 
 
-def _split_fields(body: bytes) -> V1Body:
+def _split_fields(body: bytes) -> Instances:
     try:
         fields = _decode_fields(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -78,13 +113,7 @@ def _split_fields(body: bytes) -> V1Body:
     except msgspec.ValidationError as error:
         raise BadRequest(f'can\'t Unmarshal body: Expected "instances" to be a list ({error})') from error
     extra = msgspec.json.encode(dict(sorted(fields.items()))) if fields else b""
-    return V1Body(_check(instances), extra)
-
-
-def _check(instances: list[msgspec.Raw]) -> list[bytes]:
-    if not instances:
-        raise BadRequest("no instances in the request: the list is empty")
-    return [bytes(instance) for instance in instances]
+    return Instances.of(instances, extra)
 
 
 def _unreadable(error: Exception) -> BadRequest:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 - helpers read annotations at run time
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
 from modelserver.errors import BadRequest, InternalError
 from modelserver.http.answers import JSON
+from modelserver.inference.codec import SECONDS, Asked, Codec, contents_of
 from modelserver.options.signature import Signature  # noqa: TC001 - helpers read annotations at run time
 from modelserver.tensors import weight
 from modelserver.tensors.datatypes import BYTES, TensorError
@@ -24,7 +25,7 @@ from modelserver.tensors.rest import (
 )
 from modelserver.tensors.rows import count_rows, cut, is_plain, join_answers
 from modelserver.tensors.tensor import elements
-from modelserver.wire.messages import TENSORS, Row, SequenceHeaders
+from modelserver.wire.messages import TENSORS, SequenceHeaders
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Request
@@ -34,92 +35,88 @@ if TYPE_CHECKING:
     from modelserver.tensors.tensor import Output, Tensor
 
 BINARY = "application/octet-stream"
+# The response's parameter that names the batch of a model that has batches.
+BATCH_ID = "batchId"
 
 # Of a timeout, in microseconds, and of a sequence's id, in characters.
 _LONGEST = 10**15
 _LONGEST_ID = 256
 
-# Of processor time that a helper may use for one request or answer.
-SECONDS = 10.0
-
 _HEADER = HEADER_LENGTH.lower().encode()
+_decode_parameters = msgspec.json.Decoder(dict[str, Any]).decode
 _HEADER_LINE = HEADER_LENGTH.lower().encode() + b": %d\r\n"
 
 
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
-
-
 class Takes(msgspec.Struct, frozen=True):
-    """What a model takes, and how much of it at once."""
+    """What a model takes, and how much of it at once. Without ``rows`` it takes requests as they are."""
 
     model: str
     signature: Signature
     sequences: SequenceHeaders | None = None
     limits: RequestLimits = RequestLimits()
+    rows: bool = True
 
     @classmethod
     def of(cls, model: ModelVersion, limits: RequestLimits) -> Takes:
         """What this model takes."""
-        return cls(model.name, model.options.signature, model.sequence_headers, limits)
+        rows = model.splits_tensors != "never"
+        return cls(model.name, model.options.signature, model.sequence_headers, limits, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
-    """A V2 request taken apart. ``timeout`` is the client's own, in seconds; None without one.
+class Inference(Asked):
+    """A V2 request taken apart; ``whole``: there is nothing to cut, it is one row."""
 
-    ``key`` is what requests must have in common to share batches, empty for those that share them with
-    predictions and V1. ``sequence`` are headers that say what the request's parameters said of its sequence.
-    """
+    asked: InferRequest = InferRequest([])
+    whole: bool = True
 
-    request: InferRequest
-    extra: bytes
-    key: bytes
-    whole: bool
-    bodies: list[bytes]
-    timeout: float | None
-    sequence: list[tuple[bytes, bytes]] = field(default_factory=list)
-
-    def rows(self, request_id: str, headers: msgspec.Raw, *, explain: bool = False) -> list[Row]:
-        """What travels to the worker beside the bodies."""
-        extra = self.extra
-        return [
-            Row(request_id, len(body), TENSORS, "", headers, None, "", explain, extra) for body in self.bodies
-        ]
+    joins: ClassVar[bool] = True
+    where: ClassVar[str] = "row %d: "
 
     def without_inputs(self) -> Inference:
         """The same; what the inputs hold is in the bodies."""
-        return replace(self, request=replace(self.request, inputs=[]))
+        return msgspec.structs.replace(self, asked=replace(self.asked, inputs=[]))
 
-    def headers(self, packed: bytes) -> bytes:
-        """The client's headers (msgpack of [[name, value], ...]) with those that say its sequence."""
-        return _pack([*_unpack(packed), *self.sequence]) if self.sequence else packed
-
-    def answering(
-        self,
-        model: ModelVersion,
-        answers: Sequence[bytes],
-        request_id: str,
-        batch_id: str | None,
-        parameters: dict[str, Any],
-    ) -> Answering:
-        """What the response is made of; ``parameters`` are the handler's."""
-        said = parameters if batch_id is None else {**parameters, "batchId": batch_id}
-        request = self.request
+    def answering(self, model: ModelVersion, request: Request) -> Answering:
+        """What the response is made of; its parameters are the handler's of the first row that has any."""
+        told = (answer.parameters for answer, _ in filter(None, request.answers) if answer.parameters)
+        parameters = _decode_parameters(next(told, b"{}"))
+        if model.batches:
+            parameters[BATCH_ID] = request.batch_id
+        identity = self.asked.id or request.id
         return Answering(
-            model.name, model.version, request, self.whole, answers, request.id or request_id, said or None
+            model.name,
+            model.version,
+            self.asked,
+            self.kind,
+            self.whole,
+            contents_of(request),
+            identity,
+            parameters or None,
         )
+
+    def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
+        answering = self.answering(model, request)
+        if not answering.is_light:
+            raise weight.TooHeavy
+        return encode_answer(answering)
+
+    async def encode_aside(
+        self, model: ModelVersion, request: Request, helpers: Helpers
+    ) -> tuple[bytes, str, bytes]:
+        answering = self.answering(model, request).without_inputs()
+        return await helpers.call(SECONDS, encode_answer, answering)
 
 
 class Answering(msgspec.Struct, frozen=True):
     """The answers to the rows of a request, of which a response is made; ``name`` is the model's.
 
-    ``id`` and ``parameters`` are the response's.
+    ``kind`` is the rows', ``id`` and ``parameters`` are the response's.
     """
 
     name: str
     version: str
     asked: InferRequest
+    kind: int
     whole: bool
     answers: Sequence[bytes]
     id: str
@@ -133,6 +130,8 @@ class Answering(msgspec.Struct, frozen=True):
         if sum(map(len, self.answers)) <= weight.LIGHT_BYTES:
             return True
         asked = self.asked
+        if self.kind != TENSORS:
+            return False
         return asked.binary if asked.outputs is None else all(each.binary for each in asked.outputs)
 
     def without_inputs(self) -> Answering:
@@ -167,44 +166,35 @@ def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
     return body, BINARY, _HEADER_LINE % length
 
 
-def said_beside(request: Request) -> dict[str, Any]:
-    """The parameters of the response that the handler gave to the first row that has any."""
-    for answered in request.answers:
-        if answered is not None and answered[0].parameters:
-            return dict(msgspec.json.decode(answered[0].parameters))
-    return {}
+class V2(Codec):
+    """KServe's V2 as JSON, with or without binary data behind it.
 
-
-def read_inference(exchange: Exchange, model: ModelVersion, limits: RequestLimits) -> Inference | None:
-    """The request in the exchange's body, or None if the model takes the body as it is (design 9, "Rows").
-
-    Then the body is JSON, and its content type says so where the client does not.
-
-    Raises:
-        BadRequest: names the field that is wrong.
-        PayloadTooLarge: more rows than a request may have.
-        TooHeavy: it must be read aside, by :func:`read_inference_aside`.
+    A model may take its bodies as they are (design 9, "Rows"): then they are made JSON, and the content type
+    says so where the client does not.
     """
-    length = header_length(exchange)
-    if model.splits_tensors != "never":
-        return _read(exchange.body, length, Takes.of(model, limits), light=True)
-    if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
-        raise weight.TooHeavy
-    exchange.body = encode_request(exchange.body, length, limits)
-    _say_json(exchange, length)
-    return None
 
+    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
+        length = header_length(exchange)
+        if model.splits_tensors != "never":
+            return _read(exchange.body, length, Takes.of(model, self._limits), light=True)
+        if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
+            raise weight.TooHeavy
+        exchange.body = encode_request(exchange.body, length, self._limits)
+        return self._as_json(exchange, length)
 
-async def read_inference_aside(
-    exchange: Exchange, model: ModelVersion, helpers: Helpers, limits: RequestLimits
-) -> Inference | None:
-    """The same by a helper. Raises BadRequest, PayloadTooLarge."""
-    length = header_length(exchange)
-    if model.splits_tensors == "never":
-        exchange.body = await helpers.call(SECONDS, encode_request, exchange.body, length, limits)
-        _say_json(exchange, length)
-        return None
-    return await helpers.call(SECONDS, read_tensors, exchange.body, length, Takes.of(model, limits))
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
+        length = header_length(exchange)
+        if model.splits_tensors != "never":
+            takes = Takes.of(model, self._limits)
+            return await self._helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
+        exchange.body = await self._helpers.call(SECONDS, encode_request, exchange.body, length, self._limits)
+        return self._as_json(exchange, length)
+
+    @staticmethod
+    def _as_json(exchange: Exchange, length: str | None) -> Asked:
+        if not exchange.content_type or length is not None:
+            exchange.content_type = JSON
+        return Asked([exchange.body], content_type=exchange.content_type)
 
 
 def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:
@@ -230,27 +220,33 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
     if request.outputs:
         takes.signature.check_outputs(takes.model, [output.name for output in request.outputs])
     timeout = _timeout(request)
-    sequence = _sequence(request, takes.sequences)
+    sequence = take_sequence(request, takes.sequences)
     rows = count_rows(request.inputs)
     takes.limits.check_instances(rows, 0)
     if light and _is_heavy(request.inputs, rows):
         raise weight.TooHeavy
     extra, whole, bodies = cut(request)
+    takes.limits.check_instances(len(bodies), len(extra))
     # Most are views of the body; on their way to the worker any buffer does.
     key = b"" if is_plain(request) else extra
-    return Inference(request, extra, key, whole, cast("list[bytes]", bodies), timeout, sequence)
+    return Inference(
+        cast("list[bytes]", bodies),
+        TENSORS,
+        extra=extra,
+        key=key,
+        timeout=timeout,
+        sequence=sequence,
+        asked=request,
+        whole=whole,
+    )
 
 
 def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
     """Whether cutting them into rows would take long."""
     if rows * len(inputs) > 2 * weight.LIGHT_ELEMENTS:
         return True
-    for each in inputs:
-        if len(each.data) <= weight.LIGHT_BYTES or each.datatype != BYTES:
-            continue
-        if elements(each.shape) > weight.LIGHT_ELEMENTS:
-            return True
-    return False
+    texts = (each for each in inputs if each.datatype == BYTES and len(each.data) > weight.LIGHT_BYTES)
+    return any(elements(each.shape) > weight.LIGHT_ELEMENTS for each in texts)
 
 
 def header_length(exchange: Exchange) -> str | None:
@@ -259,11 +255,6 @@ def header_length(exchange: Exchange) -> str | None:
         if len(name) == len(_HEADER) and name.lower() == _HEADER:
             return value.decode("latin-1")
     return None
-
-
-def _say_json(exchange: Exchange, length: str | None) -> None:
-    if not exchange.content_type or length is not None:
-        exchange.content_type = JSON
 
 
 def _timeout(request: InferRequest) -> float | None:
@@ -276,7 +267,7 @@ def _timeout(request: InferRequest) -> float | None:
     return min(value, _LONGEST) / 1e6 or None
 
 
-def _sequence(request: InferRequest, names: SequenceHeaders | None) -> list[tuple[bytes, bytes]]:
+def take_sequence(request: InferRequest, names: SequenceHeaders | None) -> list[tuple[bytes, bytes]]:
     """Triton's parameters of sequences as headers; taken out where the model has sequences.
 
     A ``sequence_id`` of 0 or without a character is none, as in Triton.

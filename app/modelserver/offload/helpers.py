@@ -96,7 +96,7 @@ class Helpers:
         kind = getattr(errors, ended.error, None)
         if kind is None:
             _log.error("Failure in a helper process:\n%s", ended.text)
-            raise InternalError("The server failed to answer; its log says why.")
+            raise InternalError()
         raise kind(ended.text)
 
     def _perform(self, call: Call) -> Ended:
