@@ -95,7 +95,7 @@ _ALLOWED = {
     "offload": {"errors"},
     "options": {"environments", "errors", "pools", "settings", "tensors"},
     "payloads": {"errors", "ids", "settings"},
-    "pools": {"batching", "errors", "resources", "telemetry", "wire"},
+    "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},
     "resources": set(),
     "settings": {"errors", "resources"},
     "telemetry": {"errors", "resources", "settings"},

@@ -26,7 +26,7 @@ _numbers = itertools.count(random.SystemRandom().getrandbits(_BITS))
 
 def make_uuid() -> str:
     """An id in the form of a version 4 UUID: another one at each call, and in each process."""
-    return f"{_groups}{next(_numbers) * _STEP & _MASK:012x}"
+    return _groups + (next(_numbers) * _STEP & _MASK).to_bytes(6, "big").hex()
 
 
 _USABLE = re.compile(rb"[!-~]{1,128}")

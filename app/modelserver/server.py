@@ -22,6 +22,7 @@ from modelserver.api.payloads import LoggedRoutes
 from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
 from modelserver.daemon import STARTED_LINE
+from modelserver.environments.interpreter import check_interpreter
 from modelserver.errors import ConfigError
 from modelserver.frontend.processes import front_ends
 from modelserver.grpc.ports import reserved
@@ -37,7 +38,6 @@ from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
 from modelserver.pools.devices import DeviceRing
-from modelserver.pools.interpreter import check_interpreter
 from modelserver.pools.spawner import Spawner, can_fork
 from modelserver.resources import usable_cpus
 from modelserver.settings.load import given_properties

@@ -15,8 +15,7 @@ from modelserver.http.answers import pretty
 from modelserver.models.version import FailedVersion, Replacement
 from modelserver.options.resolve import BatchPolicy, ModelOptions
 from modelserver.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
-from modelserver.pools.spec import PoolStatistics
-from modelserver.pools.worker import WorkerState
+from modelserver.pools.spec import PoolStatistics, WorkerState
 
 
 def worker(**changes: Any) -> Any:

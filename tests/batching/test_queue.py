@@ -376,17 +376,6 @@ def test_reason_of_a_greedy_batch_is_an_idle_worker() -> None:
     assert batch.reason == "idle"
 
 
-def test_dispatch_time_is_that_of_the_first_parcel() -> None:
-    """A cut request counts as dispatched when its first parcel goes."""
-    line = queue()
-    big = request("a", 6)
-    line.put(big)
-    line.take(0.25, 1)
-    line.take(3.0, 1)
-
-    assert big.dispatched == 0.25
-
-
 def test_drain_gives_each_waiting_request_once() -> None:
     """Draining empties the queue and names each request once, also one that waits in several parcels."""
     line = queue()
@@ -435,6 +424,6 @@ def test_what_is_past_its_deadline_is_in_no_batch() -> None:
 
     assert names(line.take(1.0, 1)) == ["g0"]
     assert counters(line) == (0, 0, 0)
-    assert (late.waiting, large.waiting, late.dispatched) == (0, 0, None)
+    assert (late.waiting, large.waiting) == (0, 0)
     assert line.take(1.0, 1) is None
     line.remove(late)

@@ -101,3 +101,22 @@ def test_batch_knows_whose_its_rows_are() -> None:
     assert batch.rows_of(first) == [0, 1, 5]
     assert batch.rows_of(second) == [2, 3, 4]
     assert batch.rows_of(make(1)) == []
+
+
+def test_times_of_a_request_in_one_batch() -> None:
+    """It waited until the handler began."""
+    request = make(1)
+    request.handled(3.5, 2.0)
+
+    assert (request.began, request.queued, request.handler_time) == (3.5, 2.5, 2.0)
+
+
+def test_times_of_a_request_in_several_batches() -> None:
+    """What ran side by side counts once; the rest of the time, whenever it was, it waited. It came at 1.0."""
+    request = make(4)
+    for began, seconds in ((2.0, 1.0), (2.5, 1.0), (5.0, 1.0), (1.5, 6.0)):
+        request.handled(began, seconds)
+        if seconds == 1.0 and began == 5.0:
+            assert (request.handler_time, request.queued) == (2.5, 2.5)
+
+    assert (request.began, request.handler_time, request.queued) == (1.5, 6.0, 0.5)

@@ -77,8 +77,8 @@ def reply(exchange: Kept, broken_off: list[None], monkeypatch: pytest.MonkeyPatc
 def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
     """A request whose rows have these answers, from one batch."""
     request = Request("id", [Row("id", 0, kind)] * len(answers), [b""] * len(answers), 0.0)
-    request.batch_id, request.batch_size, request.dispatched = "b", 4, 0.5
-    request.handler_time = 1.0
+    request.batch_id, request.batch_size = "b", 4
+    request.handled(0.5, 1.0)
     request.deliver(0, list(answers))
     return request
 

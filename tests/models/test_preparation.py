@@ -195,11 +195,11 @@ async def test_devices(prepare: Any, store: Path) -> None:
     write(store / "named", "deviceIds: [1, 0]\n")
     write(store / "cpu", "deviceType: cpu\n")
 
-    shared = (await prepare("m", gpus=2)).pool._devices
+    shared = (await prepare("m", gpus=2)).pool.devices
     assert [shared.assign() for _ in range(3)] == [1, 0, 1]
-    named = (await prepare("named", gpus=2)).pool._devices
+    named = (await prepare("named", gpus=2)).pool.devices
     assert [named.assign() for _ in range(3)] == [1, 0, 1]
-    assert (await prepare("cpu", gpus=2)).pool._devices.assign() is None
+    assert (await prepare("cpu", gpus=2)).pool.devices.assign() is None
 
 
 async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
@@ -253,7 +253,7 @@ async def test_workers_that_span_devices(
     firsts = list(groups) or [None]
 
     assert (ranks.processes, ranks.broadcast, ranks.groups) == (processes, broadcast, groups)
-    assert [pool._devices.assign() for _ in range(3)] == [firsts[i % len(firsts)] for i in range(3)]
+    assert [pool.devices.assign() for _ in range(3)] == [firsts[i % len(firsts)] for i in range(3)]
 
 
 async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:

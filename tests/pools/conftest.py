@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.pools import worker as worker_module
-from modelserver.pools.spec import WorkerSpec
-from modelserver.pools.worker import WorkerTimes
+from modelserver.pools.spec import WorkerSpec, WorkerTimes
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
@@ -53,6 +52,18 @@ class PlayedProcess:
     @property
     def pids(self) -> list[int]:
         return [self.pid]
+
+    recalls = True
+
+    def recall(self, sequence: int) -> int:
+        """Gives up all batches but the oldest, which it has begun."""
+        if not self.batches:
+            return sequence
+        begun = self.batches[0].sequence + 1
+        self.received = [
+            item for item in self.received if not isinstance(item[0], Predict) or item[0].sequence < begun
+        ]
+        return begun
 
     # -- what a test makes it do
 

@@ -16,8 +16,7 @@ from modelserver.pools.devices import DeviceList, DeviceRing
 from modelserver.pools.gate import BASE_NEED, StartGate
 from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
-from modelserver.pools.spec import PoolLimits, Ports, Ranks
-from modelserver.pools.worker import WorkerState
+from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerState
 from modelserver.resources import resident_bytes
 from modelserver.telemetry.system import GpuMemory
 from modelserver.wire.messages import Row
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
     from tests.pools.conftest import Counts
 
-    from modelserver.pools.spec import WorkerSpec
-    from modelserver.pools.worker import WorkerTimes
+    from modelserver.pools.spec import WorkerSpec, WorkerTimes
 
 
 RULE = ScalingRule(target_wait=0.1, up_pause=2.0, down_pause=4.0)
@@ -206,16 +204,15 @@ async def test_up_and_down(
 
 
 async def test_who_goes_finishes(make: Any, stage: Any, autoscaler: Autoscaler) -> None:
-    """A worker that is taken away answers what it has, prepared batches too."""
+    """A worker that is taken away answers what it has; the others answer what waits."""
     pool = await make(fewest=2)
     requests = submit(pool, 4)
     pool.min_workers = 1
     pool.resize(1)
     await stage.settle()
     stage.processes[1].answer()
-    stage.processes[1].answer()
-    stage.processes[0].answer()
-    stage.processes[0].answer()
+    for _ in range(3):
+        stage.processes[0].answer()
 
     assert [request.error for request in requests] == [None] * 4
     assert all(request.done for request in requests)
@@ -383,7 +380,7 @@ async def test_gpu_memory(
 ) -> None:
     """The next worker's GPU must have as much free as one of its kind occupies."""
     pool = await make(devices=DeviceRing(2))
-    assert (pool.workers[0].gpu_id, pool.next_device()) == (1, 0)
+    assert (pool.workers[0].gpu_id, pool.devices.peek()) == (1, 0)
     machine.gpus.update(gpus)
     if gpus and not gpus[1].used:
         machine.gpus[1] = gpus[1]._replace(used=10 << 30)

@@ -21,8 +21,7 @@ from modelserver.pools import pool as pool_module
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.gate import StartGate
 from modelserver.pools.pool import BACKLOG, Pool
-from modelserver.pools.spec import PoolLimits
-from modelserver.pools.worker import WorkerState, WorkerTimes
+from modelserver.pools.spec import PoolLimits, WorkerState, WorkerTimes
 from modelserver.wire.frames import ProtocolError
 from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed, Row
 

@@ -12,14 +12,12 @@ from tests.pools.test_pool import contents, request
 from modelserver.pools import recycling
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.pool import Pool
-from modelserver.pools.spec import PoolLimits
-from modelserver.pools.worker import WorkerState
+from modelserver.pools.spec import PoolLimits, WorkerState
 
 if TYPE_CHECKING:
     from tests.pools.conftest import Counts, Stage
 
-    from modelserver.pools.spec import WorkerSpec
-    from modelserver.pools.worker import WorkerTimes
+    from modelserver.pools.spec import WorkerSpec, WorkerTimes
 
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from tests.pools.conftest import Counts
 
-    from modelserver.pools.spec import WorkerSpec
-    from modelserver.pools.worker import WorkerTimes
+    from modelserver.pools.spec import WorkerSpec, WorkerTimes
 
 
 LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)

@@ -11,14 +11,9 @@ from modelserver.batching.request import Batch, Parcel, Request
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools import worker as worker_module
 from modelserver.pools.gate import StartGate
-from modelserver.pools.worker import (
-    MAX_IN_FLIGHT,
-    Worker,
-    WorkerState,
-    WorkerTimes,
-    backoff,
-    quote,
-)
+from modelserver.pools.output import quote
+from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
+from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
 from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Result, Row, Stop
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ from modelserver.wire.arena import (
     Outgoing,
     adopt,
     create,
+    recall,
     receive_with,
     send_with,
 )
@@ -329,3 +331,65 @@ def test_systems_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         assert create() is None
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_batch_is_the_workers_once_it_has_begun(arena: Arena) -> None:
+    """What the server takes back later stays with it, also when it asks again."""
+    turns = arena.turns()
+    assert turns.begin(4) is True
+
+    assert recall(arena.descriptor, 7) == 5
+    assert turns.begin(4) is True
+
+
+def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
+    """The worker does not begin it, but the next one that it is sent."""
+    turns = arena.turns()
+    assert recall(arena.descriptor, 7) == 0
+
+    assert [turns.begin(sequence) for sequence in (5, 6, 7)] == [False, False, True]
+
+
+def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
+    """At the moment when both have written, the server may have found it begun: the worker has to say so."""
+    turns = arena.turns()
+    begun = turns._begun
+
+    class Meanwhile:
+        """The server takes back between the worker's two looks."""
+
+        def __getitem__(self, _: int) -> int:
+            return begun[0]
+
+        def __setitem__(self, _: int, number: int) -> None:
+            begun[0] = number
+            assert recall(arena.descriptor, 7) == 6
+
+    turns._begun = Meanwhile()  # type: ignore[assignment]
+
+    assert turns.begin(5) is None
+
+
+def test_never_both_take_a_batch(arena: Arena) -> None:
+    """Two hundred batches that are begun and taken back at about the same moment: each has one owner."""
+    turns, taken = arena.turns(), set[int]()
+    began: dict[int, bool | None] = {}
+    start = threading.Barrier(2)
+
+    def work() -> None:
+        for sequence in range(200):
+            start.wait()
+            began[sequence] = turns.begin(sequence)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    for sequence in range(200):
+        start.wait()
+        if recall(arena.descriptor, sequence + 1) <= sequence:
+            taken.add(sequence)
+    worker.join()
+
+    returned = {sequence for sequence, outcome in began.items() if outcome is None}
+    ran = {sequence for sequence, outcome in began.items() if outcome}
+    assert not ran & taken
+    assert ran | taken | returned == set(range(200))

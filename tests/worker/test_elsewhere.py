@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from modelserver.environments.interpreter import check_interpreter, worker_command
 from modelserver.errors import ConfigError
-from modelserver.pools.interpreter import check_interpreter, worker_command
 from modelserver.worker import elsewhere
 
 SHOW = """

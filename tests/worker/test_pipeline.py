@@ -67,15 +67,19 @@ class Channel:
     def __init__(self) -> None:
         self.sent: list[tuple[ToServer, list[bytes]]] = []
         self.begun: list[int] = []
+        self.taken_back: set[int] = set()
 
-    def begin(self, sequence: int) -> None:
+    def begin(self, sequence: int) -> bool:
+        if sequence in self.taken_back:
+            return False
         self.begun.append(sequence)
+        return True
 
     def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
         self.sent.append((message, list(bodies)))
 
 
-Serve = Callable[[list[Any]], list[tuple[ToServer, list[bytes]]]]
+Serve = Callable[..., list[tuple[ToServer, list[bytes]]]]
 
 
 @pytest.fixture
@@ -90,7 +94,7 @@ def serve(handler: Halves) -> Serve:
     context = Context("m", "/", None, 8, None, "0", metrics=metrics)
     service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
 
-    def run(batches: list[Any]) -> list[tuple[ToServer, list[bytes]]]:
+    def run(batches: list[Any], taken_back: Sequence[int] = ()) -> list[tuple[ToServer, list[bytes]]]:
         def messages() -> Iterator[tuple[ToWorker, memoryview]]:
             for batch in batches:
                 if isinstance(batch, tuple):
@@ -101,6 +105,7 @@ def serve(handler: Halves) -> Serve:
                     yield batch, memoryview(b"")
 
         channel = Channel()
+        channel.taken_back = set(taken_back)
         service.connect(channel)
         Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
         return channel.sent
@@ -116,6 +121,14 @@ def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) ->
 
     assert handler.events.index("prepare b id-b") < handler.events.index("complete a id-a")
     assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
+
+
+def test_a_batch_that_was_taken_back_is_not_computed(serve: Serve, handler: Halves) -> None:
+    """Neither if it was taken back before it was prepared nor after; what follows is."""
+    sent = serve([(1, ["a"]), (2, ["b"]), (3, ["c"])], taken_back=[1, 2])
+
+    assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [3]
+    assert [event for event in handler.events if event.startswith("complete")] == ["complete c id-c"]
 
 
 def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halves) -> None:

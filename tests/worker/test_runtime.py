@@ -29,9 +29,13 @@ class Channel:
     def __init__(self) -> None:
         self.sent: list[tuple[ToServer, list[bytes]]] = []
         self.begun: list[int] = []
+        self.taken_back: set[int] = set()
 
-    def begin(self, sequence: int) -> None:
+    def begin(self, sequence: int) -> bool:
+        if sequence in self.taken_back:
+            return False
         self.begun.append(sequence)
+        return True
 
     def send(self, message: ToServer, bodies: Any = ()) -> None:
         self.sent.append((message, list(bodies)))
@@ -132,6 +136,18 @@ def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str)
 
     with pytest.raises(HandlerNotUsable, match="envelope 'body' cannot be used with continuousBatching"):
         load_service(load)
+
+
+def test_a_batch_that_was_taken_back_is_not_run(model_dir: Path) -> None:
+    """The handler does not see it, and nothing is answered."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+    channel = Channel()
+    channel.taken_back = {3}
+    messages = [(Predict(3, [Row("one", 1)]), b"a"), (Predict(4, [Row("two", 1)]), b"b")]
+    serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
+
+    assert [bodies for _, bodies in channel.sent] == [[b"btwo"]]
 
 
 def test_cancellations_between_batches_change_nothing(model_dir: Path) -> None:

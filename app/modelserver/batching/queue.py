@@ -45,12 +45,13 @@ class QueueFull(Exception):
 
 
 class Lane:
-    """Parcels of one key, first come first served."""
+    """Parcels of one key, first come first served; ``at_once``: see :class:`AtOnce`."""
 
-    __slots__ = ("instances", "key", "parcels")
+    __slots__ = ("at_once", "instances", "key", "parcels")
 
-    def __init__(self, key: object) -> None:
-        self.key = key
+    def __init__(self) -> None:
+        self.key: object = None
+        self.at_once = False
         self.parcels: deque[Parcel] = deque()
         self.instances = 0
 
@@ -120,7 +121,7 @@ class BatchQueue:
         self.requests += 1
         self.instances += total
         self.nbytes += request.nbytes
-        if not isinstance(request.key, AtOnce):
+        if not lane.at_once:
             self.policy.arrived(total, request.arrived)
 
     def put_back(self, batch: Batch) -> None:
@@ -128,6 +129,10 @@ class BatchQueue:
         parcels = [parcel for parcel in batch.parcels if not parcel.request.done]
         if not parcels:
             return
+        for parcel in parcels:
+            if parcel.request.batch_id == batch.id:
+                # What is told of a request is the first batch that was begun.
+                parcel.request.batch_id = ""
         lane = self._lane(parcels[0].request.key)
         for parcel in parcels:
             request = parcel.request
@@ -185,21 +190,21 @@ class BatchQueue:
 
     def take(self, now: float, idle_workers: int, *, only_full: bool = False) -> Batch | None:
         """The next batch that is due, or None."""
-        while (lane := self._next_lane(now, idle_workers, only_full=only_full)) is not None:
-            batch = self._form(lane, now)
+        while True:
+            # The lane whose batch is due and whose first request waits longest.
+            best: Lane | None = None
+            for lane in self._lanes.values():
+                if lane.instances < self.batch_size and (
+                    only_full or self._due(lane, now, idle_workers) > now
+                ):
+                    continue
+                if best is None or lane.parcels[0].request.place < best.parcels[0].request.place:
+                    best = lane
+            if best is None:
+                return None
+            batch = self._form(best, now)
             if batch.parcels:
                 return batch
-        return None
-
-    def _next_lane(self, now: float, idle_workers: int, *, only_full: bool) -> Lane | None:
-        """The lane whose batch is due and whose first request waits longest."""
-        best: Lane | None = None
-        for lane in self._lanes.values():
-            if lane.instances < self.batch_size and (only_full or self._due(lane, now, idle_workers) > now):
-                continue
-            if best is None or lane.parcels[0].request.place < best.parcels[0].request.place:
-                best = lane
-        return best
 
     def _due(self, lane: Lane, now: float, idle_workers: int) -> float:
         if self.flushing or lane.instances >= self.batch_size:
@@ -210,7 +215,7 @@ class BatchQueue:
         due = self.policy.due(waiting, now)
         if due <= now:
             return due
-        if isinstance(lane.key, (Alone, AtOnce)):
+        if lane.at_once or isinstance(lane.key, Alone):
             return now
         # Waiting past the deadline of one of them would be waiting for nothing.
         deadlines = (parcel.request.deadline for parcel in parcels)
@@ -235,8 +240,6 @@ class BatchQueue:
                 continue
             room -= parcel.count
             taken.append(parcel)
-            if request.dispatched is None:
-                request.dispatched = now
         size = self.batch_size - room
         lane.instances -= size + late
         self.requests -= ended
@@ -245,7 +248,7 @@ class BatchQueue:
         if not parcels:
             del self._lanes[lane.key]
             self._spare = lane
-        return Batch(taken, size, reason)
+        return Batch(taken, size, reason, at_once=lane.at_once)
 
     def _reason(self, lane: Lane) -> str:
         if lane.instances >= self.batch_size:
@@ -257,8 +260,9 @@ class BatchQueue:
     def _lane(self, key: object) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
-            lane, self._spare = self._spare or Lane(key), None
+            lane, self._spare = self._spare or Lane(), None
             lane.key = key
+            lane.at_once = type(key) is AtOnce
             self._lanes[key] = lane
         return lane
 

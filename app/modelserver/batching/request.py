@@ -21,17 +21,20 @@ class Request:
     that comes in parts (its status and headers count in the first only); None where none can be taken.
     ``backlog`` tells how many bytes of the parts its client has not taken yet, if that is known.
     ``place`` and ``waiting`` (parcels) are the queue's own, ``worker`` (which got it last) is the pool's.
+    ``began``: when a handler had the first of it. ``handler_time`` and ``queued`` are the seconds in which a
+    handler had some of it, and in which it waited for one, wherever that was.
     """
 
     __slots__ = (
+        "_spans",
         "answers",
         "arrived",
         "backlog",
         "batch_id",
         "batch_size",
+        "began",
         "bodies",
         "deadline",
-        "dispatched",
         "done",
         "error",
         "handler_time",
@@ -42,6 +45,7 @@ class Request:
         "on_done",
         "on_part",
         "place",
+        "queued",
         "requeued",
         "rows",
         "waiting",
@@ -74,13 +78,34 @@ class Request:
         self.nbytes = sum(map(len, bodies))
         self.error: Exception | None = None
         self.done = False
-        self.dispatched: float | None = None
+        self.began: float | None = None
+        self.queued = 0.0
+        self._spans: list[tuple[float, float]] | None = None
         self.waiting = 0
         self.place = 0
         self.batch_id = ""
         self.batch_size = 0
         self.handler_time = 0.0
         self.requeued = False
+
+    def handled(self, began: float, seconds: float) -> None:
+        """A handler had some of its instances for so many ``seconds``.
+
+        For a request in several batches, to be called in the order of their ends: what overlaps counts once.
+        """
+        if self.began is None:
+            self.began, self.handler_time, self.queued = began, seconds, began - self.arrived
+            return
+        spans = self._spans
+        if spans is None:
+            spans = self._spans = [(self.began, self.began + self.handler_time)]
+        end = began + seconds
+        while spans and spans[-1][1] >= began:
+            began = min(began, spans.pop()[0])
+        spans.append((began, end))
+        self.began = spans[0][0]
+        self.handler_time = sum(end - began for began, end in spans)
+        self.queued = end - self.arrived - self.handler_time
 
     def deliver(self, start: int, answers: list[tuple[Answer, bytes]]) -> None:
         """Puts answers in their places; an ended request ignores them."""
@@ -122,16 +147,18 @@ class Parcel:
 class Batch:
     """Parcels handed to a worker together.
 
-    ``reason`` says why it went: ``size``, ``delay``, ``idle`` or ``flush``. ``heard_at`` is the worker's own.
+    ``reason`` says why it went: ``size``, ``delay``, ``idle`` or ``flush``. ``at_once``: what it costs says
+    nothing of other batches. ``heard_at`` is the worker's own.
     """
 
-    __slots__ = ("heard_at", "id", "parcels", "reason", "sent_at", "sequence", "size")
+    __slots__ = ("at_once", "heard_at", "id", "parcels", "reason", "sent_at", "sequence", "size")
 
-    def __init__(self, parcels: list[Parcel], size: int, reason: str) -> None:
+    def __init__(self, parcels: list[Parcel], size: int, reason: str, *, at_once: bool = False) -> None:
         self.id = make_uuid()
         self.parcels = parcels
         self.size = size
         self.reason = reason
+        self.at_once = at_once
         self.sent_at = 0.0
         self.heard_at = 0.0
         self.sequence = -1

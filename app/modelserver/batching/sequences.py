@@ -329,8 +329,6 @@ class SequenceQueue(BatchQueue):
         for line, step in zip(group, batch.parcels, strict=True):
             request = step.request
             request.waiting -= 1
-            if request.dispatched is None:
-                request.dispatched = now
             last = request.waiting == 0
             line.waiting -= last
             self._count(-last, -1, -request.nbytes if last else 0)

@@ -113,8 +113,7 @@ class Pending:
         if self._too_slow:
             raise PayloadTooLarge(f"The client reads too slowly: {self._unsent} bytes wait for it.")
         if request.error is None:
-            queued = (request.dispatched or request.arrived) - request.arrived
-            self._model.metrics.answered(time.monotonic() - request.arrived, queued, self._named)
+            self._model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
         failure = failure_of(request, self._where)
         if failure is not None:
             raise failure

@@ -86,15 +86,21 @@ class Listener:
 class HttpProtocol(HttpToolsProtocol):
     """One connection."""
 
+    # Slots, for attributes of instances with more than thirty cost more at each access.
+    __slots__ = (
+        "_came", "_counted", "_exchange", "_first_piece", "_framing", "_half_closed", "_header_bytes",
+        "_held", "_in_head", "_incoming", "_last_piece", "_listener", "_offer", "_peer", "_raw_headers",
+        "_receiving", "_refused", "_seen", "_stalled_since", "_taken", "_unparsed", "_waiting_since",
+        "cors", "written",
+    )  # fmt: skip
+
     def __init__(self, config: Config, listener: Listener) -> None:
         super().__init__(config, listener.state, {})
         self._listener = listener
         self.cors = listener.cors
         self._raw_headers: list[tuple[bytes, bytes]] = []
         # Bytes of the pieces that came within a head, of the piece that it began in, and of the last piece.
-        self._header_bytes = 0
-        self._first_piece = 0
-        self._last_piece = 0
+        self._header_bytes = self._first_piece = self._last_piece = 0
         self._in_head = True
         # Bytes that came since the last of a body: sizes of chunks, trailers.
         self._framing = 0

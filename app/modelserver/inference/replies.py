@@ -47,7 +47,7 @@ class Reply:
         """
         if not self._begun:
             self._begun = True
-            queue = (request.dispatched or request.arrived) - request.arrived
+            queue = 0.0 if request.began is None else request.began - request.arrived
             heads = f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}\r\n"
             extra = heads.encode("latin-1") + header_block(answer.headers or ())
             self._exchange.begin(answer.status, answer.content_type, extra, answer.phrase)
@@ -123,10 +123,9 @@ class Reply:
         self._codec.fail(self._exchange, error, self._model, request.batch_id, extra)
 
     def _extra(self, request: Request) -> bytes:
-        arrived = request.arrived
-        queue = (request.dispatched or arrived) - arrived
+        queue = request.queued
         named = self._exchange.target.route.version is not None
-        self._model.metrics.answered(monotonic() - arrived, queue, named)
+        self._model.metrics.answered(monotonic() - request.arrived, queue, named)
         return (
             f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
             f"inference;dur={request.handler_time * 1e3:.3f}\r\n"

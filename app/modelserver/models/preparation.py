@@ -27,8 +27,7 @@ from modelserver.pools.gate import StartGate, need_of
 from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.sequence_pool import SequencePool, sequence_queue
-from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec
-from modelserver.pools.worker import WorkerTimes
+from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
 from modelserver.resources import usable_cpus
 from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
 

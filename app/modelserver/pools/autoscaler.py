@@ -31,7 +31,7 @@ from modelserver.pools.scaling import (
     ScaleEvent,
     ScalingRule,
 )
-from modelserver.pools.worker import WorkerState
+from modelserver.pools.spec import WorkerState
 from modelserver.resources import resident_bytes
 from modelserver.telemetry.system import GpuMemory, gpu_memory
 
@@ -186,7 +186,7 @@ class Autoscaler:
 
     def _gpu_room(self, pool: Pool) -> float:
         """Whether the GPUs of the next worker have memory for it: 1 or 0, or no matter."""
-        device = pool.next_device()
+        device = pool.devices.peek()
         if device is None:
             return math.inf
         groups = {} if pool.spec.ranks is None else pool.spec.ranks.groups

@@ -35,6 +35,26 @@ class DeviceRing(DeviceList):
         self._next = 1
 
 
+class Places:
+    """The devices of one pool's workers. Those that workers left go first, so that all stay evenly taken."""
+
+    def __init__(self, devices: DeviceList) -> None:
+        self._devices = devices
+        self._left: list[int | None] = []
+
+    def peek(self) -> int | None:
+        """What :meth:`assign` would return."""
+        return self._left[-1] if self._left else self._devices.peek()
+
+    def assign(self) -> int | None:
+        """The device for the next worker; None without devices."""
+        return self._left.pop() if self._left else self._devices.assign()
+
+    def leave(self, device: int | None) -> None:
+        """The worker that was on it is no more."""
+        self._left.append(device)
+
+
 def groups_of(devices: Sequence[int], size: int) -> list[tuple[int, ...]]:
     """The devices in groups of ``size``, in their order; those that are left over are in none."""
     return [tuple(devices[start : start + size]) for start in range(0, len(devices) - size + 1, size)]

@@ -222,3 +222,8 @@ class Capture:
         await asyncio.wait([reader.ended for reader in self._readers], timeout=1.0)
         for reader in self._readers:
             reader.close()
+
+
+def quote(output: str) -> str:
+    """A worker's last output as the end of a sentence that reports on it."""
+    return f" Its last output was:\n{output}" if output.strip() else " It printed nothing."

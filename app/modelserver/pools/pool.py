@@ -13,11 +13,12 @@ import logging
 import math
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.batching.queue import AtOnce, BatchQueue, QueueFull
+from modelserver.batching.queue import BatchQueue, QueueFull
 from modelserver.batching.tickets import TicketQueue
 from modelserver.errors import (
     DeadlineExceeded,
@@ -26,9 +27,11 @@ from modelserver.errors import (
     ModelServerError,
     ServiceUnavailable,
 )
+from modelserver.pools.devices import Places
 from modelserver.pools.recycling import Recycler
-from modelserver.pools.spec import PoolLimits, PoolStatistics, no_worker, policy_for
-from modelserver.pools.worker import Worker, WorkerState, WorkerTimes, least_loaded
+from modelserver.pools.reserve import Reserve
+from modelserver.pools.spec import PoolLimits, PoolStatistics, WorkerState, WorkerTimes, no_worker, policy_for
+from modelserver.pools.worker import Worker
 from modelserver.wire.frames import ProtocolError
 
 if TYPE_CHECKING:
@@ -65,6 +68,14 @@ class Pool:
         queue: what requests wait in; without one, what the limits describe.
     """
 
+    # Slots, for attributes of instances with more than thirty cost more at each access.
+    __slots__ = (
+        "__weakref__", "_crowded", "_deadlines", "_leaving", "_loop", "_next_id", "_passed_on", "_quiet",
+        "_recycler", "_reserve", "_soon", "_successor", "_timer", "_times", "autoscaling", "clock",
+        "closing", "devices", "label", "last_handler_time", "last_overhead", "last_phases", "limits",
+        "max_workers", "metrics", "min_workers", "name", "queue", "spec", "warnings", "workers",
+    )  # fmt: skip
+
     def __init__(
         self,
         name: str,
@@ -89,15 +100,16 @@ class Pool:
         self.spec = spec
         self._times = times
         self._next_id = next_id
-        self._devices = devices
+        self.devices = Places(devices)
         self.metrics = metrics
         self._loop = asyncio.get_running_loop()
         # Finer than the loop's own clock, which may count in milliseconds.
-        self._clock = time.monotonic
+        self.clock = time.monotonic
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         # No worker has room; whatever makes room pumps.
         self._crowded = False
+        self._reserve = Reserve()
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
         self.last_handler_time = 0.0
         self.last_phases = (0.0, 0.0, 0.0)
@@ -105,8 +117,6 @@ class Pool:
         self.closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._leaving: dict[Worker, asyncio.Task[None]] = {}
-        # Devices of workers that left: those that come next get them, so that devices stay evenly taken.
-        self._vacated: list[int | None] = []
         self.autoscaling: PoolScaling | None = None
         self._recycler = Recycler(self)
         self._recycler.follow()
@@ -166,7 +176,7 @@ class Pool:
         if request.waiting > 1:
             self.metrics.split()
         if request.deadline is not None:
-            left = max(0.0, request.deadline - self._clock())
+            left = max(0.0, request.deadline - self.clock())
             self._deadlines[request] = self._loop.call_later(left, self._expire, request)
         if queue.instances >= queue.batch_size:
             if not self._crowded:
@@ -184,7 +194,7 @@ class Pool:
             return
         self.queue.remove(request)
         request.on_done = None
-        request.fail(_CLIENT_GONE)
+        request.fail(ConnectionError("The client is gone."))
         self._forget_deadline(request)
         _tell_worker(request)
         self.metrics.cancelled()
@@ -199,8 +209,8 @@ class Pool:
             self._timer.cancel()
             self._timer = None
         self._crowded = False
-        queue, now = self.queue, self._clock()
-        if not queue.requests:
+        queue, now = self.queue, self.clock()
+        if not queue.requests and not self._reserve.used:
             return
         ready = WorkerState.READY
         idle = [worker for worker in self.workers if not worker.in_flight and worker.state is ready]
@@ -208,28 +218,23 @@ class Pool:
             batch = queue.take(now, len(idle))
             if batch is None:
                 break
-            self._send(idle.pop(0), batch, now)
+            self.send(idle.pop(0), batch, now)
         if not idle:
-            self._prefetch(now)
+            self._crowded = not self._reserve.fill(self, now)
+        elif self._reserve.used and not queue.requests:
+            if self._reserve.take_back(self, now, others_idle=True):
+                self.pump()
         elif queue.requests:
             due = queue.due(now, len(idle))
             if due < math.inf:
                 self._timer = self._loop.call_later(max(0.0, due - now), self.pump)
 
-    def _prefetch(self, now: float) -> None:
-        """Full batches may wait at a busy worker, which prepares them; others can still grow here."""
-        queue = self.queue
-        while queue.has_full():
-            worker = least_loaded(self.workers)
-            if worker is None:
-                self._crowded = True
-                return
-            batch = queue.take(now, 0, only_full=True)
-            if batch is None:
-                return
-            self._send(worker, batch, now)
+    def worker_returned(self, worker: Worker, batch: Batch) -> None:
+        self.queue.put_back(batch)
+        self.pump()
 
-    def _send(self, worker: Worker, batch: Batch, now: float) -> None:
+    def send(self, worker: Worker, batch: Batch, now: float) -> None:
+        """Hands the worker a batch; one that cannot be sent fails."""
         batch.sent_at = now
         for parcel in batch.parcels:
             request = parcel.request
@@ -248,7 +253,7 @@ class Pool:
             return
         self.queue.remove(request)
         self.metrics.expired()
-        waited = self._clock() - request.arrived
+        waited = self.clock() - request.arrived
         request.fail(DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms."))
         _tell_worker(request)
         self._check_quiet()
@@ -260,6 +265,8 @@ class Pool:
     # -- what workers tell
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
+        # A worker that was alone may hold a batch in reserve.
+        self._reserve.watch(self)
         self.metrics.worker_loaded(worker.label, seconds)
         self._recycler.loaded(worker)
         for warning in worker.warnings:
@@ -269,12 +276,17 @@ class Pool:
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
-        now = self._clock()
-        if not isinstance(batch.parcels[0].request.key, AtOnce):
-            self.queue.policy.finished(batch.size, result.handler_time, now)
-        self.last_handler_time = result.handler_time
+        now, seconds = self.clock(), result.handler_time
+        if not batch.at_once:
+            self.queue.policy.finished(batch.size, seconds, now)
+        # The handler began when it was free, unless it had prepared the batch before.
+        began, freed = now - seconds, worker.freed_at
+        began = freed if freed < began else began
+        began = began if batch.sent_at < began else batch.sent_at
+        worker.freed_at = now
+        self.last_handler_time = seconds
         self.last_phases = result.phases
-        self.last_overhead = now - batch.sent_at - result.handler_time
+        self.last_overhead = now - began - seconds
         answers = result.answers
         if len(answers) != batch.size:
             # A worker of ours always sends one each: this one cannot be trusted with another batch.
@@ -284,22 +296,16 @@ class Pool:
             return
         # Free the worker's place first: what the answers below trigger may already fill it.
         self.pump()
-        self._deliver(batch, result, tail, now)
+        self._deliver(batch, result, tail, began)
         self.metrics.batch(
-            batch.size,
-            len(batch.parcels),
-            self.limits.batch_size,
-            batch.reason,
-            result.handler_time,
-            result.phases,
+            batch.size, len(batch.parcels), self.limits.batch_size, batch.reason, seconds, result.phases
         )
         if result.calls > 1:
             self.metrics.isolated(sum(answer.failed for answer in answers))
         if result.metrics:
             for m in result.metrics:
                 self.metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
-        most = self.limits.max_worker_requests
-        if most and worker.served >= most:
+        if 0 < self.limits.max_worker_requests <= worker.served:
             self._recycler.served(worker)
         if self._quiet is not None:
             self._check_quiet()
@@ -313,6 +319,7 @@ class Pool:
             request = batch.request_of(row)
             if request is None or request.done:
                 continue
+            request.began = request.began or max(batch.sent_at, worker.freed_at)
             if request.on_part is not None:
                 request.on_part(request, answer, bytes(part))
                 continue
@@ -320,34 +327,38 @@ class Pool:
             _tell_worker(request)
         if message.wait:
             patience = min(PATIENCE, self._times.response / 2)
-            self._let_proceed(worker, batch, self._clock() + patience)
+            self._let_proceed(worker, batch, self.clock() + patience)
 
     def _let_proceed(self, worker: Worker, batch: Batch, until: float) -> None:
         """Holds the worker back while clients have much to take; those that are too slow, once only."""
         requests = [parcel.request for parcel in batch.parcels if not parcel.request.done]
         behind = [r for r in requests if r.backlog is not None and r.backlog() > BACKLOG]
-        if behind and self._clock() < until:
+        if behind and self.clock() < until:
             self._loop.call_later(0.01, self._let_proceed, worker, batch, until)
             return
         for request in behind:
             request.backlog = None
         worker.proceed(batch)
 
-    def _deliver(self, batch: Batch, result: Result, tail: memoryview, now: float) -> None:
+    def _deliver(self, batch: Batch, result: Result, tail: memoryview, began: float) -> None:
         answers, handler_time, waited = result.answers, result.handler_time, self.metrics.queue_wait
-        position = index = 0
+        position = 0
+        remaining = iter(answers)
         for parcel in batch.parcels:
             pieces: list[tuple[Answer, bytes]] = []
-            for answer in answers[index : index + parcel.count]:
+            for answer in islice(remaining, parcel.count):
                 end = position + answer.size
                 pieces.append((answer, bytes(tail[position:end])))
                 position = end
-            index += parcel.count
             request = parcel.request
-            request.handler_time += handler_time
+            queued = began - request.arrived
+            if request.began is None:
+                request.began, request.handler_time, request.queued = began, handler_time, queued
+            else:
+                request.handled(began, handler_time)
             if request.deadline is not None and request.missing == parcel.count:
                 self._forget_deadline(request)
-            waited((request.dispatched or now) - request.arrived)
+            waited(queued)
             request.deliver(parcel.start, pieces)
 
     def worker_lost(
@@ -377,8 +388,9 @@ class Pool:
 
     def _has_hope(self) -> bool:
         """Whether there is a worker that serves or may come back."""
+        ready = WorkerState.READY
         for worker in self.workers:  # noqa: SIM110 - asked for every request, and a generator costs more
-            if worker.may_serve:
+            if worker.state is ready or worker.may_serve:
                 return True
         return False
 
@@ -391,7 +403,7 @@ class Pool:
         """What waits goes to the successor if there is one; what was begun, and the rest, is refused."""
         for request in self.queue.drain():
             error = no_worker(self.name, failure=self.failure)
-            if self._successor is not None and request.dispatched is None:
+            if self._successor is not None and request.began is None:
                 self._forget_deadline(request)
                 try:
                     self._successor.submit(request)
@@ -410,7 +422,10 @@ class Pool:
         Retired ones, the newest first, finish what they run; what waits is left to the others.
         """
         self.min_workers, self.max_workers = min_workers, max_workers if min_workers else 0
-        self._drop_failed()
+        # Workers that were given up make place for new tries.
+        for worker in [worker for worker in self.workers if worker.state is WorkerState.FAILED]:
+            self.workers.remove(worker)
+            self.devices.leave(worker.gpu_id)
         return self.resize(min(max(len(self.workers), min_workers), self.max_workers))
 
     def resize(self, count: int) -> list[Worker]:
@@ -420,8 +435,7 @@ class Pool:
         del self.workers[count:]
         for worker in reversed(surplus):
             self._retire(worker)
-        if not self.workers:
-            self._refuse_if_hopeless()
+        self._refuse_if_hopeless()
         return started
 
     def dismiss(self, worker: Worker) -> None:
@@ -430,13 +444,8 @@ class Pool:
         self._retire(worker)
         self._refuse_if_hopeless()
 
-    def _drop_failed(self) -> None:
-        """Workers that were given up make place for new tries."""
-        self._vacated += [worker.gpu_id for worker in self.workers if worker.state is WorkerState.FAILED]
-        self.workers = [worker for worker in self.workers if worker.state is not WorkerState.FAILED]
-
     def _start(self) -> Worker:
-        worker = self.make_worker(self._vacated.pop() if self._vacated else self._devices.assign())
+        worker = self.make_worker(self.devices.assign())
         self.workers.append(worker)
         return worker
 
@@ -452,10 +461,6 @@ class Pool:
         worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self._refuse_if_hopeless))
         return worker
 
-    def next_device(self) -> int | None:
-        """The device that the next worker will get; None without devices."""
-        return self._vacated[-1] if self._vacated else self._devices.peek()
-
     def exchange(self, worker: Worker, fresh: Worker) -> None:
         """``fresh``, which is on the same device, takes the worker's place, and the worker leaves."""
         self.workers[self.workers.index(worker)] = fresh
@@ -463,22 +468,23 @@ class Pool:
         self.pump()
 
     def _retire(self, worker: Worker) -> None:
-        self._vacated.append(worker.gpu_id)
+        self.devices.leave(worker.gpu_id)
         self.end_worker(worker)
 
     def end_worker(self, worker: Worker) -> None:
-        """Ends one that has no place any more, when it has finished what it has."""
-        task = self._loop.create_task(self._leave(worker))
-        self._leaving[worker] = task
-        task.add_done_callback(lambda _: self._gone(worker))
+        """Ends one that has no place any more, when it has finished what it has begun."""
+        if self._has_hope():
+            for batch in worker.take_back():
+                self.worker_returned(worker, batch)
+        self._leaving[worker] = self._loop.create_task(self._leave(worker))
         self.metrics.worker_gone(worker.label)
 
     async def _leave(self, worker: Worker) -> None:
-        await worker.stop(self._times.response)
-
-    def _gone(self, worker: Worker) -> None:
-        self._leaving.pop(worker, None)
-        self._check_quiet()
+        try:
+            await worker.stop(self._times.response)
+        finally:
+            self._leaving.pop(worker, None)
+            self._check_quiet()
 
     async def wait_loaded(self, workers: list[Worker]) -> None:
         """Waits for the first load of each.
@@ -493,9 +499,8 @@ class Pool:
         self.closing = True
         self.queue.flushing = True
         self.pump()
-        if self._is_quiet():
-            return True
         self._quiet = self._loop.create_future()
+        self._check_quiet()
         done, _ = await asyncio.wait({self._quiet}, timeout=grace)
         return bool(done)
 
@@ -523,6 +528,7 @@ class Pool:
         self._clear_queue()
         workers, self.workers = self._all_workers(), []
         await asyncio.gather(*(worker.stop(grace) for worker in workers))
+        self._reserve.close()
         for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()
@@ -532,13 +538,10 @@ class Pool:
         coming = self._recycler.coming
         return [*self.workers, *self._leaving, *([] if coming is None else [coming])]
 
-    def _is_quiet(self) -> bool:
-        return not self.queue.requests and not any(
-            worker.in_flight for worker in (*self.workers, *self._leaving)
-        )
-
     def _check_quiet(self) -> None:
-        if self._quiet is not None and not self._quiet.done() and self._is_quiet():
+        if self._quiet is None or self._quiet.done() or self.queue.requests:
+            return
+        if not any(worker.in_flight for worker in (*self.workers, *self._leaving)):
             self._quiet.set_result(None)
 
     # -- reports
@@ -581,7 +584,6 @@ class Pool:
         )
 
 
-_CLIENT_GONE = ConnectionError("The client is gone.")
 _STREAM_REFUSED = (
     "The handler answers in parts, which one answer for several instances cannot carry; "
     "send the request to /predictions."

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modelserver.environments.interpreter import worker_command
 from modelserver.pools.channel import Channel
-from modelserver.pools.interpreter import worker_command
 from modelserver.pools.output import Capture
 from modelserver.pools.spawner import SpawnRefused
-from modelserver.wire.arena import create, read_begun, send_with
+from modelserver.wire.arena import create, read_begun, recall, send_with
 from modelserver.wire.frames import encode
 from modelserver.wire.marks import MARK, end_marked, new_mark
 
@@ -65,6 +65,20 @@ class WorkerProcess:
     def allow(self, limit: int) -> None:
         """Its frames may have so many bytes from now on."""
         self.channel.allow(limit)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether batches can be taken back from it."""
+        return self.memory is not None
+
+    def recall(self, sequence: int) -> int:
+        """Takes back what it has not begun of batches below ``sequence``; returns how many it has begun.
+
+        Those of a smaller sequence are its own, if it does not return them. Raises OSError.
+        """
+        if self.memory is None:
+            raise OSError("the process has ended, or shares no memory")
+        return recall(self.memory, sequence)
 
     def kill(self) -> None:
         """Ends the process without asking."""

@@ -129,6 +129,15 @@ class RankGroup:
         return [member.pid for member in self._members]
 
     @property
+    def recalls(self) -> bool:
+        """Batches cannot be taken back: the ranks would not agree on which."""
+        return False
+
+    def recall(self, sequence: int) -> int:
+        """Raises OSError."""
+        raise OSError("ranks return nothing")
+
+    @property
     def begun(self) -> int | None:
         """How many batches any of them had begun when all had ended; None where that cannot be known."""
         counts = [member.begun for member in self._members]

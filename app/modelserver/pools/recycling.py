@@ -13,7 +13,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
-from modelserver.pools.worker import WorkerState
+from modelserver.pools.spec import WorkerState
 from modelserver.resources import resident_bytes
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from modelserver.batching.sequences import (
 )
 from modelserver.errors import ModelServerError, ResponseTimeout, WorkerDied
 from modelserver.pools.pool import Pool
-from modelserver.pools.spec import no_worker, policy_for
-from modelserver.pools.worker import WorkerState
+from modelserver.pools.spec import WorkerState, no_worker, policy_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,7 +108,7 @@ class SequencePool(Pool):
 
     def _end_those_over(self) -> None:
         """Ends the sequences whose time is over."""
-        self._close_out(self.queue.expire(self._clock()))
+        self._close_out(self.queue.expire(self.clock()))
 
     def _close_out(self, requests: Iterable[Request]) -> None:
         """Refuses what still waits of sequences that ended."""
@@ -140,7 +139,7 @@ class SequencePool(Pool):
         """Sends every batch that may go now and arms the timer for what is next: a batch, or an end."""
         self._end_those_over()
         self._disarm()
-        queue, now = self.queue, self._clock()
+        queue, now = self.queue, self.clock()
         queue.place(self._open_to_new(), sum(w.state is not WorkerState.FAILED for w in self.workers))
         self._crowded = True
         due = queue.next_end()
@@ -152,7 +151,7 @@ class SequencePool(Pool):
                     self._crowded = False
                     due = min(due, queue.due_at(worker, now), queue.due(now, 1))
                     break
-                self._send(worker, batch, now)
+                self.send(worker, batch, now)
         if due < math.inf:
             self._timer = self._loop.call_later(max(0.0, due - now), self.pump)
         self._check_quiet()
@@ -181,7 +180,7 @@ class SequencePool(Pool):
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         """As the parent; the handler may end sequences by a header of its answers."""
-        ended = self.queue.finish(batch, self._clock())
+        ended = self.queue.finish(batch, self.clock())
         self._close_out(ended + self.queue.end(worker, self._ended_by(result.answers)))
         super().worker_answered(worker, batch, result, tail)
 
@@ -211,12 +210,12 @@ class SequencePool(Pool):
         self._close_out(())
 
     def _lose(self, worker: Worker) -> None:
-        for request in self.queue.lose(worker, self._clock()):
+        for request in self.queue.lose(worker, self.clock()):
             assert isinstance(request, SequencedRequest)  # noqa: S101 - of a sequence
             self._end(request, self._lost(request.mark.id))
 
     def _fail_batch(self, batch: Batch, error: Exception) -> None:
-        self._close_out(self.queue.finish(batch, self._clock()))
+        self._close_out(self.queue.finish(batch, self.clock()))
         super()._fail_batch(batch, error)
 
     # -- workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from modelserver.pools.gate import BASE_NEED, StartGate
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from modelserver.batching.policies import Policy
     from modelserver.pools.printed_metrics import Measured
@@ -197,3 +198,30 @@ def no_worker(model: str, version: str | None = None, failure: str = "") -> Serv
     )
     reason = failure.partition("\n")[0][:LONGEST_REASON]
     return ServiceUnavailable(f"{text}. Its workers fail: {reason}" if reason else text)
+
+
+class WorkerState(enum.Enum):
+    """What describe shows of a worker."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimes:
+    """The clocks of a worker, in seconds."""
+
+    startup: float
+    response: float
+    silence: float
+    max_retry: float
+
+
+def backoff() -> Iterator[float]:
+    """Seconds between tries: 1, 1, 2, 3, 5, 8 … (reference 18.4), at most a minute."""
+    a, b = 1, 1
+    while True:
+        yield float(min(a, 60))
+        a, b = b, a + b

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools.memory_kills import kills
+from modelserver.pools.output import quote
 from modelserver.pools.process import WorkerProcess, launch
 from modelserver.pools.ranks import RankGroup, launch_ranks
+from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
     Cancelled,
     Loaded,
@@ -33,23 +34,22 @@ from modelserver.wire.messages import (
     Predict,
     Proceed,
     Result,
+    Returned,
     Stop,
     ToServer,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from modelserver.batching.request import Batch, Request
     from modelserver.pools.spec import WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 
 # A worker may hold this many batches, and not more than it answers in this many seconds beside the one it
-# runs. For handlers of microseconds that saves most switches between processes; all others hold one,
-# prepared, in reserve.
+# runs. For handlers of microseconds that saves most switches between processes. One that is alone may always
+# hold one in reserve: nobody else could run it.
 MAX_IN_FLIGHT = 16
-RESERVE = 0.001
+REST = 0.001
 
 # Seconds that a worker gets to leave by itself once its connection is closed or it was asked to.
 LEAVE_GRACE = 5.0
@@ -61,25 +61,6 @@ _MULTILINE = {"multiline": True}
 MANY_LOAD_FAILURES = 3
 
 
-class WorkerState(enum.Enum):
-    """What describe shows of a worker."""
-
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    FAILED = "FAILED"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTimes:
-    """The clocks of a worker, in seconds."""
-
-    startup: float
-    response: float
-    silence: float
-    max_retry: float
-
-
 class WorkerOwner(Protocol):
     """Whom a worker tells what happened; called from the event loop."""
 
@@ -88,6 +69,10 @@ class WorkerOwner(Protocol):
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None: ...
 
     def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None: ...
+
+    def worker_returned(self, worker: Worker, batch: Batch) -> None:
+        """It was taken back at the moment when it was to begin, and did not."""
+        ...
 
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
@@ -99,8 +84,20 @@ class WorkerOwner(Protocol):
 class Worker:
     """A place in a pool that is filled with one process at a time.
 
-    ``first_load`` ends with the first attempt to load: with None, or with :class:`StartFailed`.
+    ``first_load`` ends with the first attempt to load: with None, or with :class:`StartFailed`. ``freed_at``
+    is the owner's: when, by its clock, the last batch was answered.
+
+    ``capacity`` batches may be in flight where no other worker could run them, else ``shared_capacity``.
     """
+
+    # Slots, for attributes of instances with more than thirty cost more at each access.
+    __slots__ = (
+        "_began", "_begun", "_concurrent", "_cost", "_head_since", "_heard", "_killed_because", "_loaded",
+        "_loop", "_owner", "_pipelined", "_process", "_recalls", "_sequence", "_spec", "_stopping", "_task",
+        "_times", "_verdict", "_watchdog", "capacity", "created", "failing_since", "failure", "first_load",
+        "freed_at", "gpu_id", "id", "in_flight", "label", "load_failures", "pid", "served",
+        "shared_capacity", "splits", "state", "warnings",
+    )  # fmt: skip
 
     def __init__(
         self, worker_id: int, label: str, spec: WorkerSpec, times: WorkerTimes, owner: WorkerOwner
@@ -114,8 +111,10 @@ class Worker:
         self.failure = ""
         self.failing_since: float | None = None
         self.load_failures = 0
-        self.capacity = 1
-        self._cost = RESERVE
+        self.capacity = self.shared_capacity = 1
+        self.freed_at = 0.0
+        self._cost = REST
+        self._pipelined = self._recalls = False
         self.splits = False
         self.warnings: tuple[str, ...] = ()
         self.in_flight: deque[Batch] = deque()
@@ -181,6 +180,32 @@ class Worker:
             batch.heard_at = self._loop.time()
         self.in_flight.append(batch)
         self._sequence += 1
+
+    def take_back(self) -> list[Batch]:
+        """Takes back the batches that the process has not begun, if it has several.
+
+        Until its next answer it is handed none in advance.
+        """
+        if self._process is None or self._concurrent or not self._recalls or len(self.in_flight) < 2:
+            return []
+        try:
+            begun = self._process.recall(self._sequence)
+        except OSError:
+            return []
+        taken = [batch for batch in self.in_flight if batch.sequence >= begun]
+        self.in_flight = deque(batch for batch in self.in_flight if batch.sequence < begun)
+        self.shared_capacity = 1
+        return taken
+
+    def may_rest(self, now: float, *, others_idle: bool) -> bool:
+        """Whether what waits here may stay, at the owner's time ``now``: the batch that runs should end soon.
+
+        Soon is within ``REST`` seconds; while no other worker is idle, within twice what was expected.
+        """
+        running = now - max(self.in_flight[0].sent_at, self.freed_at)
+        if running <= REST:
+            return self._cost <= REST or not others_idle
+        return not others_idle and running <= 2 * self._cost
 
     def proceed(self, batch: Batch) -> None:
         """Lets the process send further parts of the batch; its clock starts again."""
@@ -274,6 +299,7 @@ class Worker:
             if process is None:
                 return False
             self._process = process
+            self._recalls = process.recalls
             if isinstance(process, WorkerProcess):
                 # It may have changed while the process started.
                 process.allow(self._spec.frame_limit)
@@ -401,31 +427,51 @@ class Worker:
             self._owner.worker_answered(self, batch, message, tail)
         elif isinstance(message, Parts):
             self._pass_on(message, tail)
+        elif isinstance(message, Returned):
+            self._on_returned(message)
         elif isinstance(message, Loaded):
-            self.capacity = self._spec.concurrency or 2
-            self.splits = message.splits
-            self.warnings = message.warnings
-            self.failing_since = None
-            self.load_failures = 0
-            self.failure = ""
-            _log.info("Worker %s is ready, %.1f s after its start.", self.label, self._heard - self._began)
-            if not self._stopping:
-                self.state = WorkerState.READY
-            self._settle(message)
-            if not self.first_load.done():
-                self.first_load.set_result(None)
-            self._owner.worker_ready(self, message.seconds)
+            self._on_loaded(message)
         elif isinstance(message, LoadFailed):
             self._settle(message)
         else:
             assert isinstance(message, Pong)  # noqa: S101 - the last of the union
+
+    def _on_loaded(self, message: Loaded) -> None:
+        if self._process is None:
+            # It was quick, and this loop busy: whoever started the process has yet to come back with it.
+            self._loop.call_soon(self._on_loaded, message)
+            return
+        self.capacity = self._spec.concurrency or 2
+        self.shared_capacity = self._spec.concurrency or 1
+        self._pipelined = message.pipelined
+        self.splits = message.splits
+        self.warnings = message.warnings
+        self.failing_since = None
+        self.load_failures = 0
+        self.failure = ""
+        _log.info("Worker %s is ready, %.1f s after its start.", self.label, self._heard - self._began)
+        if not self._stopping:
+            self.state = WorkerState.READY
+        self._settle(message)
+        if not self.first_load.done():
+            self.first_load.set_result(None)
+        self._owner.worker_ready(self, message.seconds)
+
+    def _on_returned(self, message: Returned) -> None:
+        batch = self._find(message.sequence)
+        if batch is not None:
+            self.in_flight.remove(batch)
+            self._head_since = self._heard
+            self._owner.worker_returned(self, batch)
 
     def _learn(self, seconds: float) -> None:
         """Follows what a batch costs, upwards at once: a handler that became slow is not fed in advance."""
         if self._concurrent:
             return
         self._cost = max(seconds, 0.9 * self._cost + 0.1 * seconds)
-        self.capacity = max(2, min(MAX_IN_FLIGHT, int(RESERVE / max(self._cost, 1e-6))))
+        quick = min(MAX_IN_FLIGHT, int(REST / max(self._cost, 1e-6)))
+        self.capacity = max(2, quick)
+        self.shared_capacity = max(2 if self._pipelined else 1, quick) if self._recalls else 1
 
     def _out_of_turn(self, sequence: int) -> Batch | None:
         """Takes a batch whose answer came before those of others; None if it cannot be."""
@@ -547,29 +593,7 @@ class Worker:
         self.kill(f"No sign of life within silence_timeout={self._times.silence:g} s.")
 
 
-def backoff() -> Iterator[float]:
-    """Seconds between tries: 1, 1, 2, 3, 5, 8 … (reference 18.4), at most a minute."""
-    a, b = 1, 1
-    while True:
-        yield float(min(a, 60))
-        a, b = b, a + b
-
-
-def quote(output: str) -> str:
-    """A worker's last output as the end of a sentence that reports on it."""
-    return f" Its last output was:\n{output}" if output.strip() else " It printed nothing."
-
-
 def _retrieve(future: asyncio.Future[None]) -> None:
     """Marks a failure as seen: whoever waits gets it, and if nobody does, the log has it already."""
     if not future.cancelled():
         future.exception()
-
-
-def least_loaded(workers: Iterable[Worker]) -> Worker | None:
-    """The worker with room that holds the fewest batches."""
-    found: Worker | None = None
-    for worker in workers:
-        if worker.has_room and (found is None or len(worker.in_flight) < len(found.in_flight)):
-            found = worker
-    return found

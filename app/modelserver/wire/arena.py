@@ -12,8 +12,9 @@ Nothing that a worker does to the memory can harm the server. The file is sealed
 and the server reads and writes it by system calls, which fail where an access to mapped memory would kill.
 Places are checked, and what was copied out changes no more. Workers map the memory, which is quicker.
 
-At the end is a number: how many batches the worker has begun. It stays when the worker has ended,
-however that was, so that the server can tell what was never begun.
+At the end are two numbers. The worker writes how many batches it has begun, which stays when it has ended,
+however that was, so that the server can tell what was never begun. The server writes up to where it takes
+batches back: those of a smaller sequence that have not begun must not be begun any more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,10 +40,14 @@ LARGE = 1 << 17
 HALF = 1 << 26
 
 _PAGE = 4096
+# Where the numbers are; not in one cache line, for different processes write them.
 _BEGUN = 2 * HALF
+_RECALLED = _BEGUN + 64
 # Bytes of the file.
 SIZE = _BEGUN + _PAGE
 _NUMBER = struct.Struct("=Q")
+# Seconds in which what a worker has written is seen by all processors, with much to spare.
+_VISIBLE = 5e-5
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
 _MAX_PIECES = 512
@@ -213,10 +219,9 @@ class Arena:
         self.outgoing = outgoing
         self.incoming = incoming
 
-    def begun(self) -> memoryview:
-        """What a worker writes the number of begun batches to: its only element."""
-        page = mmap.mmap(self.descriptor, _PAGE, offset=_BEGUN)
-        return memoryview(page)[: _NUMBER.size].cast("Q")
+    def turns(self) -> Turns:
+        """Whose turn a batch is, as the worker sees it."""
+        return Turns(mmap.mmap(self.descriptor, _PAGE, offset=_BEGUN))
 
     def trim(self) -> None:
         """Gives back what is not in use; for moments of rest."""
@@ -226,6 +231,28 @@ class Arena:
     def close(self) -> None:
         """Lets go of the memory; it is freed when the other side has, too."""
         os.close(self.descriptor)
+
+
+class Turns:
+    """The worker's side of the agreement on who has a batch: the worker once it has begun, else the server.
+
+    Each side writes its number before it reads the other's, so that at most one of them takes a batch for its
+    own. Where both have written at the same moment neither does, and the worker says so.
+    """
+
+    def __init__(self, page: mmap.mmap) -> None:
+        view = memoryview(page)
+        self._begun = view[: _NUMBER.size].cast("Q")
+        self._recalled = view[_RECALLED - _BEGUN :][: _NUMBER.size].cast("Q")
+
+    def begin(self, sequence: int) -> bool | None:
+        """Whether the worker may begin the batch; None: not, and the server may not know that."""
+        if self._begun[0] > sequence:
+            return True
+        if self._recalled[0] > sequence:
+            return False
+        self._begun[0] = sequence + 1
+        return None if self._recalled[0] > sequence else True
 
 
 def create() -> Arena | None:
@@ -258,6 +285,17 @@ def read_begun(descriptor: int) -> int:
     """How many batches the worker of this memory has begun. Raises OSError."""
     (count,) = _NUMBER.unpack(os.pread(descriptor, _NUMBER.size, _BEGUN))
     return int(count)
+
+
+def recall(descriptor: int, sequence: int) -> int:
+    """Takes back what the worker has not begun of batches below ``sequence``; returns how many it has begun.
+
+    Raises OSError.
+    """
+    os.pwrite(descriptor, _NUMBER.pack(sequence), _RECALLED)
+    # A worker that has not seen this yet has written that it begins before it looked: that is seen below.
+    time.sleep(_VISIBLE)
+    return read_begun(descriptor)
 
 
 def send_with(connection: socket.socket, data: bytes, arena: Arena | None) -> None:

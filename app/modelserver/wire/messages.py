@@ -134,16 +134,24 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     """Worker to server: yes."""
 
 
+class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
+    """Worker to server: batch ``sequence`` was taken back as it was to begin; it was not run."""
+
+    sequence: int
+
+
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     """Worker to server: the handler is initialised, which took ``seconds``.
 
     ``splits`` says that the handler takes instances (a built-in one), so that V1 bodies are always split.
-    ``warnings`` are for whoever registered the model.
+    ``warnings`` are for whoever registered the model. ``pipelined``: it prepares a batch while it computes
+    another.
     """
 
     splits: bool = False
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    pipelined: bool = False
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):
@@ -207,4 +215,4 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):
 
 
 ToWorker: TypeAlias = Load | Predict | Cancelled | Proceed | Stop | Ping
-ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Pong
+ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Returned | Pong

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from modelserver.wire.arena import receive_with
 from modelserver.wire.frames import FrameReader, encode, to_worker_decoder
-from modelserver.wire.messages import Pong, Proceed
+from modelserver.wire.messages import Pong, Proceed, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from modelserver.wire.arena import Arena
+    from modelserver.wire.arena import Arena, Turns
     from modelserver.wire.messages import ToServer, ToWorker
 
 _CHUNK = 1 << 18
@@ -34,7 +34,7 @@ class ServerChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._arena: Arena | None = None
-        self._begun: memoryview | None = None
+        self._turns: Turns | None = None
         self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
         self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
         self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
@@ -50,7 +50,7 @@ class ServerChannel:
         data, self._arena = receive_with(self._connection, _CHUNK)
         if self._arena is not None:
             self._reader.arena = self._arena.incoming
-            self._begun = self._arena.begun()
+            self._turns = self._arena.turns()
         self._fed(data)
         while self.is_open:
             for item in self._feeding:
@@ -59,10 +59,15 @@ class ServerChannel:
                     yield self._ahead.popleft()
             self._receive(0)
 
-    def begin(self, sequence: int) -> None:
-        """From now on this batch counts as begun: should the process end, it is not run again elsewhere."""
-        if self._begun is not None:
-            self._begun[0] = sequence + 1
+    def begin(self, sequence: int) -> bool:
+        """From now on this batch counts as begun: should the process end, it is not run again elsewhere.
+
+        False if the server has taken it back.
+        """
+        begins = self._turns is None or self._turns.begin(sequence)
+        if begins is None:
+            self.send(Returned(sequence))
+        return bool(begins)
 
     def take(self, *, wait: bool) -> Iterator[tuple[ToWorker, memoryview]]:
         """Those that have come by now; with ``wait`` one read more is made if there are none.

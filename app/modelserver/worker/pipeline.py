@@ -68,18 +68,20 @@ class Pipeline:
             if isinstance(item, Ping):
                 self._channel.send(Pong())
             else:
-                self._channel.begin(item.work.sequence)
-                seconds = item.seconds + timed(lambda: self._finish(item))
-                self._channel.send(*self._service.finish(item.work, seconds))
+                if self._channel.begin(item.work.sequence):
+                    seconds = item.seconds + timed(lambda: self._finish(item))
+                    self._channel.send(*self._service.finish(item.work, seconds))
+                else:
+                    self._service.forget(item.work)
                 self._answered += 1
 
     def _receive(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
         try:
             for message, tail in messages:
                 if isinstance(message, Predict):
-                    if self._received == self._answered:
-                        # What is prepared while another batch is computed has not begun.
-                        self._channel.begin(message.sequence)
+                    # What is prepared while another batch is computed has not begun.
+                    if self._received == self._answered and not self._channel.begin(message.sequence):
+                        continue
                     self._received += 1
                     self._slot.put(self._prepare(self._service.receive(message.sequence, message.rows, tail)))
                 elif isinstance(message, Cancelled):

@@ -112,7 +112,7 @@ def _answer(channel: ServerChannel) -> None:
     if load.mode == CONTINUOUS:
         service.connect(channel, channel.look)
         ContinuousBatch(service, channel).serve()
-    elif load.ranks == 1 and can_prefetch(handler) and not load.envelope:
+    elif _is_pipelined(handler, load):
         service.connect(channel)
         Pipeline(handler.instance, service, channel).serve(messages)
     else:
@@ -154,14 +154,20 @@ def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
 
 def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float) -> Loaded:
     splits = handler.built_in or load.envelope in TAKES_INSTANCES
-    return Loaded(splits, time.perf_counter() - started, tuple(context._ms_warnings))
+    seconds = time.perf_counter() - started
+    return Loaded(splits, seconds, tuple(context._ms_warnings), _is_pipelined(handler, load))
+
+
+def _is_pipelined(handler: LoadedHandler, load: Load) -> bool:
+    return load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
     """Answers one batch after the other, each from start to end."""
     for message, tail in messages:
         if isinstance(message, Predict):
-            channel.begin(message.sequence)
+            if not channel.begin(message.sequence):
+                continue
             work = service.receive(message.sequence, message.rows, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
             channel.send(*service.finish(work, seconds))

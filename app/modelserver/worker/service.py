@@ -103,8 +103,12 @@ class Service:
 
     def finish(self, work: Work, seconds: float) -> tuple[Result, list[bytes]]:
         """The message that answers the batch, and the bytes behind it."""
-        self._running.pop(work.sequence, None)
+        self.forget(work)
         return work.result(seconds)
+
+    def forget(self, work: Work) -> None:
+        """The batch is somebody else's."""
+        self._running.pop(work.sequence, None)
 
     def receive(self, sequence: int, rows: Sequence[Row], tail: memoryview) -> Work:
         """Decodes a batch; a row that cannot be decoded is answered 400 at once."""

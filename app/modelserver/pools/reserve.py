@@ -1,0 +1,109 @@
+"""Batches that are handed to workers which are still busy with another one.
+
+That saves a worker its way to the queue and back, which costs handlers of microseconds more than their own
+work, and lets a pipelined handler prepare a batch while it computes another. It must make no request later
+than one queue would, from which whoever is free takes the next batch. So:
+
+* where another worker could serve it, a batch is handed ahead only to a worker that should be done with all
+  it has within ``REST`` seconds, or that is pipelined;
+* it is taken back when a worker is idle that could begin it sooner, when the batch before it lasts longer
+  than was expected, and when its worker is to end.
+
+Nothing runs twice: a worker and the server agree on who has a batch, see :mod:`modelserver.wire.arena`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from modelserver.pools.spec import WorkerState
+from modelserver.pools.worker import MAX_IN_FLIGHT, REST, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.batching.queue import BatchQueue
+    from modelserver.batching.request import Batch
+
+
+class Owner(Protocol):
+    """Whose workers these are."""
+
+    workers: list[Worker]
+    queue: BatchQueue
+    clock: Callable[[], float]
+
+    def send(self, worker: Worker, batch: Batch, now: float) -> None:
+        """Hands the batch to the worker."""
+
+    def pump(self) -> None:
+        """Sends every batch that may go now."""
+
+
+class Reserve:
+    """Decides which batches wait at busy workers, and for how long. ``used``: some may."""
+
+    __slots__ = ("_timer", "used")
+
+    def __init__(self) -> None:
+        self.used = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def fill(self, pool: Owner, now: float) -> bool:
+        """Hands out full batches, others can still grow; False if no worker has room for one that waits."""
+        queue = pool.queue
+        while queue.has_full():
+            worker = least_loaded(pool.workers)
+            if worker is None:
+                return False
+            batch = queue.take(now, 0, only_full=True)
+            if batch is None:
+                break
+            pool.send(worker, batch, now)
+            if self._timer is None:
+                self.watch(pool)
+        return True
+
+    def take_back(self, pool: Owner, now: float, *, others_idle: bool) -> bool:
+        """Puts back into the queue what need not wait at its worker; whether there was any."""
+        holders = [worker for worker in pool.workers if len(worker.in_flight) > 1]
+        self.used = bool(holders)
+        late = [worker for worker in holders if not worker.may_rest(now, others_idle=others_idle)]
+        returned = [batch for worker in late for batch in worker.take_back()]
+        for batch in returned:
+            pool.queue.put_back(batch)
+        return bool(returned)
+
+    def close(self) -> None:
+        """Nothing is watched any more."""
+        self.used = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def watch(self, pool: Owner) -> None:
+        """Looks after what waits, from now on, if there are several workers."""
+        if self._timer is None and len(pool.workers) > 1:
+            self.used = True
+            self._timer = asyncio.get_running_loop().call_later(REST, self._look, pool)
+
+    def _look(self, pool: Owner) -> None:
+        self._timer = None
+        self.take_back(pool, pool.clock(), others_idle=False)
+        pool.pump()
+        if self.used:
+            self.watch(pool)
+
+
+def least_loaded(workers: Sequence[Worker]) -> Worker | None:
+    """The worker that holds the fewest batches, of those that may hold another."""
+    if len(workers) == 1:
+        worker = workers[0]
+        return worker if worker.has_room else None
+    found: Worker | None = None
+    fewest = MAX_IN_FLIGHT
+    for worker in workers:
+        held = len(worker.in_flight)
+        if held < fewest and held < worker.shared_capacity and worker.state is WorkerState.READY:
+            found, fewest = worker, held
+    return found

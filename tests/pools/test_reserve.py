@@ -1,0 +1,352 @@
+"""What waits at busy workers, on a clock of the test: seconds pass as soon as nobody has anything to do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.pools.conftest import Counts
+
+from modelserver.batching.request import Request
+from modelserver.pools import worker as worker_module
+from modelserver.pools.devices import DeviceRing
+from modelserver.pools.pool import Pool
+from modelserver.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
+from modelserver.pools.worker import MAX_IN_FLIGHT, REST
+from modelserver.wire.messages import Answer, Load, Loaded, Predict, Result, Returned, Row, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10_000, max_bytes=1 << 20)
+SPEC = WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 1), threads=1, frame_limit=1 << 20)
+TIMES = WorkerTimes(startup=60.0, response=3600.0, silence=3600.0, max_retry=3600.0)
+
+
+class Clock(selectors.SelectSelector):
+    """Instead of waiting for ``timeout`` seconds it is later by so many."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class Process:
+    """A worker process: takes the batches one after the other, each for as long as its body says."""
+
+    recalls = True
+    pid = 1
+    pids = (1,)
+
+    def __init__(self, world: World, on_message: Callable[..., None], on_lost: Callable[..., None]) -> None:
+        self.begun: int | None = None
+        self._world = world
+        self._say, self._on_lost = on_message, on_lost
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Predict, float]] = []
+        self._running: Predict | None = None
+        self._next = 0
+        self._end: asyncio.Future[str] = self._loop.create_future()
+
+    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+        if isinstance(message, Load):
+            self._later(0.0, self._say, Loaded(pipelined=self._world.pipelined), memoryview(b""))
+        elif isinstance(message, Predict):
+            self._waiting.append((message, max(float(body) for body in bodies)))
+            self._later(0.0001, self._begin)
+        elif isinstance(message, Stop):
+            self._later(0.0, self._leave)
+
+    def _later(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
+        self._loop.call_later(seconds, lambda: None if self._end.done() else call(*arguments))
+
+    def _begin(self) -> None:
+        if self._running is None and self._waiting:
+            self._running, seconds = self._waiting.pop(0)
+            self._next = self._running.sequence + 1
+            self._world.began += [row.request_id for row in self._running.rows]
+            self._later(seconds, self._answer, seconds)
+
+    def _answer(self, seconds: float) -> None:
+        assert self._running is not None
+        batch, self._running = self._running, None
+        self._say(
+            Result(batch.sequence, [Answer(1) for _ in batch.rows], seconds),
+            memoryview(b"x" * len(batch.rows)),
+        )
+        self._begin()
+
+    def recall(self, sequence: int) -> int:
+        taken, self._waiting = self._waiting, []
+        if taken and self._running is None and self._world.random.random() < 0.5:
+            # It wanted to begin this one at the same moment.
+            first = taken[0][0].sequence
+            self._later(0.0001, self._say, Returned(first), memoryview(b""))
+            return first + 1
+        return self._next
+
+    def _leave(self) -> None:
+        if self._running is None and not self._waiting:
+            self._exit("exited with status 0")
+        else:
+            self._later(0.001, self._leave)
+
+    def kill(self) -> None:
+        self._exit("was killed by SIGKILL")
+
+    def _exit(self, how: str) -> None:
+        if not self._end.done():
+            self.begun = self._next
+            self._end.set_result(how)
+            self._loop.call_soon(self._on_lost, None)
+
+    async def wait(self) -> str:
+        return await asyncio.shield(self._end)
+
+    def last_output(self, lines: int = 20) -> str:
+        return ""
+
+
+class World:
+    """A pool whose processes are played, and what became of its requests."""
+
+    def __init__(self, seed: int = 0, *, pipelined: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.pipelined = pipelined
+        self.processes: list[Process] = []
+        self.began: list[str] = []
+        self.ends: dict[str, Request] = {}
+        self.sent: list[Request] = []
+
+    async def pool(self, workers: int, batch_size: int = 1) -> Pool:
+        numbers = iter(range(1000))
+        pool = Pool(
+            *("m", "m_1.0", SPEC, TIMES, replace(LIMITS, batch_size=batch_size)),
+            next_id=numbers.__next__,
+            devices=DeviceRing(0),
+            metrics=Counts(),
+        )
+        pool.clock = asyncio.get_running_loop().time
+        pool.scale(workers, workers)
+        while not all(worker.state is WorkerState.READY for worker in pool.workers):  # noqa: ASYNC110 - no time passes
+            await asyncio.sleep(0.01)
+        return pool
+
+    async def launch(self, spec: Any, label: str, on_message: Any, on_lost: Any) -> Process:
+        process = Process(self, on_message, on_lost)
+        process.send(spec.load)
+        self.processes.append(process)
+        return process
+
+    def ask(self, pool: Pool, seconds: float) -> Request:
+        name, body = str(len(self.sent)), b"%.6f" % seconds
+        request = Request(name, [Row(name, len(body))], [body], pool.clock(), on_done=self._ended)
+        self.sent.append(request)
+        pool.submit(request)
+        return request
+
+    def _ended(self, request: Request) -> None:
+        assert request.id not in self.ends
+        self.ends[request.id] = request
+
+
+def play(main: Callable[[World], Coroutine[Any, Any, None]], world: World) -> None:
+    """Runs it on the clock of the test."""
+    clock = Clock()
+    loop = asyncio.SelectorEventLoop(clock)
+    loop.time = lambda: clock.now  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_module, "launch", world.launch)
+        try:
+            loop.run_until_complete(main(world))
+        finally:
+            loop.close()
+
+
+async def answered(requests: Sequence[Request]) -> None:
+    while not all(request.done for request in requests):  # noqa: ASYNC110 - no time passes
+        await asyncio.sleep(0.0005)
+
+
+def test_a_lone_slow_request_holds_up_nobody() -> None:
+    """Two workers, one request of 6 s, then seven of 0.2 s: these share the other worker."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        began = pool.clock()
+        requests = []
+        for seconds in (6.0, *[0.2] * 7):
+            requests.append(world.ask(pool, seconds))
+            await asyncio.sleep(0.02)
+        await answered(requests[1:])
+
+        assert pool.clock() - began < 1.5
+        for number, request in enumerate(requests[1:]):
+            assert request.queued == pytest.approx(0.18 * number, abs=0.01)
+            assert request.handler_time == 0.2
+        await pool.close(10.0)
+
+    play(main, World())
+
+
+def test_quick_handlers_get_several_batches_at_once() -> None:
+    """Those of microseconds hold many, with other workers beside them, too."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        for _ in range(5):
+            await answered([world.ask(pool, 0.00001) for _ in range(200)])
+
+        assert [worker.shared_capacity for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
+        requests = [world.ask(pool, 0.00001) for _ in range(40)]
+        assert [len(worker.in_flight) for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
+        await answered(requests)
+        await pool.close(1.0)
+
+    play(main, World())
+
+
+def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it() -> None:
+    """A handler of microseconds is caught by a slow request: the others go to the other worker."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        for _ in range(5):
+            await answered([world.ask(pool, 0.00001) for _ in range(200)])
+        began = pool.clock()
+        slow = world.ask(pool, 5.0)
+        requests = [world.ask(pool, 0.00001) for _ in range(30)]
+        assert len(pool.workers[0].in_flight) > 8
+        await answered(requests)
+
+        assert pool.clock() - began < 5 * REST
+        assert not slow.done
+        assert world.began.count("1001") == 1
+        await pool.close(10.0)
+
+    play(main, World())
+
+
+def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idle() -> None:
+    """What it holds in reserve goes to whoever is free first."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        await answered([world.ask(pool, 0.05) for _ in range(2)])
+        slow, quick = world.ask(pool, 2.0), world.ask(pool, 0.1)
+        reserve = [world.ask(pool, 0.05) for _ in range(2)]
+        assert [len(worker.in_flight) for worker in pool.workers] == [2, 2]
+        await answered([quick, *reserve])
+
+        assert not slow.done
+        assert sum(request.queued for request in reserve) == pytest.approx(0.25, abs=0.01)
+        await pool.close(10.0)
+
+    play(main, World(pipelined=True))
+
+
+def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one() -> None:
+    """While it is alone it holds a batch in reserve; a worker that comes gets it."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(1)
+        slow, waits = world.ask(pool, 3.0), world.ask(pool, 0.1)
+        assert len(pool.workers[0].in_flight) == 2
+        pool.scale(2, 2)
+        await answered([waits])
+
+        assert not slow.done
+        await pool.close(10.0)
+
+    play(main, World())
+
+
+def test_a_worker_that_is_to_end_keeps_what_it_has_begun() -> None:
+    """What waits behind it is served by those that stay."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        await answered([world.ask(pool, 0.05) for _ in range(2)])
+        requests = [world.ask(pool, 1.0) for _ in range(4)]
+        assert [len(worker.in_flight) for worker in pool.workers] == [2, 2]
+        await asyncio.sleep(0.5)
+        pool.scale(1, 1)
+        await answered(requests)
+
+        assert all(request.error is None for request in requests)
+        assert [request.queued for request in requests] == pytest.approx([0.0, 0.0, 1.0, 2.0], abs=0.02)
+        await pool.close(1.0)
+
+    play(main, World(pipelined=True))
+
+
+durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02), st.floats(0.05, 0.3))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    asked=st.lists(st.tuples(durations, st.floats(0.0, 0.003)), min_size=1, max_size=40),
+    workers=st.integers(1, 4),
+    batch_size=st.sampled_from([1, 3]),
+    pipelined=st.booleans(),
+    deaths=st.lists(st.integers(0, 39), max_size=3),
+    cancelled=st.sets(st.integers(0, 39), max_size=5),
+    seed=st.integers(0, 1000),
+)
+def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
+    asked: list[tuple[float, float]],
+    workers: int,
+    batch_size: int,
+    pipelined: bool,
+    deaths: list[int],
+    cancelled: set[int],
+    seed: int,
+) -> None:
+    """Whatever handlers take, whoever dies or leaves: no request is begun twice, all have one end."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(workers, batch_size)
+        # Until the costs of the handler are known.
+        await answered([world.ask(pool, 0.00001) for _ in range(300)])
+        idle_beside: dict[Any, float] = {}
+        watching = asyncio.create_task(_watch(pool, idle_beside))
+        for number, (seconds, pause) in enumerate(asked):
+            request = world.ask(pool, seconds)
+            if number in deaths:
+                world.random.choice(world.processes).kill()
+            if number in cancelled:
+                pool.cancel(request)
+                world.ends[request.id] = request
+            await asyncio.sleep(pause)
+        await answered(world.sent)
+        watching.cancel()
+
+        assert world.ends.keys() == {request.id for request in world.sent}
+        assert len(world.began) == len(set(world.began))
+        failed = [request for request in world.sent if request.error is not None]
+        assert len(failed) <= len(cancelled) + len(deaths) * batch_size
+        # A look of a timer of REST seconds, and the way to the worker.
+        assert max(idle_beside.values(), default=0.0) <= 2 * REST + 0.001
+        await pool.close(10.0)
+
+    play(main, World(seed, pipelined=pipelined))
+
+
+async def _watch(pool: Pool, longest: dict[Any, float]) -> None:
+    """For each batch that waits at a worker: how long another worker was idle beside it."""
+    since: dict[Any, float] = {}
+    while True:
+        waiting = [batch for worker in pool.workers for batch in list(worker.in_flight)[1:]]
+        idle = any(worker.idle for worker in pool.workers)
+        since = {batch: since.get(batch, pool.clock()) for batch in waiting} if idle else {}
+        for batch, began in since.items():
+            longest[batch] = max(longest.get(batch, 0.0), pool.clock() - began)
+        await asyncio.sleep(0.0005)
