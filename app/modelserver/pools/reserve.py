@@ -18,7 +18,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.pools.spec import WorkerState
-from modelserver.pools.worker import MAX_IN_FLIGHT, REST, Worker
+from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,13 +61,13 @@ class Reserve:
             if batch is None:
                 break
             pool.send(worker, batch, now)
-            if self._timer is None:
+            if self._timer is None and len(pool.workers) > 1:
                 self.watch(pool)
         return True
 
     def take_back(self, pool: Owner, now: float, *, others_idle: bool) -> bool:
         """Puts back into the queue what need not wait at its worker; whether there was any."""
-        holders = [worker for worker in pool.workers if len(worker.in_flight) > 1]
+        holders = _holders(pool)
         self.used = bool(holders)
         late = [worker for worker in holders if not worker.may_rest(now, others_idle=others_idle)]
         returned = [batch for worker in late for batch in worker.take_back()]
@@ -83,16 +83,21 @@ class Reserve:
 
     def watch(self, pool: Owner) -> None:
         """Looks after what waits, from now on, if there are several workers."""
-        if self._timer is None and len(pool.workers) > 1:
+        holders = _holders(pool)
+        if self._timer is None and holders and len(pool.workers) > 1:
             self.used = True
-            self._timer = asyncio.get_running_loop().call_later(REST, self._look, pool)
+            pause = min(worker.patience for worker in holders)
+            self._timer = asyncio.get_running_loop().call_later(pause, self._look, pool)
 
     def _look(self, pool: Owner) -> None:
         self._timer = None
         self.take_back(pool, pool.clock(), others_idle=False)
         pool.pump()
-        if self.used:
-            self.watch(pool)
+        self.watch(pool)
+
+
+def _holders(pool: Owner) -> list[Worker]:
+    return [worker for worker in pool.workers if worker.has_reserve]
 
 
 def least_loaded(workers: Sequence[Worker]) -> Worker | None:

@@ -125,7 +125,8 @@ class Worker:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.first_load: asyncio.Future[None] = self._loop.create_future()
-        self.first_load.add_done_callback(_retrieve)
+        # A failure counts as retrieved even if nobody waits for it: the log has it.
+        self.first_load.add_done_callback(lambda load: load.cancelled() or load.exception())
         self._process: WorkerProcess | RankGroup | None = None
         self._loaded: asyncio.Future[Loaded | LoadFailed] | None = None
         self._sequence = 0
@@ -186,7 +187,7 @@ class Worker:
 
         Until its next answer it is handed none in advance.
         """
-        if self._process is None or self._concurrent or not self._recalls or len(self.in_flight) < 2:
+        if self._process is None or not self._recalls or not self.has_reserve:
             return []
         try:
             begun = self._process.recall(self._sequence)
@@ -197,15 +198,20 @@ class Worker:
         self.shared_capacity = 1
         return taken
 
-    def may_rest(self, now: float, *, others_idle: bool) -> bool:
-        """Whether what waits here may stay, at the owner's time ``now``: the batch that runs should end soon.
+    @property
+    def has_reserve(self) -> bool:
+        """Whether batches wait here for the end of another one."""
+        return len(self.in_flight) > 1 and not self._concurrent
 
-        Soon is within ``REST`` seconds; while no other worker is idle, within twice what was expected.
-        """
+    @property
+    def patience(self) -> float:
+        """Seconds that a batch may run before it counts as slower than expected."""
+        return max(REST, 2 * self._cost)
+
+    def may_rest(self, now: float, *, others_idle: bool) -> bool:
+        """Whether its reserve may stay here at the owner's time ``now``: the batch it runs should end soon."""
         running = now - max(self.in_flight[0].sent_at, self.freed_at)
-        if running <= REST:
-            return self._cost <= REST or not others_idle
-        return not others_idle and running <= 2 * self._cost
+        return max(running, self._cost) <= REST if others_idle else running <= self.patience
 
     def proceed(self, batch: Batch) -> None:
         """Lets the process send further parts of the batch; its clock starts again."""
@@ -591,9 +597,3 @@ class Worker:
     def _silent(self) -> None:
         _log.error("Worker %s was silent for %g s while idle", self.label, self._times.silence)
         self.kill(f"No sign of life within silence_timeout={self._times.silence:g} s.")
-
-
-def _retrieve(future: asyncio.Future[None]) -> None:
-    """Marks a failure as seen: whoever waits gets it, and if nobody does, the log has it already."""
-    if not future.cancelled():
-        future.exception()
