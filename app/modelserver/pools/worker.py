@@ -209,7 +209,7 @@ class Worker:
         return max(REST, 2 * self._cost)
 
     def may_rest(self, now: float, *, others_idle: bool) -> bool:
-        """Whether its reserve may stay here at the owner's time ``now``: the batch it runs should end soon."""
+        """Whether its reserve may stay at the owner's time ``now``: the batch it runs should end soon."""
         running = now - max(self.in_flight[0].sent_at, self.freed_at)
         return max(running, self._cost) <= REST if others_idle else running <= self.patience
 
