@@ -27,7 +27,8 @@ class Log:
     def put(self, event: Any) -> None:
         self.events.append(event)
 
-    def too_large(self) -> None:
+    def drop(self, why: str) -> None:
+        assert why == "too_large"
         self.too_large_ones += 1
 
     @property

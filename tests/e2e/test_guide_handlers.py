@@ -45,8 +45,8 @@ def test_rejecting(shared_server, model_store):
 
 
 def test_measuring(shared_server, model_store):
-    """What "Measuring" shows counts; so does a line in the form of TorchServe's workers (reference 15.4)."""
-    (lines,) = examples_under("Measuring")
+    """What "Custom metrics" shows counts; so does a line in the form of TorchServe's workers (reference 15.4)."""
+    (lines,) = examples_under("Custom metrics")
     source = "def handle(data, context):\n    if data is None:\n        return None\n"
     source += "".join(f"    {line}\n" for line in lines.splitlines())
     source += "    print('[METRICS]Hits.Count:2|#Cache:memory|#type:COUNTER|#hostname:h,1700000000')\n"
@@ -71,8 +71,8 @@ def test_a_class(shared_server, model_store):
 
 @pytest.mark.slow
 def test_describing_itself(shared_server, model_store):
-    """What "Describing itself" shows is in the model's description."""
-    (method,) = examples_under("Describing itself")
+    """What "Custom descriptions" shows is in the model's description."""
+    (method,) = examples_under("Custom descriptions")
     source = (
         "from modelserver_handlers.base import BaseHandler\nclass Described(BaseHandler):\n    mapping = {}\n"
     )
