@@ -45,7 +45,7 @@ def test_rejecting(shared_server, model_store):
 
 
 def test_measuring(shared_server, model_store):
-    """What "Custom metrics" shows counts; so does a line as TorchServe's workers print it (reference 15.4)."""
+    """What "Custom metrics" shows counts; so does a line of a TorchServe worker (reference 15.4)."""
     (lines,) = examples_under("Custom metrics")
     source = "def handle(data, context):\n    if data is None:\n        return None\n"
     source += "".join(f"    {line}\n" for line in lines.splitlines())
