@@ -291,7 +291,7 @@ def test_a_worker_that_is_to_end_keeps_what_it_has_begun() -> None:
 durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02), st.floats(0.05, 0.3))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     asked=st.lists(st.tuples(durations, st.floats(0.0, 0.003)), min_size=1, max_size=40),
     workers=st.integers(1, 4),

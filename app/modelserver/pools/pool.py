@@ -280,10 +280,11 @@ class Pool:
         if not batch.at_once:
             self.queue.policy.finished(batch.size, seconds, now)
         # The handler began when it was free, unless it had prepared the batch before.
-        began, freed = now - seconds, worker.freed_at
-        began = freed if freed < began else began
+        began = now - seconds
+        if not self.spec.concurrency:
+            began = worker.freed_at if worker.freed_at < began else began
+            worker.freed_at = now
         began = began if batch.sent_at < began else batch.sent_at
-        worker.freed_at = now
         self.last_handler_time = seconds
         self.last_phases = result.phases
         self.last_overhead = now - began - seconds
