@@ -7,18 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from modelserver.api.descriptions import (
-    ANYTHING,
-    FLAG,
-    TEXT,
-    TIME,
-    WARNINGS,
-    WHOLE,
-    Document,
-    array,
-    record,
-    told,
-)
+from modelserver.api import descriptions as oas
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
 from modelserver.telemetry.system import gpu_usage, worker_memory
@@ -184,58 +173,58 @@ _NUMBERS = (
     *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
     *(row.described for row in OPTIONS.values() if row.described and "." not in row.described),
 )
-_WORKERS = {**WHOLE, "minimum": 0}
-_AUTOSCALING = record(
+_WORKERS = {**oas.WHOLE, "minimum": 0}
+_AUTOSCALING = oas.record(
     {
-        **dict.fromkeys(("targetWait", "upPause", "downPause"), WHOLE),
-        "source": told(TEXT, "Where the setting comes from."),
-        "wish": told(_WORKERS, "How many workers the load asks for."),
-        "reason": TEXT,
-        "queueWait": told(WHOLE, "What a request waits; absent where it would be refused."),
+        **dict.fromkeys(("targetWait", "upPause", "downPause"), oas.WHOLE),
+        "source": oas.told(oas.TEXT, "Where the setting comes from."),
+        "wish": oas.told(_WORKERS, "How many workers the load asks for."),
+        "reason": oas.TEXT,
+        "queueWait": oas.told(oas.WHOLE, "What a request waits; absent where it would be refused."),
         "busy": {"type": "number", "description": "How many workers are busy, on average."},
-        "lastChange": record({"time": TIME, "from": _WORKERS, "to": _WORKERS, "reason": TEXT}),
+        "lastChange": oas.record({"time": oas.TIME, "from": _WORKERS, "to": _WORKERS, "reason": oas.TEXT}),
     },
     description="How the number of workers follows the load; times in milliseconds.",
 )
-_REPLACEMENT = record(
+_REPLACEMENT = oas.record(
     {
-        "modelUrl": TEXT,
-        "modelVersion": TEXT,
-        "status": {**TEXT, "enum": ["LOADING", "FAILED"]},
-        "failure": told(TEXT, "Why it could not take the place."),
-        "since": TIME,
+        "modelUrl": oas.TEXT,
+        "modelVersion": oas.TEXT,
+        "status": {**oas.TEXT, "enum": ["LOADING", "FAILED"]},
+        "failure": oas.told(oas.TEXT, "Why it could not take the place."),
+        "since": oas.TIME,
     },
     description="What is to take this version's place, or could not; absent without any.",
 )
-_WORKER = record(
+_WORKER = oas.record(
     {
-        "id": TEXT,
-        "startTime": TIME,
-        "status": {**TEXT, "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
-        "memoryUsage": {**WHOLE, "format": "int64", "description": "Resident bytes."},
-        "pid": WHOLE,
-        "gpu": FLAG,
-        "gpuUsage": TEXT,
-        "failure": told(TEXT, "Why it failed, while it does."),
+        "id": oas.TEXT,
+        "startTime": oas.TIME,
+        "status": {**oas.TEXT, "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
+        "memoryUsage": {**oas.WHOLE, "format": "int64", "description": "Resident bytes."},
+        "pid": oas.WHOLE,
+        "gpu": oas.FLAG,
+        "gpuUsage": oas.TEXT,
+        "failure": oas.told(oas.TEXT, "Why it failed, while it does."),
     }
 )
-_SETTING = record({"value": {}, "source": told(TEXT, "Where the value comes from.")})
-SCHEMAS: Document = {
-    "ModelDescription": record(
+_SETTING = oas.record({"value": {}, "source": oas.told(oas.TEXT, "Where the value comes from.")})
+SCHEMAS: oas.Document = {
+    "ModelDescription": oas.record(
         {
             **dict.fromkeys(
-                ("modelName", "modelVersion", "modelUrl", "runtime", "parallelType", "deviceType"), TEXT
+                ("modelName", "modelVersion", "modelUrl", "runtime", "parallelType", "deviceType"), oas.TEXT
             ),
-            **dict.fromkeys(_NUMBERS, WHOLE),
+            **dict.fromkeys(_NUMBERS, oas.WHOLE),
             **dict.fromkeys(
-                ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), FLAG
+                ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), oas.FLAG
             ),
-            "deviceIds": array(WHOLE),
-            "workers": array(_WORKER),
-            "jobQueueStatus": record({"remainingCapacity": WHOLE, "pendingRequests": WHOLE}),
-            "status": {**TEXT, "enum": ["FAILED"], "description": "Of a version not restored only."},
-            "failure": told(TEXT, "Why a version could not be restored."),
-            "sequences": record({"living": WHOLE, "waiting": WHOLE}),
+            "deviceIds": oas.array(oas.WHOLE),
+            "workers": oas.array(_WORKER),
+            "jobQueueStatus": oas.record({"remainingCapacity": oas.WHOLE, "pendingRequests": oas.WHOLE}),
+            "status": {**oas.TEXT, "enum": ["FAILED"], "description": "Of a version not restored only."},
+            "failure": oas.told(oas.TEXT, "Why a version could not be restored."),
+            "sequences": oas.record({"living": oas.WHOLE, "waiting": oas.WHOLE}),
             "batching": {
                 "type": "object",
                 "description": "The effective batch settings by name, each with its source.",
@@ -243,9 +232,9 @@ SCHEMAS: Document = {
             },
             "autoscaling": _AUTOSCALING,
             "replacement": _REPLACEMENT,
-            "warnings": WARNINGS,
-            "customizedMetadata": told(
-                ANYTHING, "What the handler says of itself; with `customized=true` only."
+            "warnings": oas.WARNINGS,
+            "customizedMetadata": oas.told(
+                oas.ANYTHING, "What the handler says of itself; with `customized=true` only."
             ),
         }
     )

@@ -10,23 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
+from modelserver.api import descriptions as oas
 from modelserver.api.describe import describe
-from modelserver.api.descriptions import (
-    STATUS,
-    TEXT,
-    Document,
-    add,
-    answer,
-    answers,
-    array,
-    errors,
-    json_body,
-    operation,
-    query,
-    record,
-    ref,
-    told,
-)
 from modelserver.api.logging_level import add_logging_level
 from modelserver.api.parameters import Parameters
 from modelserver.api.predictions import V1_READY
@@ -59,15 +44,15 @@ _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_
 def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
     """Adds the routes. ``model_api``: models may be registered and unregistered here."""
     api = ManagementApi(registry, model_api=model_api)
-    add(app, "/models", api.register, post=_register())
-    add(app, "/models", api.list_models, get=_list())
+    oas.add(app, "/models", api.register, post=_register())
+    oas.add(app, "/models", api.list_models, get=_list())
     for path, prefix in (("/models/{name}", ""), ("/models/{name}/{version}", "version_")):
         operations = describe_operations(prefix)
-        add(app, path, api.describe, get=operations["get"])
-        add(app, path, api.scale, put=operations["put"])
-        add(app, path, api.unregister, delete=operations["delete"])
-    add(app, "/models/{name}/{version}/set-default", api.set_default, put=SET_DEFAULT)
-    add(app, "/v1/models/{name}", api.kserve_ready, get=V1_READY)
+        oas.add(app, path, api.describe, get=operations["get"])
+        oas.add(app, path, api.scale, put=operations["put"])
+        oas.add(app, path, api.unregister, delete=operations["delete"])
+    oas.add(app, "/models/{name}/{version}/set-default", api.set_default, put=SET_DEFAULT)
+    oas.add(app, "/v1/models/{name}", api.kserve_ready, get=V1_READY)
     add_logging_level(app)
 
 
@@ -312,15 +297,17 @@ _REGISTRATION = {
     name: PARAMETERS[name]
     for name in dict.fromkeys((*_FIRST, *(name for name in PARAMETERS if name not in _LAST), *_LAST))
 }
-SCHEMAS: Document = {
-    "ModelList": record(
+SCHEMAS: oas.Document = {
+    "ModelList": oas.record(
         {
-            "nextPageToken": told(TEXT, "Where the next page begins; absent on the last."),
-            "models": array(record({"modelName": TEXT, "modelUrl": TEXT}, "modelName", "modelUrl")),
+            "nextPageToken": oas.told(oas.TEXT, "Where the next page begins; absent on the last."),
+            "models": oas.array(
+                oas.record({"modelName": oas.TEXT, "modelUrl": oas.TEXT}, "modelName", "modelUrl")
+            ),
         },
         "models",
     ),
-    "RegisterRequest": record(
+    "RegisterRequest": oas.record(
         {
             name: {"type": row.values.type, "description": row.description, **row.schema}
             for name, row in _REGISTRATION.items()
@@ -328,99 +315,108 @@ SCHEMAS: Document = {
         "url",
     ),
 }
-SET_DEFAULT = operation(
+SET_DEFAULT = oas.operation(
     "Management",
     "setDefault",
     "Make a version the default.",
-    answers("The default version was changed.", STATUS, 404),
+    oas.answers("The default version was changed.", oas.STATUS, 404),
 )
 
 
-def _list() -> Document:
+def _list() -> oas.Document:
     parameters = [
-        query("limit", "integer", "Models on a page, at most 100.", default=PAGE),
-        query("next_page_token", "string", "nextPageToken of the page before."),
+        oas.query("limit", "integer", "Models on a page, at most 100.", default=PAGE),
+        oas.query("next_page_token", "string", "nextPageToken of the page before."),
     ]
-    listed = answers("The models, by name.", ref("ModelList"))
-    return operation("Management", "listModels", "List the registered models.", listed, parameters=parameters)
+    listed = oas.answers("The models, by name.", oas.ref("ModelList"))
+    return oas.operation(
+        "Management", "listModels", "List the registered models.", listed, parameters=parameters
+    )
 
 
-def _register() -> Document:
-    return operation(
+def _register() -> oas.Document:
+    return oas.operation(
         "Management",
         "registerModel",
         "Register a model. The url comes from the query or from a JSON body.",
         {
-            "200": answer("Registered, with its workers ready.", STATUS),
-            "202": answer("Registered; its workers are starting.", STATUS),
-            "206": answer("Registered, with fewer workers than asked for so far.", STATUS),
-            **errors(400, 404, 405, 409, 500, 507),
+            "200": oas.answer("Registered, with its workers ready.", oas.STATUS),
+            "202": oas.answer("Registered; its workers are starting.", oas.STATUS),
+            "206": oas.answer("Registered, with fewer workers than asked for so far.", oas.STATUS),
+            **oas.errors(400, 404, 405, 409, 500, 507),
         },
         parameters=[
-            query(name, row.values.type, row.description, **row.schema) for name, row in _REGISTRATION.items()
+            oas.query(name, row.values.type, row.description, **row.schema)
+            for name, row in _REGISTRATION.items()
         ],
-        body=json_body(
+        body=oas.json_body(
             "The same parameters; with a JSON body the query is not read.",
-            ref("RegisterRequest"),
+            oas.ref("RegisterRequest"),
             example={"url": "resnet-152.mar", "initial_workers": 1},
             required=False,
         ),
     )
 
 
-def describe_operations(prefix: str) -> dict[str, Document]:
+def describe_operations(prefix: str) -> dict[str, oas.Document]:
     """What is done with a model by its path; ``prefix`` is of the ids where that names a version."""
-    customized = query(
+    customized = oas.query(
         "customized", "boolean", "Ask the handler too, through a worker; not for `all`.", default=False
     )
     return {
-        "get": operation(
+        "get": oas.operation(
             "Management",
             f"{prefix}describeModel",
             "Describe a model: settings, queue, workers.",
-            answers("The version, or each version for `all`.", array(ref("ModelDescription")), 404, 500, 503),
+            oas.answers(
+                "The version, or each version for `all`.",
+                oas.array(oas.ref("ModelDescription")),
+                404,
+                500,
+                503,
+            ),
             parameters=[customized],
         ),
-        "put": operation(
+        "put": oas.operation(
             "Management",
             f"{prefix}setAutoScale",
             "Scale a model's workers, change how it is served, or replace its archive.",
             {
-                "200": answer(
-                    "The workers are ready, the settings changed, or another archive serves.", STATUS
+                "200": oas.answer(
+                    "The workers are ready, the settings changed, or another archive serves.", oas.STATUS
                 ),
-                "202": answer("The change has begun.", STATUS),
-                "206": answer("Fewer workers than asked for so far.", STATUS),
-                **errors(400, 404, 405, 409, 500, 507),
+                "202": oas.answer("The change has begun.", oas.STATUS),
+                "206": oas.answer("Fewer workers than asked for so far.", oas.STATUS),
+                **oas.errors(400, 404, 405, 409, 500, 507),
             },
             parameters=_scaling() if prefix else [*_scaling(), _VERSION],
         ),
-        "delete": operation(
+        "delete": oas.operation(
             "Management",
             f"{prefix}unregisterModel",
             "Unregister a model and free its workers.",
-            answers("Unregistered.", STATUS, 403, 404, 405, 408, 409, 500),
+            oas.answers("Unregistered.", oas.STATUS, 403, 404, 405, 408, 409, 500),
         ),
     }
 
 
-_VERSION = query("model_version", "string", "The version; by default the default one.")
+_VERSION = oas.query("model_version", "string", "The version; by default the default one.")
 
 
-def _scaling() -> list[Document]:
+def _scaling() -> list[oas.Document]:
     return [
-        query("min_worker", "integer", "Workers at least.", default=1, example=2),
-        query("max_worker", "integer", "Workers at most; by default min_worker."),
-        query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
-        *(query(name, row.values.type, row.changed) for name, row in CHANGEABLE.items()),
-        query(
+        oas.query("min_worker", "integer", "Workers at least.", default=1, example=2),
+        oas.query("max_worker", "integer", "Workers at most; by default min_worker."),
+        oas.query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
+        *(oas.query(name, row.values.type, row.changed) for name, row in CHANGEABLE.items()),
+        oas.query(
             "url",
             "string",
             "The archive that takes this one's place, once it is loaded beside it. The parameters of a "
             "registration may stand beside it; what is not named stays as it is.",
         ),
-        query("handler", "string", "With url: another handler than that of the registration."),
-        query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
-        query("split_instances", "string", "With url: as in a registration."),
-        query("worker_threads", "integer", "With url: threads of each worker."),
+        oas.query("handler", "string", "With url: another handler than that of the registration."),
+        oas.query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
+        oas.query("split_instances", "string", "With url: as in a registration."),
+        oas.query("worker_threads", "integer", "With url: threads of each worker."),
     ]

@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from modelserver import __version__
-from modelserver.api.descriptions import (
-    FLAG,
-    SIZES,
-    STATUS,
-    TEXT,
-    Document,
-    add,
-    answers,
-    array,
-    by_other_method,
-    operation,
-    record,
-    ref,
-)
+from modelserver.api import descriptions as oas
 from modelserver.errors import ResourceNotFound, ServiceUnavailable
 from modelserver.http.answers import JSON, pretty
 from modelserver.tensors.datatypes import BYTES
@@ -31,7 +18,6 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from modelserver.api.descriptions import Endpoint
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.tensors.tensor import TensorSpec
@@ -51,13 +37,13 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
 
     def get(
         path: str, name: str, summary: str, schema: str, *statuses: int
-    ) -> Callable[[Endpoint], Endpoint]:
-        described = operation(
-            "Open Inference", f"v2_{name}", summary, answers(summary, ref(schema), *statuses)
+    ) -> Callable[[oas.Endpoint], oas.Endpoint]:
+        described = oas.operation(
+            "Open Inference", f"v2_{name}", summary, oas.answers(summary, oas.ref(schema), *statuses)
         )
 
-        def added(endpoint: Endpoint) -> Endpoint:
-            add(app, path, endpoint, get=described)
+        def added(endpoint: oas.Endpoint) -> oas.Endpoint:
+            oas.add(app, path, endpoint, get=described)
             return endpoint
 
         return added
@@ -138,27 +124,42 @@ def add_health(app: FastAPI, registry: Registry) -> None:
             raise ServiceUnavailable(f"Not ready: {missing} of {len(wanted)} models have no loaded worker.")
         return Response(pretty({"status": "Ready"}), media_type=JSON)
 
-    loaded = answers("Every model that should have workers has a loaded one.", STATUS, 503)
+    loaded = oas.answers("Every model that should have workers has a loaded one.", oas.STATUS, 503)
     for described, endpoint in (
-        (operation("Health", "livez", "Whether the server lives.", answers("It answers.", STATUS)), live),
-        (operation("Health", "readyz", "Whether all models are ready.", loaded), ready),
+        (
+            oas.operation(
+                "Health", "livez", "Whether the server lives.", oas.answers("It answers.", oas.STATUS)
+            ),
+            live,
+        ),
+        (oas.operation("Health", "readyz", "Whether all models are ready.", loaded), ready),
     ):
-        also = by_other_method("head", described)
-        add(app, f"/{described['operationId']}", endpoint, get=described, head=also)
+        also = oas.by_other_method("head", described)
+        oas.add(app, f"/{described['operationId']}", endpoint, get=described, head=also)
 
 
-_SPECS = array(
-    record({"name": TEXT, "datatype": TEXT, "shape": SIZES}, "name", "datatype", "shape"), "-1 is any size."
+_SPECS = oas.array(
+    oas.record({"name": oas.TEXT, "datatype": oas.TEXT, "shape": oas.SIZES}, "name", "datatype", "shape"),
+    "-1 is any size.",
 )
-SCHEMAS: Document = {
-    "V2Server": record(
-        {"name": TEXT, "version": TEXT, "extensions": array(TEXT)}, "name", "version", "extensions"
+SCHEMAS: oas.Document = {
+    "V2Server": oas.record(
+        {"name": oas.TEXT, "version": oas.TEXT, "extensions": oas.array(oas.TEXT)},
+        "name",
+        "version",
+        "extensions",
     ),
-    "V2Live": record({"live": FLAG}, "live"),
-    "V2Ready": record({"ready": FLAG}, "ready"),
-    "V2ModelReady": record({"name": TEXT, "ready": FLAG}, "name", "ready"),
-    "V2Model": record(
-        {"name": TEXT, "versions": array(TEXT), "platform": TEXT, "inputs": _SPECS, "outputs": _SPECS},
+    "V2Live": oas.record({"live": oas.FLAG}, "live"),
+    "V2Ready": oas.record({"ready": oas.FLAG}, "ready"),
+    "V2ModelReady": oas.record({"name": oas.TEXT, "ready": oas.FLAG}, "name", "ready"),
+    "V2Model": oas.record(
+        {
+            "name": oas.TEXT,
+            "versions": oas.array(oas.TEXT),
+            "platform": oas.TEXT,
+            "inputs": _SPECS,
+            "outputs": _SPECS,
+        },
         *("name", "platform", "inputs", "outputs"),
     ),
 }

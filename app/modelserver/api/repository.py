@@ -10,18 +10,7 @@ import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse
 
-from modelserver.api.descriptions import (
-    FLAG,
-    TEXT,
-    Document,
-    add,
-    answers,
-    array,
-    json_body,
-    operation,
-    record,
-    ref,
-)
+from modelserver.api import descriptions as oas
 from modelserver.archives.store import by_name, file_of
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
 from modelserver.http.content import read_parameters_body
@@ -42,28 +31,28 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 def add_repository(app: FastAPI, registry: Registry, settings: Settings, *, everybody: bool) -> None:
     """Adds the routes. ``everybody``: not only clients on this machine may load and unload."""
     api = RepositoryApi(registry, settings, everybody=everybody)
-    ready = record({"ready": {**FLAG, "default": False}})
-    listed = operation(
+    ready = oas.record({"ready": {**oas.FLAG, "default": False}})
+    listed = oas.operation(
         "Repository",
         "repository_index",
         "The loaded models, and those of the model store that could be loaded.",
-        answers("The models.", array(ref("RepositoryModel")), 400),
-        body=json_body("Which are wanted.", ready, example={}, required=False),
+        oas.answers("The models.", oas.array(oas.ref("RepositoryModel")), 400),
+        body=oas.json_body("Which are wanted.", ready, example={}, required=False),
     )
     load = _change(
         "load", "Load a model from the model store, also one that is loaded.", 400, 404, 405, 500, 503
     )
     unload = _change("unload", "Unload all versions of a model.", 400, 404, 405)
     model = "/v2/repository/models/{name}"
-    add(app, "/v2/repository/index", api.index, post=listed)
-    add(app, f"{model}/load", api.load, post=load)
-    add(app, f"{model}/unload", api.unload, post=unload)
+    oas.add(app, "/v2/repository/index", api.index, post=listed)
+    oas.add(app, f"{model}/load", api.load, post=load)
+    oas.add(app, f"{model}/unload", api.unload, post=unload)
 
 
-def _change(verb: str, summary: str, *statuses: int) -> Document:
-    body = json_body("Nothing needs to be said.", record({}), example={}, required=False)
-    done = answers("Done.", record({"name": TEXT, verb: FLAG}, "name", verb), *statuses)
-    return operation("Repository", f"repository_{verb}", summary, done, body=body)
+def _change(verb: str, summary: str, *statuses: int) -> oas.Document:
+    body = oas.json_body("Nothing needs to be said.", oas.record({}), example={}, required=False)
+    done = oas.answers("Done.", oas.record({"name": oas.TEXT, verb: oas.FLAG}, "name", verb), *statuses)
+    return oas.operation("Repository", f"repository_{verb}", summary, done, body=body)
 
 
 class RepositoryApi:
@@ -201,13 +190,13 @@ def is_near(client: Address | None) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-SCHEMAS: Document = {
-    "RepositoryModel": record(
+SCHEMAS: oas.Document = {
+    "RepositoryModel": oas.record(
         {
-            "name": TEXT,
-            "version": TEXT,
-            "state": {**TEXT, "enum": ["READY", "LOADING", "UNAVAILABLE"]},
-            "reason": TEXT,
+            "name": oas.TEXT,
+            "version": oas.TEXT,
+            "state": {**oas.TEXT, "enum": ["READY", "LOADING", "UNAVAILABLE"]},
+            "reason": oas.TEXT,
         },
         *("name", "state", "reason"),
     )

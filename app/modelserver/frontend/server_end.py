@@ -12,27 +12,7 @@ from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.frontend.link import Link
 from modelserver.http.answers import is_kserve
 from modelserver.http.exchange import Exchange, Target
-from modelserver.wire.frontend import (
-    Ask,
-    Begin,
-    Call,
-    Closed,
-    Content,
-    Done,
-    End,
-    FromFrontend,
-    Gone,
-    Head,
-    More,
-    Part,
-    Piece,
-    Ready,
-    Refused,
-    Reply,
-    Taken,
-    Told,
-    from_frontend_decoder,
-)
+from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -66,7 +46,9 @@ class Desk:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
-        self.link: Link[FromFrontend] = Link(from_frontend_decoder, self._on_message, self._on_lost)
+        self.link: Link[messages.FromFrontend] = Link(
+            messages.from_frontend_decoder, self._on_message, self._on_lost
+        )
         self.count = count
         self.exchanges: dict[int, RemoteExchange] = {}
         self._hot = hot
@@ -74,23 +56,23 @@ class Desk:
         self._calls: dict[int, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[type, Callable[[Any, bytes], None]] = {
-            Gone: self._gone,
-            Taken: self._taken,
-            Call: self._call,
-            Piece: self._piece,
-            Refused: lambda message, _: count(message.status),
-            Told: lambda message, _: _write_record(message),
-            Ready: lambda *_: _settle(self.ready),
-            Closed: lambda *_: _settle(self.closed),
+            messages.Gone: self._gone,
+            messages.Taken: self._taken,
+            messages.Call: self._call,
+            messages.Piece: self._piece,
+            messages.Refused: lambda message, _: count(message.status),
+            messages.Told: lambda message, _: _write_record(message),
+            messages.Ready: lambda *_: _settle(self.ready),
+            messages.Closed: lambda *_: _settle(self.closed),
         }
 
-    def _on_message(self, message: FromFrontend, body: bytes) -> None:
-        if type(message) is Ask:
+    def _on_message(self, message: messages.FromFrontend, body: bytes) -> None:
+        if type(message) is messages.Ask:
             self._ask(message, body)
         else:
             self._handlers[type(message)](message, body)
 
-    def _ask(self, ask: Ask, body: bytes) -> None:
+    def _ask(self, ask: messages.Ask, body: bytes) -> None:
         exchange = self.exchanges[ask.number] = RemoteExchange(self, ask, body)
         try:
             target = self._hot.find(ask.url)
@@ -105,30 +87,30 @@ class Desk:
             error = InternalError()
             exchange.fail(error, kserve=is_kserve(ask.url.decode("latin-1")))
 
-    def _gone(self, message: Gone, _: bytes) -> None:
+    def _gone(self, message: messages.Gone, _: bytes) -> None:
         exchange = self.exchanges.pop(message.number, None)
         if exchange is not None:
             exchange.leave()
 
-    def _taken(self, message: Taken, _: bytes) -> None:
+    def _taken(self, message: messages.Taken, _: bytes) -> None:
         exchange = self.exchanges.get(message.number)
         if exchange is not None:
             exchange.taken = message.total
 
-    def _call(self, message: Call, _: bytes) -> None:
+    def _call(self, message: messages.Call, _: bytes) -> None:
         call = self._calls[message.number] = _Call(message.number, self.link)
         task = asyncio.get_running_loop().create_task(self._run(message, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, message: Call, call: _Call) -> None:
+    async def _run(self, message: messages.Call, call: _Call) -> None:
         try:
             await self._app(_scope(message), call.receive, call.send)
         finally:
             self._calls.pop(message.number, None)
-            self.link.send(Done(message.number))
+            self.link.send(messages.Done(message.number))
 
-    def _piece(self, message: Piece, body: bytes) -> None:
+    def _piece(self, message: messages.Piece, body: bytes) -> None:
         call = self._calls.get(message.number)
         if call is not None:
             event = {"type": "http.request", "body": body, "more_body": message.more}
@@ -154,7 +136,7 @@ class RemoteExchange(Exchange):
 
     __slots__ = ("_desk", "_headers", "_number", "_packed", "_sent", "taken")
 
-    def __init__(self, desk: Desk, ask: Ask, body: bytes) -> None:
+    def __init__(self, desk: Desk, ask: messages.Ask, body: bytes) -> None:
         super().__init__(_UNREAD, ask.method, ask.version, body)
         self._desk = desk
         self._number = ask.number
@@ -195,14 +177,14 @@ class RemoteExchange(Exchange):
         desk.exchanges.pop(self._number, None)
         desk.count(status)
         if not self.disconnected:
-            desk.link.send(Reply(self._number, len(body), status, content_type, extra, phrase), body)
+            desk.link.send(messages.Reply(self._number, len(body), status, content_type, extra, phrase), body)
 
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
         if self.answered:
             return
         self.answered = True
         self.begun = status
-        self._desk.link.send(Begin(self._number, status, content_type, extra, phrase))
+        self._desk.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:
         if self.begun and part and not self.disconnected:
@@ -213,7 +195,7 @@ class RemoteExchange(Exchange):
                 link.abort()
             else:
                 self._sent += len(part)
-                link.send(Part(self._number, len(part)), part)
+                link.send(messages.Part(self._number, len(part)), part)
 
     def unsent(self) -> int:
         return self._sent - self.taken
@@ -225,13 +207,13 @@ class RemoteExchange(Exchange):
         self.on_disconnect = None
         self._desk.exchanges.pop(self._number, None)
         self._desk.count(status if complete else 500)
-        self._desk.link.send(End(self._number, complete))
+        self._desk.link.send(messages.End(self._number, complete))
 
 
 class _Call:
     """A request on its way through the application of this process."""
 
-    def __init__(self, number: int, link: Link[FromFrontend]) -> None:
+    def __init__(self, number: int, link: Link[messages.FromFrontend]) -> None:
         self._number = number
         self._link = link
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -245,18 +227,18 @@ class _Call:
     async def receive(self) -> dict[str, Any]:
         if not self._has_asked and self._events.empty():
             self._has_asked = True
-            self._link.send(More(self._number))
+            self._link.send(messages.More(self._number))
         return await self._events.get()
 
     async def send(self, event: dict[str, Any]) -> None:
         if event["type"] == "http.response.start":
-            self._link.send(Head(self._number, event["status"], list(event.get("headers", ()))))
+            self._link.send(messages.Head(self._number, event["status"], list(event.get("headers", ()))))
         else:
             body = bytes(event.get("body", b""))
-            self._link.send(Content(self._number, len(body), event.get("more_body", False)), body)
+            self._link.send(messages.Content(self._number, len(body), event.get("more_body", False)), body)
 
 
-def _scope(message: Call) -> dict[str, Any]:
+def _scope(message: messages.Call) -> dict[str, Any]:
     scope = msgspec.structs.asdict(message)
     del scope["number"]
     return {
@@ -273,7 +255,7 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _write_record(message: Told) -> None:
+def _write_record(message: messages.Told) -> None:
     """Logs what a front end tells, with its own time."""
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):

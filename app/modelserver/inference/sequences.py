@@ -52,7 +52,7 @@ def sequence_headers(
     if not isinstance(request, SequencedRequest):
         return []
     told = {names.id: request.mark.id}
-    if request.began:
+    if request.is_first:
         told[names.start] = "true"
     said = {name.lower() for name, _ in own}
     return [(name, value) for name, value in told.items() if name.lower() not in said]
