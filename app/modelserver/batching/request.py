@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from modelserver.wire.messages import Answer, Row
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """One client's request: ``len(rows)`` instances.
 
@@ -27,36 +26,43 @@ class Request:
     handler had some of them, ``queued`` those during which none had.
     """
 
-    id: str
-    rows: Sequence[Row]
-    bodies: Sequence[bytes]
-    arrived: float
-    _: KW_ONLY
-    key: object = None
-    deadline: float | None = None
-    on_done: Callable[[Request], None] | None = None
-    on_part: Callable[[Request, Answer, bytes], None] | None = field(init=False, default=None)
-    backlog: Callable[[], int] | None = field(init=False, default=None)
-    worker: Any = field(init=False, default=None)
-    answers: list[tuple[Answer, bytes] | None] = field(init=False)
-    missing: int = field(init=False)
-    nbytes: int = field(init=False)
-    error: Exception | None = field(init=False, default=None)
-    done: bool = field(init=False, default=False)
-    began: float | None = field(init=False, default=None)
-    queued: float = field(init=False, default=0.0)
-    waiting: int = field(init=False, default=0)
-    place: int = field(init=False, default=0)
-    batch_id: str = field(init=False, default="")
-    batch_size: int = field(init=False, default=0)
-    handler_time: float = field(init=False, default=0.0)
-    requeued: bool = field(init=False, default=False)
-    _spans: list[tuple[float, float]] | None = field(init=False, default=None)
+    __slots__ = (
+        "_spans", "answers", "arrived", "backlog", "batch_id", "batch_size", "began", "bodies", "deadline",
+        "done", "error", "handler_time", "id", "key", "missing", "nbytes", "on_done", "on_part", "place",
+        "queued", "requeued", "rows", "waiting", "worker",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.answers = [None] * len(self.rows)
-        self.missing = len(self.rows)
-        self.nbytes = sum(map(len, self.bodies))
+    def __init__(
+        self,
+        request_id: str,
+        rows: Sequence[Row],
+        bodies: Sequence[bytes],
+        arrived: float,
+        *,
+        key: object = None,
+        deadline: float | None = None,
+        on_done: Callable[[Request], None] | None = None,
+    ) -> None:
+        self.id = request_id
+        self.rows = rows
+        self.bodies = bodies
+        self.arrived = arrived
+        self.key = key
+        self.deadline = deadline
+        self.on_done = on_done
+        self.on_part: Callable[[Request, Answer, bytes], None] | None = None
+        self.backlog: Callable[[], int] | None = None
+        self.worker: Any = None
+        self.answers: list[tuple[Answer, bytes] | None] = [None] * len(rows)
+        self.missing = len(rows)
+        self.nbytes = sum(map(len, bodies))
+        self.error: Exception | None = None
+        self.done = self.requeued = False
+        self.began: float | None = None
+        self.queued = self.handler_time = 0.0
+        self._spans: list[tuple[float, float]] | None = None
+        self.waiting = self.place = self.batch_size = 0
+        self.batch_id = ""
 
     def handled(self, began: float, seconds: float) -> None:
         """A handler had some of its instances for ``seconds``; time that overlaps counts once.

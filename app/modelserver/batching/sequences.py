@@ -25,7 +25,7 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelserver.batching.policies import Policy, Waiting
 from modelserver.batching.queue import BatchQueue, QueueFull
@@ -33,6 +33,8 @@ from modelserver.batching.request import Batch, Parcel, Request
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+    from modelserver.wire.messages import Row
 
 # How many ids of lost sequences are remembered, unless ``max_sequences`` is larger.
 LOST_KEPT = 1024
@@ -67,13 +69,24 @@ class SequenceMark:
     ends: bool = False
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SequencedRequest(Request):
     """A request of a sequence; ``is_first``: the sequence began with it. ``line`` belongs to the queue."""
 
-    mark: SequenceMark
-    is_first: bool = field(default=False, kw_only=True)
-    line: Line | None = field(default=None, kw_only=True)
+    __slots__ = ("is_first", "line", "mark")
+
+    def __init__(
+        self,
+        request_id: str,
+        rows: Sequence[Row],
+        bodies: Sequence[bytes],
+        arrived: float,
+        mark: SequenceMark,
+        **more: Any,
+    ) -> None:
+        super().__init__(request_id, rows, bodies, arrived, **more)
+        self.mark = mark
+        self.is_first = False
+        self.line: Line | None = None
 
 
 class SequenceLost(Exception):
