@@ -220,7 +220,7 @@ def test_own_file_may_be_named_like_a_python_module(tmp_path: Path) -> None:
     archive = open_archive(make_zip(tmp_path / "x.mar", content), "x.mar", tmp_path / "work")
 
     assert archive.manifest.handler == "code.py:handle"
-    with pytest.raises(InvalidModel, match=r"Python itself\. Archive: 'x\.mar'\.$"):
+    with pytest.raises(InvalidModel, match=r"standard module of Python\. Archive: 'x\.mar'\.$"):
         archive.check_handler("os:system")
 
 

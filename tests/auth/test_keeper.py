@@ -108,7 +108,6 @@ def test_no_file_without_need(path: Path, clock: Clock) -> None:
     keeper = TokenKeeper({scope: (f"{scope.value}-token",) for scope in Scope}, None, KeyFile(path), clock)
 
     assert not path.exists()
-    assert not keeper.has_file
 
 
 def test_given_tokens_are_replaced(path: Path, clock: Clock) -> None:

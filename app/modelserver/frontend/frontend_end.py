@@ -1,8 +1,8 @@
-"""What a front end does with requests: it hands them to the server and writes the answers.
+"""A front end's side of the link: it sends requests to the server and writes the answers.
 
-Requests on hot routes travel whole and come back as the arguments of one :meth:`Exchange.reply` (or of
-``begin``, ``send`` and ``end``). For all others the server runs its ASGI application, and the messages of
-ASGI travel: this process is the HTTP around it. So every answer has the bytes that one process would write.
+Requests on hot routes are sent whole and answered by the arguments of one :meth:`Exchange.reply` (or of
+``begin``, ``send`` and ``end``). For all others the server runs its ASGI application, and ASGI messages are
+sent. So every answer has the bytes that a single process would write.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange
 
 _encode_headers = msgspec.msgpack.Encoder().encode
-# Bytes of parts that the server may believe to be on their way when they are not, and seconds between looks
-# at what clients have taken.
+# Bytes that clients must have taken before the server is told, and seconds between checks of that.
 _UNTOLD = 1 << 16
 _TELL_SECONDS = 0.01
-# What of ASGI's scope travels, in the order of the message that takes it.
+# The parts of the ASGI scope that are sent, in the order of the message's fields.
 _OF_SCOPE = messages.Call.__struct_fields__[1:]
 
 
@@ -58,7 +57,7 @@ class Forwarder:
     find = staticmethod(find_target)
 
     def serve(self, exchange: Exchange) -> None:
-        """Asks the server for an answer."""
+        """Sends the request to the server."""
         number = next(self._numbers)
         self._asked[number] = exchange
         exchange.on_disconnect = lambda: self._gone(number)
@@ -90,7 +89,7 @@ class Forwarder:
     async def __call__(
         self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """The ASGI application: the server's own, from afar."""
+        """The ASGI application, which runs in the server."""
         number = next(self._numbers)
         call = self._calls[number] = _Call(number, self._send, receive)
         self._send(messages.Call(number, *(scope[name] for name in _OF_SCOPE)))
@@ -111,7 +110,7 @@ class Forwarder:
     # -- from the server
 
     def handle(self, message: messages.ToFrontend, body: bytes) -> bool:
-        """Acts on a message of the server; False if it is none about a request."""
+        """Handles a message of the server; False if it is not about a request."""
         handler = self._handlers.get(type(message))
         if handler is None:
             return False
@@ -119,7 +118,7 @@ class Forwarder:
         return True
 
     def _answer(self, message: messages.Reply | messages.End, body: bytes) -> None:
-        """The whole of an answer, or the end of one in parts."""
+        """A whole answer, or the end of one in parts."""
         self._streams.pop(message.number, None)
         exchange = self._asked.pop(message.number, None)
         if exchange is None:
@@ -149,7 +148,7 @@ class Forwarder:
             asyncio.get_running_loop().call_soon(self._tell_taken)
 
     def _tell_taken(self) -> None:
-        """Tells the server how far clients are, and looks again soon while there is something to tell."""
+        """Tells the server how much clients have taken, and checks again soon while more is to be told."""
         for number, stream in self._streams.items():
             taken = stream.taken
             if taken - stream.told >= _UNTOLD:
@@ -160,13 +159,13 @@ class Forwarder:
             asyncio.get_running_loop().call_later(_TELL_SECONDS, self._tell_taken)
 
     def count(self, status: int) -> None:
-        """Tells the server of an answer that it does not know: it counts those that it gave itself."""
+        """Tells the server about an answer that this front end gave itself."""
         if not self._relaying:
             self._send(messages.Refused(status))
 
 
 class _Stream:
-    """An answer in parts: bytes that came of it, and bytes that the server was told to be taken."""
+    """An answer in parts: bytes received (``total``), and bytes reported as taken (``told``)."""
 
     __slots__ = ("_exchange", "told", "total")
 
@@ -180,12 +179,12 @@ class _Stream:
 
     @property
     def taken(self) -> int:
-        """Bytes that are on their way to the client."""
+        """Bytes that were sent to the client."""
         return self.total - self._exchange.unsent()
 
 
 class _Call:
-    """A request on its way through the server's application."""
+    """A request to the server's application."""
 
     def __init__(self, number: int, send: Callable[..., None], receive: Callable[[], Awaitable[Any]]) -> None:
         self.outgoing: asyncio.Queue[Any] = asyncio.Queue()
@@ -197,7 +196,7 @@ class _Call:
     def take(
         self, message: messages.More | messages.Head | messages.Content | messages.Done, body: bytes
     ) -> None:
-        """Acts on a message of the server."""
+        """Handles a message of the server."""
         if isinstance(message, messages.More):
             self._pulling = asyncio.get_running_loop().create_task(self._pull())
         elif isinstance(message, messages.Head):
@@ -210,7 +209,7 @@ class _Call:
             self.outgoing.put_nowait(None)
 
     def end(self) -> None:
-        """Reads no more."""
+        """Stops reading."""
         if self._pulling is not None:
             self._pulling.cancel()
 

@@ -1,8 +1,7 @@
 """A front-end process: ``python -m modelserver.frontend SEAT SEATS LINK_FD LISTENER_FD BOARD_FD [ARENA_FD]``.
 
-It takes connections, speaks HTTP with the limits and refusals of the server, and hands requests on. It has no
-model, no queue and no user code, and imports neither torch nor FastAPI. It ends when the server tells it to,
-and when the server is gone.
+It accepts connections, handles HTTP with the server's limits, and passes requests on. It has no models,
+queues or user code, and imports neither torch nor FastAPI. It ends when the server says so or is gone.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ _ENDING_CHECK = 0.02  # seconds
 
 
 class Frontend:
-    """What happens in the process.
+    """A front end in its process.
 
     Args:
         listener: the shared listening socket.
-        board: of the numbers of connections; ``seat`` is this process's own.
-        on_end: called when it has nothing more to do.
+        board: the numbers of connections; ``seat`` is this process's.
+        on_end: called when there is nothing more to do.
     """
 
     def __init__(self, listener: socket.socket, board: Board, seat: int, on_end: Callable[[], None]) -> None:
@@ -76,7 +75,7 @@ class Frontend:
                 Fingerprint(Scope(name), digest, expires) for name, digest, expires in message.tokens
             )
         elif isinstance(message, messages.Certified):
-            assert self._tls is not None  # noqa: S101 - the server knows that it is there
+            assert self._tls is not None  # noqa: S101 - sent only with TLS
             renew(self._tls, Certificate(*message.tls))
         elif isinstance(message, messages.Open):
             assert self._door is not None  # noqa: S101 - Setup came first
@@ -121,7 +120,7 @@ class Frontend:
         check_regularly(self._loop, [listener])
 
     def _close(self) -> None:
-        """No more connections; those that exist close after the request they are busy with."""
+        """Accepts no more connections; existing ones close after their current request."""
         if self._closing:
             return
         self._closing = True
@@ -148,7 +147,7 @@ class Frontend:
 
 
 class _Connection(HttpProtocol):
-    """A connection that is missed when it ends."""
+    """A connection that tells the acceptor when it ends."""
 
     def __init__(self, config: Config, listener: Listener, door: Door) -> None:
         super().__init__(config, listener)
@@ -166,7 +165,7 @@ class _Connection(HttpProtocol):
 
 
 class TellServer(logging.Handler):
-    """Hands records to the server, which has the log files."""
+    """Sends log records to the server, which writes the log files."""
 
     def __init__(self, link: Link[messages.ToFrontend]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The server's side of one front end: its requests, and the way to answer them."""
+"""The server's side of the link to a front end: its requests and their answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.frontend")
 
-# Bytes that may wait for a front end when parts of answers come on top.
+# If more bytes wait for a front end when a part of an answer is sent, it is replaced.
 MAX_UNSENT = 1 << 28
 
 _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
@@ -33,12 +33,12 @@ _GONE = {"type": "http.disconnect"}
 
 
 class Desk:
-    """Answers what one front end asks.
+    """Answers the requests of one front end.
 
     Args:
         hot: the endpoint of the hot routes.
         app: the ASGI application of the address, for all other requests.
-        count: told the status of each answer that the application does not count itself.
+        count: called with the status of each answer that the application does not count itself.
     """
 
     def __init__(self, hot: HotRoutes, app: Application, count: Callable[[int], None]) -> None:
@@ -81,9 +81,8 @@ class Desk:
                 return
             exchange.target = target
             self._hot.serve(exchange)
-        except Exception:  # noqa: BLE001 - it must not keep the other requests of the turn from being served
-            # As one process does where an endpoint raises what it should have answered.
-            _log.exception("Failure while taking in a request")
+        except Exception:  # noqa: BLE001 - the other requests of the turn must still be served
+            _log.exception("Failure while receiving a request")
             error = InternalError()
             exchange.fail(error, kserve=is_kserve(ask.url.decode("latin-1")))
 
@@ -117,7 +116,7 @@ class Desk:
             call.put(_GONE if message.left else event)
 
     def _on_lost(self) -> None:
-        """The front end is gone, and all its clients with it."""
+        """The front end is gone, with all its clients."""
         _settle(self.lost)
         for future in (self.ready, self.closed):
             future.cancel()
@@ -132,7 +131,7 @@ _UNREAD = Target("", b"", "")
 
 
 class RemoteExchange(Exchange):
-    """A request that a front end took in. What is said here is said there by the exchange that it has."""
+    """A request that a front end received; the exchange there sends what is answered here."""
 
     __slots__ = ("_desk", "_headers", "_number", "_packed", "_sent", "taken")
 
@@ -146,12 +145,11 @@ class RemoteExchange(Exchange):
         self.encoding = ask.encoding
         self.deadline_ms = ask.deadline_ms
         self.request_id = ask.request_id
-        # Bytes of parts, and those of them that the client has taken.
+        # Bytes of parts, and how many of them the client has taken.
         self._sent = self.taken = 0
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        # Decoded when somebody looks.
         if self._headers is None:
             self._headers = _decode_headers(self._packed)
         return self._headers
@@ -160,7 +158,7 @@ class RemoteExchange(Exchange):
         return self._packed
 
     def leave(self) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         self.disconnected = True
         on_disconnect, self.on_disconnect = self.on_disconnect, None
         if on_disconnect is not None:
@@ -190,8 +188,8 @@ class RemoteExchange(Exchange):
         if self.begun and part and not self.disconnected:
             link = self._desk.link
             if link.unsent > MAX_UNSENT:
-                # A slow client's connection is cut by its front end; here the front end itself does not read.
-                _log.error("A front end does not take what it is sent; it is replaced")
+                # Slow clients are the front end's to disconnect; here the front end itself does not read.
+                _log.error("A front end does not read what it is sent; it is replaced")
                 link.abort()
             else:
                 self._sent += len(part)
@@ -211,7 +209,7 @@ class RemoteExchange(Exchange):
 
 
 class _Call:
-    """A request on its way through the application of this process."""
+    """A front end's request to the application in this process."""
 
     def __init__(self, number: int, link: Link[messages.FromFrontend]) -> None:
         self._number = number
@@ -220,7 +218,7 @@ class _Call:
         self._has_asked = False
 
     def put(self, event: dict[str, Any]) -> None:
-        """What the front end sent of the body, or that the client has gone."""
+        """Adds a part of the body, or the client's disconnect."""
         self._has_asked = False
         self._events.put_nowait(event)
 
@@ -256,7 +254,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 def _write_record(message: messages.Told) -> None:
-    """Logs what a front end tells, with its own time."""
+    """Logs a front end's record, with its time."""
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):
         return
