@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STOP_TIMEOUT = 60.0
 ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
 
-_NO_EFFECT = "accepted for compatibility with TorchServe, without effect"
+_NO_EFFECT = "accepted for compatibility, without effect"
 
 # Flags for features that only TorchServe has.
 _WITHOUT_MEANING = {

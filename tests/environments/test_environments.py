@@ -144,7 +144,7 @@ async def test_a_failure_ends_in_pips_own_words(tmp_path: Path, folder: Path, mo
     with pytest.raises(EnvironmentFailed) as error:
         await environments(tmp_path, folder, python).provide(wanted(model_dir))
 
-    assert error.value.body()["type"] == "ModelException"
+    assert error.value.type == "ModelException"
     assert error.value.status == 400
     first, *last = error.value.message.split("\n")
     assert first == (

@@ -1,4 +1,4 @@
-"""What describe says of a model version (reference 5.4), and beside it where each batch setting came from."""
+"""The description of a model version (reference 5.4), with the source of each batch setting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.worker import Worker
 
-# Name in the answer, name of the option.
+# Names in the answer and names of the options.
 _BATCH_SETTINGS = (
     ("policy", "batch_policy"),
     ("batchSize", "batch_size"),
@@ -29,10 +29,10 @@ _BATCH_SETTINGS = (
 
 
 def describe(model: ModelVersion) -> dict[str, Any]:
-    """One element of the describe answer; fields that are None are left out when it is sent."""
+    """One element of the answer; fields that are None are omitted when it is sent."""
     options, pool = model.options, model.pool
     statistics, sequences = pool.statistics(), pool.sequences
-    # The queue that all requests share: those of sequences have their own (reference 5.4).
+    # Only the shared queue: sequences have their own (reference 5.4).
     pending = statistics.pending - (0 if sequences is None else sequences.waiting)
     return {
         "modelName": model.name,
@@ -69,12 +69,12 @@ def describe(model: ModelVersion) -> dict[str, Any]:
 
 
 def describe_failure(model: ModelVersion) -> dict[str, Any]:
-    """Why a version of a snapshot could not be restored; nothing for all others."""
+    """Why a version from a snapshot could not be restored; empty for others."""
     return {"status": "FAILED", "failure": model.failure} if isinstance(model, FailedVersion) else {}
 
 
 def describe_replacement(model: ModelVersion) -> dict[str, Any] | None:
-    """What is to take the version's place, or could not; None for nothing."""
+    """What is replacing the version, or failed to; None without a replacement."""
     coming = model.replacement
     if coming is None:
         return None
@@ -88,7 +88,7 @@ def describe_replacement(model: ModelVersion) -> dict[str, Any] | None:
 
 
 def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
-    """How the number of workers follows the load, times in ms; None where it does not."""
+    """How the number of workers follows the load, with times in ms; None without autoscaling."""
     options = model.options
     if not options.autoscale:
         return None
@@ -113,7 +113,7 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
 
 
 def described(options: ModelOptions, block: str = "") -> dict[str, Any]:
-    """What is shown as it is, in the block or beside all of them; bounds that are 0 are none."""
+    """Options that are shown unchanged, in this block or outside of all; 0 means no limit and is omitted."""
     places = (
         (option.described.rpartition("."), name) for name, option in OPTIONS.items() if option.described
     )
@@ -121,7 +121,7 @@ def described(options: ModelOptions, block: str = "") -> dict[str, Any]:
 
 
 def describe_sequences(options: ModelOptions) -> dict[str, Any]:
-    """The bounds of sequences; zeros where requests belong to none."""
+    """The limits of sequences; zeros for models without sequences."""
     stateful = options.sequence_batching
     return {
         "stateful": stateful,
@@ -133,7 +133,7 @@ def describe_sequences(options: ModelOptions) -> dict[str, Any]:
 
 
 def describe_worker(worker: Worker) -> dict[str, Any]:
-    """One worker; ``failure`` is there while it has one."""
+    """One worker; ``failure`` is None if it has not failed."""
     return {
         "id": str(worker.id),
         "startTime": _shown(worker.created),
@@ -178,9 +178,9 @@ _AUTOSCALING = oas.record(
     {
         **dict.fromkeys(("targetWait", "upPause", "downPause"), oas.WHOLE),
         "source": oas.told(oas.TEXT, "Where the setting comes from."),
-        "wish": oas.told(_WORKERS, "How many workers the load asks for."),
+        "wish": oas.told(_WORKERS, "How many workers the load needs."),
         "reason": oas.TEXT,
-        "queueWait": oas.told(oas.WHOLE, "What a request waits; absent where it would be refused."),
+        "queueWait": oas.told(oas.WHOLE, "How long a request waits; absent if it would be refused."),
         "busy": {"type": "number", "description": "How many workers are busy, on average."},
         "lastChange": oas.record({"time": oas.TIME, "from": _WORKERS, "to": _WORKERS, "reason": oas.TEXT}),
     },
@@ -191,10 +191,10 @@ _REPLACEMENT = oas.record(
         "modelUrl": oas.TEXT,
         "modelVersion": oas.TEXT,
         "status": {**oas.TEXT, "enum": ["LOADING", "FAILED"]},
-        "failure": oas.told(oas.TEXT, "Why it could not take the place."),
+        "failure": oas.told(oas.TEXT, "Why the replacement failed."),
         "since": oas.TIME,
     },
-    description="What is to take this version's place, or could not; absent without any.",
+    description="What is replacing this version, or failed to; absent without a replacement.",
 )
 _WORKER = oas.record(
     {
@@ -205,7 +205,7 @@ _WORKER = oas.record(
         "pid": oas.WHOLE,
         "gpu": oas.FLAG,
         "gpuUsage": oas.TEXT,
-        "failure": oas.told(oas.TEXT, "Why it failed, while it does."),
+        "failure": oas.told(oas.TEXT, "Why it failed."),
     }
 )
 _SETTING = oas.record({"value": {}, "source": oas.told(oas.TEXT, "Where the value comes from.")})
@@ -222,8 +222,8 @@ SCHEMAS: oas.Document = {
             "deviceIds": oas.array(oas.WHOLE),
             "workers": oas.array(_WORKER),
             "jobQueueStatus": oas.record({"remainingCapacity": oas.WHOLE, "pendingRequests": oas.WHOLE}),
-            "status": {**oas.TEXT, "enum": ["FAILED"], "description": "Of a version not restored only."},
-            "failure": oas.told(oas.TEXT, "Why a version could not be restored."),
+            "status": {**oas.TEXT, "enum": ["FAILED"], "description": "If the version was not restored."},
+            "failure": oas.told(oas.TEXT, "Why the version could not be restored."),
             "sequences": oas.record({"living": oas.WHOLE, "waiting": oas.WHOLE}),
             "batching": {
                 "type": "object",
@@ -234,7 +234,7 @@ SCHEMAS: oas.Document = {
             "replacement": _REPLACEMENT,
             "warnings": oas.WARNINGS,
             "customizedMetadata": oas.told(
-                oas.ANYTHING, "What the handler says of itself; with `customized=true` only."
+                oas.ANYTHING, "The handler's own metadata; only with `customized=true`."
             ),
         }
     )

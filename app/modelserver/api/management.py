@@ -37,12 +37,12 @@ _log = logging.getLogger("modelserver.api")
 
 PAGE = 100
 
-# The last two are TorchServe's, which ignores them too.
+# TorchServe ignores the last two as well.
 _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_gpu", "timeout")
 
 
 def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
-    """Adds the routes. ``model_api``: models may be registered and unregistered here."""
+    """Adds the routes. ``model_api``: models may be registered and unregistered."""
     api = ManagementApi(registry, model_api=model_api)
     oas.add(app, "/models", api.register, post=_register())
     oas.add(app, "/models", api.list_models, get=_list())
@@ -57,9 +57,9 @@ def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None
 
 
 class ManagementApi:
-    """One method per route; parameters are read by hand, as leniently as TorchServe's clients expect.
+    """One method per route; parameters are read as leniently as TorchServe's clients expect.
 
-    Those that end in ``_by`` know nothing of HTTP but what a response is: gRPC calls them too.
+    gRPC uses the methods that end in ``_by`` too, which do not depend on an HTTP request.
     """
 
     def __init__(self, registry: Registry, *, model_api: bool) -> None:
@@ -72,12 +72,12 @@ class ManagementApi:
         return await self.register_by(await Parameters.of_registration(request))
 
     async def register_by(self, parameters: Parameters) -> Response:
-        """Registers what the parameters name. Raises MethodNotAllowed where models may not be."""
+        """Registers the model of the parameters. Raises MethodNotAllowed without the model API."""
         self._check_model_api()
         parameters.warn_of_unknown(PARAMETERS)
         registration = read_registration(parameters)
         if registration.batch_size == 0:
-            parameters.warn("The parameter batch_size=0 is no size of a batch, the default is used")
+            parameters.warn("The parameter batch_size=0 is not a valid batch size, the default is used")
         model = await self._registry.register(registration)
         warnings = parameters.warnings
         workers = list(model.pool.workers)
@@ -117,7 +117,7 @@ class ManagementApi:
         return Response(pretty(answer), media_type=JSON)
 
     async def describe(self, request: Request, name: str, version: str | None = None) -> Response:
-        """GET /models/{name}[/{version}|/all]; ``customized`` counts for one version only."""
+        """GET /models/{name}[/{version}|/all]; ``customized`` is for a single version only."""
         customized = Parameters.of_query(request).boolean("customized") or False
         return await self.describe_by(name, version, customized=customized)
 
@@ -137,9 +137,9 @@ class ManagementApi:
         return await self.scale_by(parameters, name, version)
 
     async def replace_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
-        """Lets the archive at the parameters' ``url`` take a version's place, once it is loaded beside it.
+        """Replaces a version with the archive at the parameters' ``url``, as soon as that is loaded.
 
-        TorchServe passes the url over. Raises MethodNotAllowed where models may not be registered.
+        TorchServe ignores the url. Raises MethodNotAllowed without the model API.
         """
         self._check_model_api()
         parameters.warn_of_unknown((*PARAMETERS, *_SCALING))
@@ -159,9 +159,9 @@ class ManagementApi:
         )
 
     async def scale_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
-        """Scales to the parameters' ``min_worker`` and ``max_worker``, and changes how the model is served.
+        """Scales to the parameters' ``min_worker`` and ``max_worker``, and changes options of the model.
 
-        TorchServe knows the workers only, and scales to one where their number is not named.
+        TorchServe only changes the workers, and scales to one if their number is not given.
         """
         parameters.warn_of_unknown((*_SCALING, *CHANGEABLE))
         version = version or parameters.text("model_version")
@@ -177,7 +177,7 @@ class ManagementApi:
                 await self._registry.change(name, version, change)
             if parameters.text("min_worker") is None and parameters.text("max_worker") is None:
                 if not change:
-                    raise BadRequest("There is nothing to change: what is given stands for no value.")
+                    raise BadRequest("There is nothing to change: the given values are empty.")
                 return status(200, f'Model "{name}" changed: {change}', parameters.warnings)
         model = self._registry.get(name, version)
         started = await self._registry.scale(name, version, min_workers, max_workers)
@@ -215,9 +215,9 @@ class ManagementApi:
 
 
 async def describe_customized(model: ModelVersion) -> Response:
-    """The description with what the handler adds; the status and headers that it set are the answer's.
+    """The description with the handler's metadata, and with the status and headers that the handler set.
 
-    Other than in TorchServe the reason phrase is always the standard one.
+    Unlike in TorchServe, the reason phrase is always the standard one.
     """
     described = await ask_handler(model)
     body = pretty([{**describe(model), "customizedMetadata": described.metadata}])
@@ -231,7 +231,7 @@ def read_registration(parameters: Parameters) -> Registration:
     """A registration's parameters (reference 5.2).
 
     Raises:
-        BadRequest: no url, a runtime that is not known, or a value out of range.
+        BadRequest: no url, an unknown runtime, or a value out of range.
     """
     if parameters.text("url") is None:
         raise BadRequest("Parameter url is required.")
@@ -250,11 +250,11 @@ def read_registration(parameters: Parameters) -> Registration:
 
 
 def read_replacement(parameters: Parameters) -> Registration:
-    """What a replacement names; the workers in the words of scaling too. Raises BadRequest."""
+    """The parameters of a replacement, including those of scaling. Raises BadRequest."""
     named = parameters.text("model_name")
     given = read_registration(parameters)
     if named is not None:
-        raise BadRequest(f"model_name={named[:100]}: a replaced model keeps its name")
+        raise BadRequest(f"model_name={named[:100]} is not allowed: a replaced model keeps its name")
     return replace(
         given,
         min_workers=parameters.integer("min_worker", given.min_workers),
@@ -263,19 +263,18 @@ def read_replacement(parameters: Parameters) -> Registration:
 
 
 def read_change(parameters: Parameters) -> Change:
-    """What a scale request changes beside the workers. Raises BadRequest for a value out of range."""
+    """What a scale request changes besides the workers. Raises BadRequest for a value out of range."""
     read = {"string": parameters.text, "integer": parameters.whole, "boolean": parameters.switch}
     return Change.of(**{name: read[option.values.type](name) for name, option in CHANGEABLE.items()})
 
 
 def status(code: int, text: str, warnings: Sequence[str] = ()) -> Response:
     """A status body (reference 4.3), with warnings if there are any."""
-    said = {"status": text, **({"warnings": list(warnings)} if warnings else {})}
-    return Response(pretty(said), code, media_type=JSON)
+    return Response(pretty({"status": text, "warnings": list(warnings) or None}), code, media_type=JSON)
 
 
 def _log_failures(workers: list[Worker]) -> None:
-    """Nobody waits for these: the log is where their failure is told."""
+    """Logs failures of workers that no request waits for."""
     for worker in workers:
         worker.first_load.add_done_callback(_log_failure)
 
@@ -287,7 +286,7 @@ def _log_failure(load: asyncio.Future[None]) -> None:
 
 # Descriptions
 
-# Of the parameters of a registration; the others are between them.
+# The first and last parameters of a registration in the documentation.
 _FIRST = (
     *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
     *("max_latency", "batch_policy", "timeout", "initial_workers"),
@@ -359,7 +358,7 @@ def _register() -> oas.Document:
 
 
 def describe_operations(prefix: str) -> dict[str, oas.Document]:
-    """What is done with a model by its path; ``prefix`` is of the ids where that names a version."""
+    """The operations on a model; ``prefix`` is for the ids of those on a version."""
     customized = oas.query(
         "customized", "boolean", "Ask the handler too, through a worker; not for `all`.", default=False
     )
@@ -412,8 +411,8 @@ def _scaling() -> list[oas.Document]:
         oas.query(
             "url",
             "string",
-            "The archive that takes this one's place, once it is loaded beside it. The parameters of a "
-            "registration may stand beside it; what is not named stays as it is.",
+            "The archive that replaces this one as soon as it is loaded. Parameters of a registration may be "
+            "given too; others keep their values.",
         ),
         oas.query("handler", "string", "With url: another handler than that of the registration."),
         oas.query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),

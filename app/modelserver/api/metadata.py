@@ -1,4 +1,4 @@
-"""The Open Inference Protocol but for inference itself: health, readiness, metadata (kserve reference 5)."""
+"""The Open Inference Protocol except inference: health, readiness, metadata (kserve reference 5)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXTENSIONS = ("binary_tensor_data", "parameters", "model_repository", "model_repository_extension")
 PLATFORM = "pytorch"
 
-# Of handlers that take and give what has no shape: pictures, text, JSON.
+# For handlers whose inputs and outputs have no shape: images, text, JSON.
 _ANY_INPUT = ({"name": "input_0", "datatype": BYTES, "shape": [VARIABLE]},)
 _ANY_OUTPUT = ({"name": "output_0", "datatype": BYTES, "shape": [VARIABLE]},)
 
@@ -71,9 +71,7 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
         @get(path, f"{prefix}model", "Inputs and outputs of a model.", "V2Model", 404)
         async def model(name: str, version: str | None = None) -> JSONResponse:
             if name == "stats" and name not in registry.names():
-                raise ResourceNotFound(
-                    "There is no statistics extension here: the metrics listener has figures."
-                )
+                raise ResourceNotFound("The statistics extension is not supported: use the metrics listener.")
             found = registry.get(name, version)
             versions = [each.version for each in registry.versions(name)]
             return JSONResponse(
@@ -93,9 +91,9 @@ def is_ready(registry: Registry) -> bool:
 
 
 def describe_tensors(model: ModelVersion) -> dict[str, list[dict[str, Any]]]:
-    """The inputs and outputs of a model: its signature's.
+    """The inputs and outputs of a model, from its signature.
 
-    A built-in handler without one takes a picture or a text and gives JSON; of others nothing is known.
+    Without one, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
     """
     signature = model.options.signature
     built_in = model.pool.splits and not model.envelope
@@ -113,7 +111,7 @@ def add_health(app: FastAPI, registry: Registry) -> None:
     """Adds the two routes."""
 
     async def live() -> Response:
-        """GET /livez: whoever answers lives."""
+        """GET /livez"""
         return Response(pretty({"status": "Live"}), media_type=JSON)
 
     async def ready() -> Response:

@@ -1,4 +1,4 @@
-"""The routes of inference: health, V1's list, and what describes predictions, which are served elsewhere."""
+"""Health and V1's list of models, and descriptions of the routes that :mod:`modelserver.inference` serves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from modelserver.options.signature import Signature
     from modelserver.tensors.tensor import TensorSpec
 
-# Elements that an example shows.
+# Elements shown in an example.
 _LONGEST_EXAMPLE = 8
 _TENSOR = {"name": "input", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
 _ID = {"type": "string", "format": "uuid"}
@@ -39,7 +39,7 @@ V1_READY = oas.operation(
 
 
 def add_inference(app: FastAPI, registry: Registry) -> None:
-    """Adds the routes of health and V1's readiness."""
+    """Adds the routes for health and V1's readiness."""
 
     async def ping() -> Response:
         """Reference 6.2."""
@@ -66,7 +66,7 @@ def add_inference(app: FastAPI, registry: Registry) -> None:
 
 
 def add_liveness(app: FastAPI) -> None:
-    """Adds how V1 clients ask whether a server lives (kserve reference 4 and 7.3); TorchServe refuses it."""
+    """Adds V1's liveness route (kserve reference 4 and 7.3), which TorchServe refuses."""
 
     async def alive() -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -81,11 +81,11 @@ def add_liveness(app: FastAPI) -> None:
 
 
 def add_predictions(app: FastAPI, describe: oas.Endpoint, describe_all: oas.Endpoint) -> None:
-    """Adds what describes the paths of predictions. Those but KServe's take any body and, as TorchServe, any
-    method.
+    """Adds descriptions of the prediction paths. Except KServe's, they take any body and, as in TorchServe,
+    any method.
 
     ``describe`` answers OPTIONS on a path that names a model, ``describe_all`` on the one that does not. The
-    oldest form fits many paths: what has precedence is added before.
+    oldest form matches many paths: routes with precedence must be added before.
     """
     for verb in ("predict", "explain"):
         add_hot(app, f"/v1/models/{{name}}:{verb}", describe, post=predict_v1(f"v1_{verb}", verb))
@@ -121,13 +121,13 @@ def add_predictions(app: FastAPI, describe: oas.Endpoint, describe_all: oas.Endp
 
 
 def add_hot(app: FastAPI, path: str, describe: oas.Endpoint, **operations: oas.Document) -> None:
-    """Adds a path that the application is asked for with OPTIONS only: the rest is served before it."""
+    """Adds a path of which the application only gets OPTIONS; other methods are served before it."""
     operations = {"options": oas.own_description(operations["post"]["operationId"]), **operations}
     app.add_api_route(path, describe, methods=["OPTIONS"], openapi_extra=operations)
 
 
 def predict(operation_id: str, summary: str) -> oas.Document:
-    """Of a path that takes what the handler expects, and answers with what it gives."""
+    """A path whose body goes to the handler, and whose answer is the handler's."""
     body = {
         "description": "What the model's handler expects: a file, JSON, or a form of several fields.",
         "content": {
@@ -136,16 +136,16 @@ def predict(operation_id: str, summary: str) -> oas.Document:
             "multipart/form-data": {"schema": oas.ANYTHING},
         },
     }
-    # Without content: a handler that names no content type gets none, as from TorchServe.
+    # Without content: without a handler's content type there is none, as in TorchServe.
     about = (
-        "The handler's answer: bytes, text or JSON, of the status and content type that it "
-        "sets. Without one, JSON is named as such, and nothing else is."
+        "The handler's answer: bytes, text or JSON, with the status and content type that it "
+        "sets. By default only JSON has a content type."
     )
     return _inference(operation_id, summary, {"description": about}, body)
 
 
 def predict_v1(operation_id: str, verb: str) -> oas.Document:
-    """Of a path of the V1 protocol."""
+    """A path of the V1 protocol."""
     body = oas.json_body(
         "The instances; other keys reach the handler.",
         oas.ref("V1Request"),
@@ -156,7 +156,7 @@ def predict_v1(operation_id: str, verb: str) -> oas.Document:
 
 
 def predict_v2(operation_id: str, verb: str, signature: Signature | None = None) -> oas.Document:
-    """Of a path of the V2 protocol; a model's signature types its tensors."""
+    """A path of the V2 protocol, with tensors typed by a model's signature."""
     inputs, outputs = (signature.inputs, signature.outputs) if signature is not None else ((), ())
     about = "Bytes of the JSON, where tensors in binary form follow it."
     length = {**oas.query("Inference-Header-Content-Length", "integer", about), "in": "header"}
@@ -178,7 +178,7 @@ def _inference(operation_id: str, summary: str, done: oas.Document, body: oas.Do
 
 
 def _typed(schema: str, side: str, specs: Sequence[TensorSpec]) -> oas.Document:
-    """The schema of all requests or answers, and what the model's signature says of the tensors of one."""
+    """The schema of all requests or answers, restricted by the model's signature."""
     if not specs:
         return oas.ref(schema)
     tensors = oas.array({"oneOf": [_typed_tensor(spec) for spec in specs]})
