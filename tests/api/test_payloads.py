@@ -27,8 +27,8 @@ class Log:
     def put(self, event: Any) -> None:
         self.events.append(event)
 
-    def too_large(self) -> None:
-        self.too_large_ones += 1
+    def drop(self, why: str) -> None:
+        self.too_large_ones += why == "too_large"
 
     @property
     def told(self) -> list[tuple[str, bytes, str]]:
