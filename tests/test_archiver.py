@@ -180,7 +180,7 @@ def test_handlers_of_torchserve_alone(caplog: pytest.LogCaptureFixture) -> None:
     """They are packed, for TorchServe, with a warning; the help offers what the server has."""
     build_archive(config(handler="vllm_handler", serialized_file="src/model.pt"))
 
-    assert "vllm_handler is a handler of TorchServe's that modelserver does not have" in caplog.text
+    assert "vllm_handler is a TorchServe handler that modelserver does not have" in caplog.text
     assert "vllm_handler" not in make_parser().format_help()
     assert "densenet_handler" in make_parser().format_help()
 

@@ -29,15 +29,6 @@ def test_each_says_status_and_type(error: type[ModelServerError]) -> None:
     assert error.type.endswith("Exception")
 
 
-def test_the_body_is_torchserves() -> None:
-    """Code, type and message."""
-    assert ServiceUnavailable("later").body() == {
-        "code": 503,
-        "type": "ServiceUnavailableException",
-        "message": "later",
-    }
-
-
 def test_what_is_not_found_is_named() -> None:
     """A model in the words of either family, a version with its model."""
     model = ModelNotFound.named("m")

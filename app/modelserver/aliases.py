@@ -1,13 +1,13 @@
-"""``modelserver-aliases``: TorchServe's names of commands and modules for those who have them in scripts.
+"""``modelserver-aliases``: TorchServe's names of commands and modules, for existing scripts.
 
 ``install DIR`` writes the executables ``torchserve`` and ``torch-model-archiver``. The first starts the
-server with ``MODELSERVER_STARTED_AS=torchserve`` in its environment, so that it knows the name it was called
-by and has TorchServe's defaults, unless ``compat_defaults`` says otherwise. There is no
-``torch-workflow-archiver``: workflows cannot be registered (reference 19).
+server with ``MODELSERVER_STARTED_AS=torchserve`` in its environment, so that it uses TorchServe's defaults
+unless ``compat_defaults`` says otherwise. There is no ``torch-workflow-archiver``: workflows cannot be
+registered (reference 19).
 
 It also writes ``DIR/modelserver_aliases/model_archiver.py``: with that folder in ``PYTHONPATH`` scripts can
-``import model_archiver``, and get :mod:`modelserver.model_archiver`. The folder is one of its own so that it
-never stands in the way of the real package just because it lies beside a program.
+``import model_archiver`` and get :mod:`modelserver.model_archiver`. It is a separate folder so that it never
+hides the real package just because it is beside a program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODULES: Final = {"torchserve": "modelserver", "torch-model-archiver": "modelser
 """Each name and the module that it runs."""
 
 FOLDER: Final = "modelserver_aliases"
-"""Where in the directory the modules lie; for ``PYTHONPATH``."""
+"""The folder of the modules in the directory; for ``PYTHONPATH``."""
 
 PACKAGE: Final = f"{FOLDER}/model_archiver.py"
 
@@ -40,14 +40,14 @@ _MOST_READ: Final = 4096  # bytes; an alias is far smaller
 
 
 class AliasError(Exception):
-    """What keeps an alias from being written; the message is for the user."""
+    """Why an alias cannot be written; the message is for the user."""
 
 
 def install(folder: Path, *, force: bool = False) -> list[Path]:
-    """Writes the aliases into ``folder``, which is made if it is not there; all of them or none.
+    """Writes the aliases into ``folder``, creating it if needed; all of them or none.
 
-    Raises ``AliasError`` if a file of such a name is there that is not an alias, unless ``force`` is given,
-    and ``OSError`` if they cannot be written.
+    Raises ``AliasError`` if another file has such a name, unless ``force`` is given, and ``OSError`` if they
+    cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise AliasError(f"{folder} is not a directory.")
@@ -71,12 +71,12 @@ def install(folder: Path, *, force: bool = False) -> list[Path]:
 
 
 def remove(folder: Path) -> list[Path]:
-    """Deletes the aliases of ``folder``, and nothing that is not one; returns what was deleted."""
+    """Deletes the aliases in ``folder``, and nothing else; returns what was deleted."""
     paths = [path for path in _paths(folder) if is_alias(path)]
     for path in paths:
         path.unlink()
     shutil.rmtree(folder / FOLDER / "__pycache__", ignore_errors=True)
-    with contextlib.suppress(OSError):  # something else lies there, or it is not there
+    with contextlib.suppress(OSError):  # not empty, or missing
         (folder / FOLDER).rmdir()
     return paths
 
@@ -103,7 +103,7 @@ def script(name: str, python: str) -> str:
 
 
 def module(name: str) -> str:
-    """The text of a module that stands for ours."""
+    """The text of a module that provides ours."""
     return f"{_MARK}\nfrom modelserver.{name}.names import offer\n\noffer(__name__)\n"
 
 
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _warn_of_others(paths: Sequence[Path]) -> None:
-    """Says which name leads elsewhere on this PATH, or nowhere."""
+    """Warns of names that PATH resolves to another program, or not at all."""
     for path in paths:
         found = shutil.which(path.name)
         if found is None:

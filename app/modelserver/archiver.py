@@ -1,7 +1,7 @@
 """``modelserver-archive``: packs a model as torch-model-archiver does (reference 11.1).
 
-What the archive holds depends on its inputs alone, apart from ``createdOn`` (which ``SOURCE_DATE_EPOCH``
-fixes): entries are sorted and carry no owner and no time.
+Archives are reproducible: apart from ``createdOn`` (which ``SOURCE_DATE_EPOCH`` fixes), they depend only on
+their inputs. Entries are sorted and have no owner and no time.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from modelserver.archives.manifest import MANIFEST_PATH
 
 StrPath = Union[str, "os.PathLike[str]"]
 Report = Callable[[int, int], None]
-"""Told how many bytes have been packed, and how many there are in all."""
+"""Called with the bytes packed so far and the total."""
 Count = Callable[[int], None]
-"""Told the size of each piece that is packed."""
+"""Called with the size of each packed piece."""
 Entries = Iterator[tuple[str, int, io.RawIOBase]]
 """Name, size and content of each entry."""
 
@@ -51,7 +51,7 @@ BUILT_IN_HANDLERS: Final = (
     "densenet_handler",
 )
 TORCHSERVE_HANDLERS: Final = ("dali_image_classifier", "vllm_handler", "trt_llm_handler")
-"""Built-in handlers of TorchServe's that are packed for it: the server here does not have them."""
+"""Built-in handlers of TorchServe that this server does not have; archives for TorchServe may name them."""
 RUNTIMES: Final = ("python", "python3", "LSP")
 SUFFIXES: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 FORMATS: Final = tuple(SUFFIXES)
@@ -62,11 +62,11 @@ SKIPPED_FOLDERS: Final = ("__MACOSX", "__pycache__")
 _PATTERN: Final = re.compile(r"[*?\[\]]")
 _CHUNK: Final = 1 << 20
 _SHOW_PROGRESS_FROM: Final = 32 << 20  # bytes
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can tell
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
 
 class ArchiverError(Exception):
-    """What keeps an archive from being made; the message is for the user."""
+    """Why an archive cannot be made; the message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class ArchiveConfig:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> ArchiveConfig:
-        """From the parsed command line; what it has beside the fields does not count."""
+        """From the parsed command line; its other attributes are ignored."""
         return cls(
             **{each.name: getattr(args, each.name) for each in fields(cls) if hasattr(args, each.name)}
         )
@@ -103,8 +103,8 @@ def build_archive(
 ) -> Path:
     """Write the archive and return its path. Raises ``ArchiverError``, ``FileNotFoundError``, ``OSError``.
 
-    Inputs are read where they lie, not copied first; the archive appears when it is complete. ``manifest`` is
-    the text of another one than ``make_manifest`` makes.
+    Inputs are not copied first; the archive appears when it is complete. ``manifest`` is a text to use
+    instead of ``make_manifest``'s.
     """
     target = _target(config)
     contents = collect(config)
@@ -116,10 +116,10 @@ def build_archive(
 def pack_folder(
     config: ArchiveConfig, folder: StrPath, manifest: str, instead: Mapping[str, Path] | None = None
 ) -> Path:
-    """Write an archive of what lies in a folder, under that manifest, over what may be at its path.
+    """Write an archive of a folder with this manifest, overwriting an existing one.
 
-    Of ``config`` only the name, the format and the path of the archive count. ``instead`` are files by their
-    names in the archive, added or in place of the folder's. Raises as ``build_archive``.
+    Only the name, format and path in ``config`` are used. ``instead`` are files by their archive names, which
+    add to or replace the folder's. Raises as ``build_archive``.
     """
     target = _target(replace(config, force=True))
     contents: dict[str, Path] = {}
@@ -149,12 +149,12 @@ def _pack(
 
 
 def manifest_text(config: ArchiveConfig) -> str:
-    """The manifest as it is written."""
+    """The text of the manifest."""
     return json.dumps(make_manifest(config), indent=2)
 
 
 def make_manifest(config: ArchiveConfig) -> dict[str, object]:
-    """The manifest of reference 10.2; names of files without their folders."""
+    """The manifest (reference 10.2); file names are without folders."""
     model = {
         "modelName": config.model_name,
         "serializedFile": _base_name(config.serialized_file),
@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _counter(contents: dict[str, Path], manifest: bytes, report: Report) -> Count:
-    """What the writers tell the size of every piece, so that ``report`` hears the sums."""
+    """A function that adds up the sizes of pieces and calls ``report``."""
     total = sum(path.stat().st_size for path in contents.values()) + len(manifest)
     packed = 0
 
@@ -231,7 +231,7 @@ def _counter(contents: dict[str, Path], manifest: bytes, report: Report) -> Coun
 
 @contextlib.contextmanager
 def _progress(name: str) -> Iterator[Report]:
-    """A progress bar on standard error, for a person who packs large files."""
+    """A progress bar on standard error for large files, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -241,12 +241,8 @@ def _progress(name: str) -> Iterator[Report]:
         )
 
 
-def _target_path(config: ArchiveConfig) -> Path:
-    return Path(config.export_path) / f"{config.model_name}{SUFFIXES[config.archive_format]}"
-
-
 def _target(config: ArchiveConfig) -> Path:
-    """Where the archive goes, after the checks of name, directory and ``--force``."""
+    """The archive's path, after checking name, directory and ``--force``."""
     check_name(config.model_name)
     check_runtime(config.runtime)
     check_format(config.archive_format)
@@ -254,14 +250,14 @@ def _target(config: ArchiveConfig) -> Path:
     if folder.exists():
         check_directory(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    target = _target_path(config)
+    target = folder / f"{config.model_name}{SUFFIXES[config.archive_format]}"
     if target.exists():
         check_overwriting(target, force=config.force)
     return target
 
 
 def check_name(model_name: str) -> None:
-    """Raises ``ArchiverError`` for a name that no archive may have."""
+    """Raises ``ArchiverError`` for an invalid name."""
     if not re.fullmatch(_NAME, model_name):
         raise ArchiverError(
             "Model name contains special characters.\n"
@@ -270,7 +266,7 @@ def check_name(model_name: str) -> None:
 
 
 def check_directory(path: StrPath) -> None:
-    """Raises ``ArchiverError`` unless archives can be written there."""
+    """Raises ``ArchiverError`` if it is not a directory."""
     if not Path(path).is_dir():
         raise ArchiverError(
             f"Given export-path {os.fspath(path)} is not a directory. Point to a valid export-path directory."
@@ -278,7 +274,7 @@ def check_directory(path: StrPath) -> None:
 
 
 def check_overwriting(target: Path, *, force: bool) -> None:
-    """Raises ``ArchiverError`` unless what is at the path may be replaced, of which is warned."""
+    """Raises ``ArchiverError`` unless what is at the path may be replaced; logs a warning then."""
     if not force:
         raise ArchiverError(
             f"{target} already exists.\n"
@@ -291,12 +287,12 @@ def check_overwriting(target: Path, *, force: bool) -> None:
 
 
 def check_runtime(runtime: str) -> None:
-    """Raises ``ArchiverError`` for what cannot run a handler."""
+    """Raises ``ArchiverError`` for an unknown runtime."""
     _check_choice(runtime, RUNTIMES, "runtime")
 
 
 def check_format(archive_format: str) -> None:
-    """Raises ``ArchiverError`` for a format that archives do not have."""
+    """Raises ``ArchiverError`` for an unknown format."""
     _check_choice(archive_format, FORMATS, "archive format")
 
 
@@ -306,7 +302,7 @@ def _check_choice(value: str, allowed: Sequence[str], flag: str) -> None:
 
 
 def collect(config: ArchiveConfig) -> dict[str, Path]:
-    """The name of each entry and the file it comes from; of equal names the later wins (reference 11.1).
+    """From entry name to file; later files replace earlier ones of the same name (reference 11.1).
 
     Raises ``FileNotFoundError``, and ``ArchiverError`` for folders that link to themselves.
     """
@@ -352,7 +348,7 @@ def _add_extra(contents: dict[str, Path], item: str) -> None:
 
 
 def _add_folder(contents: dict[str, Path], folder: Path, prefix: str, above: tuple[Path, ...]) -> None:
-    """The contents of a folder, hidden and cache folders left out; links are followed, but not in circles."""
+    """Adds a folder without hidden and cache folders; follows links, but not in cycles."""
     for child in sorted(folder.iterdir()):
         if not child.is_dir():
             if not child.is_file():
@@ -374,9 +370,9 @@ def _put(contents: dict[str, Path], name: str, path: Path) -> None:
 
 
 def warn_of_mistakes(config: ArchiveConfig, contents: dict[str, Path]) -> None:
-    """Say what would only show when the model is loaded; torch-model-archiver is silent about it."""
+    """Warn of mistakes that would only show when the model is loaded, unlike torch-model-archiver."""
     if config.handler in TORCHSERVE_HANDLERS:
-        _LOG.warning("%s is a handler of TorchServe's that modelserver does not have", config.handler)
+        _LOG.warning("%s is a TorchServe handler that modelserver does not have", config.handler)
     if config.handler in BUILT_IN_HANDLERS and not config.serialized_file and not config.model_file:
         _LOG.warning("Neither --serialized-file nor --model-file is given: %s finds no model", config.handler)
     if config.serialized_file and not Path(config.serialized_file).stat().st_size:
@@ -453,7 +449,7 @@ def _size(content: IO[bytes]) -> int:
 
 
 class _Counted(io.RawIOBase):
-    """A file that tells how much of it has been read."""
+    """A file that reports how much of it has been read."""
 
     def __init__(self, source: IO[bytes], count: Count) -> None:
         self._source = source
@@ -470,7 +466,7 @@ def _base_name(path: StrPath | None) -> str | None:
 
 
 def creation_time() -> str:
-    """As TorchServe writes it: local time, or the time that reproducible builds ask for."""
+    """In TorchServe's format: local time, or ``SOURCE_DATE_EPOCH``."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = (
         datetime.fromtimestamp(int(fixed), timezone.utc) if fixed.isdecimal() else datetime.now().astimezone()

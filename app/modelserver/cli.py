@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 STOP_TIMEOUT = 60.0
 ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
 
-_NO_EFFECT = "accepted for TorchServe's sake, without effect"
+_NO_EFFECT = "accepted for compatibility, without effect"
 
-# Flags that steer what only TorchServe has.
+# Flags for features that only TorchServe has.
 _WITHOUT_MEANING = {
     "cpp_log_config": "--cpp-log-config configures TorchServe's C++ backend",
     "plugins_path": "--plugins-path names plugins for a Java server",
@@ -59,14 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags of reference 2, and ours."""
+    """TorchServe's flags (reference 2) and ours."""
     parser = argparse.ArgumentParser(
         "modelserver",
         description="Serves PyTorch models over HTTP.",
         epilog="modelserver tune --help: find batch size, workers and threads for a model on this machine.",
     )
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("-v", "--version", action="store_true", help="print the version and leave")
+    action.add_argument("-v", "--version", action="store_true", help="print the version and exit")
     action.add_argument("--start", action="store_true", help="start the server (also without this flag)")
     action.add_argument("--stop", action="store_true", help="stop the running server")
     add = parser.add_argument
@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--wait", action="store_true", help="return when all models have loaded; status 1 if one has not")
     add("--no-config-snapshots", "--ncs", action="store_true", help="neither write nor restore snapshots")
     add("--plugins-path", "--ppath", metavar="DIR", help=_NO_EFFECT)
-    add("--disable-token-auth", "--dt", action="store_true", help="ask for no tokens")
+    add("--disable-token-auth", "--dt", action="store_true", help="require no tokens")
     add("--enable-model-api", action="store_true", help="allow to register and unregister models")
     add(
         "--compat-defaults",
@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="whose defaults count for what is not set: modelserver's or torchserve's",
     )
     add_agent_flags(parser)
-    add("--print-settings", action="store_true", help="say at the start what every setting is, and why")
+    add("--print-settings", action="store_true", help="print all settings and their sources at the start")
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
     add("--known-as", help=argparse.SUPPRESS)
     return parser
@@ -113,14 +113,14 @@ def agent_keys() -> list[Key]:
 
 
 def tune(arguments: Sequence[str]) -> int:
-    """``modelserver tune``; what it needs is imported for it only."""
+    """``modelserver tune``, imported only when used."""
     from modelserver.tuning import command  # noqa: PLC0415
 
     return command.main(arguments)
 
 
 def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Starts the server, here with ``--foreground``, otherwise detached."""
+    """Starts the server, in this process with ``--foreground``, otherwise detached."""
     readiness = Readiness(options.ready_fd)
     path = pid_file()
     pid = read_pid(path)
@@ -140,11 +140,7 @@ def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def check(options: argparse.Namespace) -> LoadedSettings:
-    """The settings, after the checks of reference 2.1, in its order.
-
-    Raises:
-        ConfigError: with the message to print.
-    """
+    """The settings, after the checks of reference 2.1. Raises ConfigError with the message to print."""
     if options.log_config and not Path(options.log_config).is_file():
         raise ConfigError(f"--log-config file not found: {Path(options.log_config).absolute()}")
     temp = os.environ.get("TEMP")
@@ -157,15 +153,14 @@ def check(options: argparse.Namespace) -> LoadedSettings:
 
 
 def load(flags: dict[str, object], *, snapshots: bool) -> LoadedSettings:
-    """The settings; with TorchServe's defaults and no file named, those of the newest snapshot.
+    """The settings; with TorchServe's defaults and no named file, those of the newest snapshot.
 
-    Raises:
-        ConfigError: with the message to print.
+    Raises ConfigError with the message to print.
     """
     loaded = load_settings(flags, os.environ, Path.cwd())
     if not (snapshots and loaded.settings.as_torchserve) or named_config_file(flags, os.environ):
         return loaded
-    # Only where it is needed: the other commands answer at once.
+    # Imported only if needed, so that other commands start fast.
     from modelserver.models.snapshot_files import newest_configuration  # noqa: PLC0415
     from modelserver.telemetry.logs import log_directories  # noqa: PLC0415
 
@@ -177,7 +172,7 @@ def load(flags: dict[str, object], *, snapshots: bool) -> LoadedSettings:
 
 
 def setting_flags(options: argparse.Namespace) -> dict[str, object]:
-    """The flags by the names of the settings they set."""
+    """The flags by the names of their settings."""
     return {
         "ts_config": options.ts_config,
         "model_store": options.model_store,
@@ -193,9 +188,9 @@ def setting_flags(options: argparse.Namespace) -> dict[str, object]:
 
 
 def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readiness) -> int:
-    """Runs the server in this process until it is told to stop."""
-    # What only the serving process needs is imported here: the other commands answer at once.
-    # Looking for garbage between the imports would take a tenth of their time and find none.
+    """Runs the server in this process until it is stopped."""
+    # Imported here so that other commands start fast, and without garbage collection, which would take a
+    # tenth of the time.
     gc.disable()
     import uvloop  # noqa: PLC0415
 
@@ -222,7 +217,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             stamped_log=logs.stamped,
             on_started=readiness.started,
             on_progress=readiness.progress,
-            # In the foreground the log says it, there.
+            # In the foreground the log says it.
             on_notice=(lambda _: None) if options.foreground else say,
             snapshots=None if options.no_config_snapshots else log_dir / "config",
             wait=options.wait and not options.foreground,
@@ -242,7 +237,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
 
 
 def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
-    """The warnings, and the settings if they were asked for."""
+    """Prints the warnings, and the settings if requested."""
     for flag, reason in _WITHOUT_MEANING.items():
         if getattr(options, flag):
             say(f"Warning: {reason}; it has no effect here.")
@@ -250,7 +245,7 @@ def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
         say(f"Warning: {warning}")
     if loaded.settings.as_torchserve:
         say(f"Defaults: TorchServe's ({loaded.sources['compat_defaults']})")
-    # In the foreground the log says it, there.
+    # In the foreground the log says it.
     for line in () if options.foreground else notice(loaded.settings, os.environ, Path.cwd()):
         say(line)
     if options.print_settings or os.environ.get("MODELSERVER_PRINT_SETTINGS") == "1":
@@ -258,7 +253,7 @@ def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
 
 
 def stop(*, quiet: bool) -> int:
-    """Ends the running server (reference 2.2) and waits for its end: until then its ports are not free."""
+    """Stops the running server (reference 2.2) and waits for its end, which frees its ports."""
     path = pid_file()
     pid = read_pid(path)
     if pid is None or not is_server(pid):
@@ -289,5 +284,5 @@ def stop(*, quiet: bool) -> int:
 
 
 def say(text: str) -> None:
-    """A line on standard output, at once."""
+    """Prints a line and flushes standard output."""
     print(text, flush=True)

@@ -1,4 +1,4 @@
-"""Starting the server in the background: the command returns when it listens, or says why it does not."""
+"""Starts the server in the background: the command returns when it listens, or prints why it does not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STARTED_LINE = "Model server started."
 JAVA_CLASS = "org.pytorch.serve.ModelServer"
 
-# What the serving process writes to the command, a line each.
+# Lines that the serving process writes to the command.
 _STARTED = "started"
 _STARTED_IN_PART = "started in part"
 _FAILED = "failed "
@@ -26,28 +26,25 @@ _PROGRESS = "progress "
 
 
 class Readiness:
-    """The serving process's way to tell the waiting command how the start went; without one, it just says so.
+    """Reports the progress of the start to the waiting command, or to standard output in the foreground.
 
     Args:
-        descriptor: of the pipe to the command, or None in the foreground.
+        descriptor: of the pipe to the command, None in the foreground.
     """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
         if descriptor is not None:
-            # Workers must not hold it open: the command waits for its end.
+            # Workers must not keep it open: the command waits for its end.
             os.set_inheritable(descriptor, False)
 
     def progress(self, text: str) -> None:
-        """Tells what takes its time; shown if the command runs on a terminal."""
+        """Reports progress, which the command shows on a terminal."""
         if self._descriptor is not None:
             self._write(self._descriptor, _PROGRESS + text)
 
     def started(self, loaded: bool = True) -> None:
-        """The listeners accept connections. From now on nothing is tied to the terminal any more.
-
-        ``loaded``: no model is known to have failed.
-        """
+        """The listeners accept connections; detaches from the terminal. ``loaded``: no model has failed."""
         if self._descriptor is None:
             print(STARTED_LINE, flush=True)
         else:
@@ -70,13 +67,13 @@ class Readiness:
 
     @staticmethod
     def _write(descriptor: int, text: str) -> None:
-        # The command may be gone, interrupted by its user: the server does not need it.
+        # The command may have been interrupted by its user.
         with contextlib.suppress(OSError):
             os.write(descriptor, " ".join(text.splitlines()).encode() + b"\n")
 
 
 def detach_output() -> None:
-    """Points standard output and error at nothing: whoever reads the command's output sees its end."""
+    """Redirects output and errors to the null device, so that readers of the command's output see its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nothing, descriptor)
@@ -84,9 +81,9 @@ def detach_output() -> None:
 
 
 def start_detached(arguments: Sequence[str], *, wait: bool = False) -> int:
-    """Starts this command again in a session of its own; returns the exit status once it is known.
+    """Starts this command again in a new session; returns the exit status once it is known.
 
-    ``wait``: a model that has not loaded is a failure, though the server lives on.
+    ``wait``: a model that failed to load is a failure, though the server keeps running.
     """
     reading, writing = os.pipe()
     try:
@@ -106,7 +103,7 @@ def start_detached(arguments: Sequence[str], *, wait: bool = False) -> int:
         print("Interrupted, the server was not started.", flush=True)
         return 130
     if outcome in (_STARTED, _STARTED_IN_PART):
-        # The server lives on: this process must not wait for it.
+        # The server keeps running: this process must not wait for it.
         process.returncode = 0
         print(STARTED_LINE, flush=True)
         return int(wait and outcome == _STARTED_IN_PART)
@@ -118,15 +115,15 @@ def start_detached(arguments: Sequence[str], *, wait: bool = False) -> int:
 
 
 def known_as() -> list[str]:
-    """What marks the server started as ``torchserve`` for programs that look for TorchServe's process.
+    """An argument that marks a server started as ``torchserve`` for programs that look for TorchServe.
 
-    SageMaker's toolkit waits for the one process that has the name of TorchServe's Java class in its command.
+    SageMaker's toolkit waits for the process with the name of TorchServe's Java class in its command line.
     """
     return ["--known-as", JAVA_CLASS] if os.environ.get(STARTED_AS) == TORCHSERVE else []
 
 
 def follow(lines: Iterable[str]) -> str | None:
-    """Shows the progress on a terminal; returns the last line that is none, or None without such a line."""
+    """Shows the progress on a terminal; returns the last other line, None without one."""
     outcome = None
     with progress_display() as show:
         for line in lines:
@@ -140,11 +137,11 @@ def follow(lines: Iterable[str]) -> str | None:
 
 @contextlib.contextmanager
 def progress_display() -> Iterator[Callable[[str], None]]:
-    """Yields what shows a text beside a spinner; on anything but a terminal it shows nothing."""
+    """Yields a function that shows a text beside a spinner; it does nothing without a terminal."""
     if not sys.stdout.isatty():
         yield lambda _: None
         return
-    # Imported for the eyes only: other uses of the command start without it.
+    # Imported only if needed.
     from rich.console import Console  # noqa: PLC0415
 
     with Console(stderr=True).status("Starting") as status:

@@ -1,29 +1,6 @@
-"""One family of errors: the class has status and type, the instance the message, and what a worker said.
+"""The errors that clients get, each class with its status and type, and those that stop the start.
 
-    ModelServerError
-      BadRequest 400            a request that cannot be understood
-        InvalidModel 400        an archive or manifest that cannot be served
-        DownloadFailed 400
-      ModelNotFound 404         no such model, archive or URL
-      ModelVersionNotFound 404
-      ResourceNotFound 404      no such route
-      InvalidModelVersion 403   removing the default version
-      MethodNotAllowed 405
-      RequestTimeout 408
-      Conflict 409
-        ModelFileExists         an archive of that name is in the model store
-      PayloadTooLarge 413
-      InternalError 500         what a worker or handler did wrong
-        HandlerError            an answer of the handler's making, any status
-        WorkerDied              the process ended with the request in it
-        ResponseTimeout         the worker did not answer in time
-        StartFailed             a worker could not load its model
-      ServiceUnavailable 503
-      DeadlineExceeded 504
-      OutOfMemory 507
-    ConfigError                 never leaves the start-up
-
-The names clients see (``type``) are TorchServe's (reference 4.3).
+The names that clients see (``type``) are TorchServe's (reference 4.3).
 """
 
 from __future__ import annotations
@@ -32,11 +9,10 @@ from typing import Protocol
 
 
 class ModelServerError(Exception):
-    """An error that a client is told about.
+    """An error that is sent to the client.
 
-    ``status`` is the HTTP status, ``type`` the exception name TorchServe gives it. ``kserve_status`` is the
-    status on V1 and V2 routes where that differs (design, section 9), and ``kserve_message`` what KServe says
-    there.
+    ``status`` is the HTTP status, ``type`` TorchServe's name of the exception. ``kserve_status`` is the
+    status on V1 and V2 routes if it differs (design, section 9), ``kserve_message`` KServe's message there.
     """
 
     status: int = 500
@@ -50,13 +26,9 @@ class ModelServerError(Exception):
         super().__init__(message)
         self.message = message
 
-    def body(self) -> dict[str, object]:
-        """The error body of TorchServe's APIs."""
-        return {"code": self.status, "type": self.type, "message": self.message}
-
 
 class BadRequest(ModelServerError):
-    """A request that cannot be understood."""
+    """An invalid request."""
 
     status = 400
     type = "BadRequestException"
@@ -69,7 +41,7 @@ class InvalidModel(BadRequest):
 
 
 class DownloadFailed(BadRequest):
-    """A model URL could not be fetched."""
+    """A model URL could not be downloaded."""
 
     type = "DownloadArchiveException"
 
@@ -131,22 +103,15 @@ class MethodNotAllowed(ModelServerError):
             self.headers = ((b"allow", allow.encode()),)
 
 
-class RequestTimeout(ModelServerError):
-    """The server gave up waiting for something it needs."""
-
-    status = 408
-    type = "RequestTimeoutException"
-
-
 class Conflict(ModelServerError):
-    """The name and version are taken."""
+    """The name and version are already in use."""
 
     status = 409
     type = "ConflictStatusException"
 
 
 class ModelFileExists(Conflict):
-    """An archive of that name is in the model store already."""
+    """The model store already has an archive of that name."""
 
 
 class PayloadTooLarge(ModelServerError):
@@ -157,14 +122,14 @@ class PayloadTooLarge(ModelServerError):
 
 
 class InternalError(ModelServerError):
-    """Something behind the API failed."""
+    """The server, a worker or a handler failed."""
 
     def __init__(self, message: str = "The server failed to answer; its log says why.") -> None:
         super().__init__(message)
 
 
 class FailedRow(Protocol):
-    """What a worker says of a row that failed, beside the message."""
+    """What a worker reports about a failed row besides the message."""
 
     @property
     def status(self) -> int: ...
@@ -174,9 +139,9 @@ class FailedRow(Protocol):
 
 
 class HandlerError(InternalError):
-    """What a worker reports of a request: any status, the message is its own.
+    """A failure that a worker reports, with its message and any status.
 
-    ``request_id`` stands in the body where it is given.
+    A ``request_id`` becomes part of the body.
     """
 
     def __init__(self, message: str, status: int, kserve_status: int | None = None) -> None:
@@ -186,8 +151,8 @@ class HandlerError(InternalError):
 
     @classmethod
     def of(cls, answer: FailedRow, content: bytes, *, whole: bool = False) -> HandlerError:
-        """The error of a row; of a ``whole`` body the worker could not know that it came by a protocol of
-        KServe's, where a handler that failed is 500.
+        """The error of a row. ``whole``: it is a whole body, whose protocol the worker does not know; on
+        KServe's routes a failed handler is a 500.
         """
         kserve_status = 500 if whole and answer.status == 503 else None
         error = cls(content.decode("utf-8", "replace"), answer.status, kserve_status)
@@ -196,7 +161,7 @@ class HandlerError(InternalError):
 
 
 class WorkerDied(InternalError):
-    """The worker process ended with the request in it."""
+    """The worker process ended while it had the request."""
 
     def __init__(self, message: str = "Worker died.") -> None:
         super().__init__(message)
@@ -209,7 +174,7 @@ class ResponseTimeout(WorkerDied):
 
 
 class StartFailed(InternalError):
-    """A worker could not load its model; the message gives the cause. 507 if memory was the cause."""
+    """A worker could not load its model; the message has the cause. 507 if out of memory."""
 
     def __init__(self, message: str, status: int = 500) -> None:
         super().__init__(message)
@@ -217,7 +182,7 @@ class StartFailed(InternalError):
 
 
 class ServiceUnavailable(ModelServerError):
-    """The queue is full, or nobody serves the model right now."""
+    """The queue is full, or no worker serves the model right now."""
 
     status = 503
     type = "ServiceUnavailableException"
@@ -241,4 +206,4 @@ class OutOfMemory(InternalError):
 
 
 class ConfigError(Exception):
-    """A setting that stops the start; the message names key, value and what is allowed."""
+    """An invalid setting that stops the start; the message has key, value and what is allowed."""

@@ -7,7 +7,7 @@ import random
 import re
 
 # Every request needs an id, and :mod:`uuid` would take a tenth of its time. So the first four groups are
-# drawn once, and the last one runs through all its 2**48 values in steps that make neighbours look unlike.
+# random once per process, and the last runs through its 2**48 values in large steps.
 _BITS = 48
 _MASK = (1 << _BITS) - 1
 _STEP = 0x9E37_79B9_7F4B  # odd: every value comes once before any comes again
@@ -25,7 +25,7 @@ _numbers = itertools.count(random.SystemRandom().getrandbits(_BITS))
 
 
 def make_uuid() -> str:
-    """An id in the form of a version 4 UUID: another one at each call, and in each process."""
+    """An id in the form of a version 4 UUID, unique over all calls and processes."""
     return _groups + (next(_numbers) * _STEP & _MASK).to_bytes(6, "big").hex()
 
 
@@ -35,6 +35,6 @@ _USABLE = re.compile(rb"[!-~]{1,128}")
 def accept_request_id(given: bytes) -> str:
     """The client's id if it is printable ASCII of at most 128 characters, otherwise a new one.
 
-    What is echoed into headers and logs can then hold neither line breaks nor escape sequences.
+    So neither line breaks nor escape sequences can get into headers and logs.
     """
     return given.decode("ascii") if _USABLE.fullmatch(given) else make_uuid()

@@ -1,4 +1,4 @@
-"""Sockets and the protocol that speaks on them."""
+"""The server's listening sockets and their connections."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from modelserver.tls.context import renew, server_context, tls_arguments
 from modelserver.wire.frontend import Setup, Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.http.exchange import HotRoutes
     from modelserver.settings.address import Address
@@ -37,7 +35,7 @@ BACKLOG = 2048
 
 
 def roles_by_address(settings: Settings) -> dict[Address, set[Role]]:
-    """Which address plays which roles (reference 1: equal addresses share one listener)."""
+    """The roles of each address (reference 1: equal addresses share one listener)."""
     roles: dict[Address, set[Role]] = {}
     roles.setdefault(settings.inference_address, set()).add("inference")
     roles.setdefault(settings.management_address, set()).add("management")
@@ -52,7 +50,7 @@ def bind(address: Address, keys: str) -> socket.socket:
     """A bound socket that does not listen yet.
 
     Raises:
-        ConfigError: the address cannot be had; the message names the setting.
+        ConfigError: the address cannot be bound; the message names the setting.
     """
     try:
         if address.scheme == "unix":
@@ -74,7 +72,7 @@ def bind(address: Address, keys: str) -> socket.socket:
 def _bind_unix(path: str) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # A socket file that nobody listens on is left over from a server that is gone.
+        # A socket file without a listener is left over from an earlier server.
         if os.path.exists(path) and bound.connect_ex(path) != 0:
             os.unlink(path)
             bound.close()
@@ -91,10 +89,10 @@ class Listeners:
     """All listeners of the server.
 
     Args:
-        settings: where they listen.
-        services: what they answer from; ``hot`` is the endpoint of the hot routes.
-        on_response: told about each answer that is given in this process.
-        fleet: the front ends of the inference address, if it has any.
+        settings: for addresses and limits.
+        services: used by the applications; ``hot`` is the endpoint of the hot routes.
+        on_response: called for each answer of this process.
+        fleet: the front ends of the inference address, if any.
         certificate: of the https addresses.
     """
 
@@ -122,7 +120,7 @@ class Listeners:
 
         Raises:
             ConfigError: the front ends cannot be started.
-            OSError: somebody else listens at an address.
+            OSError: another process listens on an address.
         """
         loop = asyncio.get_running_loop()
         if self._fleet is not None:
@@ -142,7 +140,7 @@ class Listeners:
             )
             config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
             config.load()
-            make = _factory(config, listener)
+            make = partial(HttpProtocol, config, listener)
             bound = sockets[address]
             if bound.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(make, sock=bound, backlog=BACKLOG)
@@ -154,14 +152,14 @@ class Listeners:
         check_regularly(loop, self._listeners)
 
     def certify(self, certificate: Certificate) -> None:
-        """Connections from now on are shown this certificate."""
+        """New connections use this certificate."""
         if self._tls is not None:
             renew(self._tls, certificate)
         if self._fleet is not None:
             self._fleet.certify((certificate.chain, certificate.key, certificate.client_ca))
 
     async def refuse(self) -> None:
-        """Accepts no more connections; those that exist close after the request they are busy with."""
+        """Accepts no more connections; existing ones close after their current request."""
         if self._fleet is not None:
             await self._fleet.refuse()
         for server in self._servers:
@@ -171,7 +169,7 @@ class Listeners:
                 connection.shutdown()
 
     async def close(self, grace: float) -> None:
-        """Waits for the answers on their way, at most ``grace`` seconds, and closes all connections."""
+        """Waits at most ``grace`` seconds for pending answers, and closes all connections."""
         await self.refuse()
         deadline = asyncio.get_running_loop().time() + grace
         if self._fleet is not None:
@@ -186,22 +184,22 @@ class Listeners:
 
 
 def make_edge(roles: set[Role], services: Services, settings: Settings, on_response: OnResponse) -> Edge:
-    """The ASGI application of an address that plays these roles."""
+    """The ASGI application of an address with these roles."""
     cors, check = Cors.of(settings), None
-    # With tokens, a page would have to know one; off loopback without them, everybody is welcome.
+    # With tokens, a page would need one; off loopback without tokens, every client is allowed.
     if services.tokens is None and settings.management_address.is_loopback:
         check = partial(check_origin, allowed=settings.cors_allowed_origin or "")
     return Edge(build_app(roles, services), on_response, settings.max_request_size, cors, check)
 
 
 def make_guard(roles: set[Role], services: Services, settings: Settings) -> Guard | None:
-    """What asks for tokens at an address that plays these roles; None if nobody does."""
+    """Checks tokens at an address with these roles; None if no tokens are required."""
     if services.tokens is None:
         return None
     return Guard(services.tokens.verifier, roles, ping_token=settings.ping_token)
 
 
-def make_fleet(  # noqa: PLR0917 - those of Listeners, between a number and a socket
+def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
     count: int,
     bound: socket.socket,
     settings: Settings,
@@ -214,7 +212,7 @@ def make_fleet(  # noqa: PLR0917 - those of Listeners, between a number and a so
 ) -> Fleet:
     """``count`` front ends for the socket of the inference address.
 
-    They get hashes of the tokens, and the certificate over a socket that nobody else has.
+    They get hashes of the tokens, and the certificate over a private socket.
     """
     address = settings.inference_address
     roles = roles_by_address(settings)[address]
@@ -244,7 +242,3 @@ def make_fleet(  # noqa: PLR0917 - those of Listeners, between a number and a so
 
 def _allow(fleet: Fleet, tokens: TokenKeeper) -> None:
     fleet.allow(Tokens(tuple((one.scope.value, one.digest, one.expires) for one in tokens.fingerprints)))
-
-
-def _factory(config: Config, listener: Listener) -> Callable[[], HttpProtocol]:
-    return lambda: HttpProtocol(config, listener)

@@ -1,4 +1,4 @@
-"""The file that says which process is the server: ``<temp>/.model_server.pid`` (reference 2.1)."""
+"""The PID file of the server: ``<temp>/.model_server.pid`` (reference 2.1)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ MARKER = "modelserver"
 
 
 def pid_file() -> Path:
-    """One per temporary directory, as TorchServe has it."""
+    """One per temporary directory, as in TorchServe."""
     return Path(tempfile.gettempdir()) / ".model_server.pid"
 
 
 def read_pid(path: Path) -> int | None:
-    """The number in the file; None if there is no file or no process number in it."""
+    """The process id in the file; None if there is none."""
     try:
         pid = int(path.read_text("ascii").strip())
     except (OSError, ValueError):
         return None
-    # 0 and below name groups of processes: nobody may be sent a signal for what such a file says.
+    # 0 and below stand for process groups, which must not get signals because of such a file.
     return pid if pid > 0 else None
 
 
 def is_server(pid: int) -> bool:
-    """Whether the process lives and is a model server: numbers are used again by the system."""
+    """Whether the process is alive and a model server: the system reuses ids."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any(
@@ -39,10 +39,10 @@ def is_server(pid: int) -> bool:
 
 
 def write_pid(path: Path) -> None:
-    """Puts this process's number there, in one step.
+    """Writes this process's id, in one step.
 
     Raises:
-        FileExistsError: the file names a server that lives, started at the same time.
+        FileExistsError: the file names another live server, started at the same time.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text(str(os.getpid()), "ascii")

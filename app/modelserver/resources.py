@@ -1,7 +1,7 @@
-"""What the control groups of this process say of it, versions 1 and 2: its limits, and what it uses.
+"""Limits and usage of this process's control groups, versions 1 and 2.
 
-``root`` is laid out like /sys/fs/cgroup, ``own`` like /proc/self/cgroup. Inside a container its own group may
-be shown as the root, so the root is looked at in any case. What is not there, or makes no sense, is no limit.
+``root`` is laid out like /sys/fs/cgroup, ``own`` like /proc/self/cgroup. In a container, its own group may be
+shown as the root, so the root is always read. Missing and invalid values are no limit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroup:
-    """Bytes that a group may have and has; pages of files that would be given back do not count as used."""
+    """A group's memory in bytes; file pages that can be reclaimed do not count as used."""
 
     limit: float
     used: float
@@ -48,7 +48,7 @@ class MemoryGroup:
 
 
 def groups(controller: str, root: Path = ROOT, own: Path = OWN) -> list[Group]:
-    """The groups of this process that have to do with a controller, and all above them."""
+    """The groups of this process for a controller, and all above them."""
     found: dict[Path, Group] = {}
     lines = parse_own_cgroups(read(own))
     if not any(controllers == "" for controllers, _ in lines):
@@ -72,7 +72,7 @@ def parse_own_cgroups(text: str) -> list[tuple[str, str]]:
 
 
 def upwards(root: Path, path: str) -> list[Path]:
-    """The folder of a cgroup and of those above it; the root's own stands for it inside a container."""
+    """The folder of a cgroup and those above it; in a container, the root may be the group itself."""
     relative = PurePosixPath(path.lstrip("/"))
     if ".." in relative.parts:
         return [root]
@@ -80,20 +80,20 @@ def upwards(root: Path, path: str) -> list[Path]:
 
 
 def memory_group(root: Path = ROOT, own: Path = OWN) -> MemoryGroup | None:
-    """The group with the least memory left, of this process's and all above; None where none is limited."""
+    """The group with the least memory left, of this process's and all above; None without limits."""
     found = [memory for group in groups("memory", root, own) for memory in _memory_of(group)]
     return min(found, key=lambda memory: memory.available, default=None)
 
 
 def available_memory(meminfo: Path = MEMINFO, root: Path = ROOT, own: Path = OWN) -> float:
-    """Bytes that can still be had: of the machine, or of the container if that is less."""
+    """Available bytes of the machine, or of the container if that is less."""
     machine = _field(meminfo, "MemAvailable:") * 1024 or float("inf")
     group = memory_group(root, own)
     return machine if group is None else min(machine, group.available)
 
 
 def cpu_seconds(root: Path = ROOT, own: Path = OWN) -> float | None:
-    """Seconds that the processors spent on this process's own group so far; None where nobody counts."""
+    """CPU seconds used by this process's group so far; None if they are not counted."""
     for group in groups("cpuacct", root, own):
         if group.unified:
             used = _field(group.folder / "cpu.stat", "usage_usec") / 1e6
@@ -105,13 +105,13 @@ def cpu_seconds(root: Path = ROOT, own: Path = OWN) -> float | None:
 
 
 def memory_kills(root: Path = ROOT, own: Path = OWN) -> int | None:
-    """How many processes of this process's own group the kernel has killed for want of memory so far.
+    """How many processes of this process's group the kernel has killed for lack of memory so far.
 
-    None where that is not counted, as for a whole machine: what happens to others on it does not count.
+    None if that is not counted, as for a whole machine, where other processes would be included.
     """
     for unified, file in ((True, "memory.events"), (False, "memory.oom_control")):
         folders = (group.folder for group in groups("memory", root, own) if group.unified is unified)
-        # Not one above: that counts for others too.
+        # Groups above it include other processes.
         nearest = next((folder for folder in folders if folder.is_dir()), None)
         counted = None if nearest is None else _OOM_KILL.search(read(nearest / file))
         if counted is not None:
@@ -120,7 +120,7 @@ def memory_kills(root: Path = ROOT, own: Path = OWN) -> int | None:
 
 
 def read(path: Path) -> str:
-    """The text of a file, nothing where it cannot be read."""
+    """The text of a file, empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -128,7 +128,7 @@ def read(path: Path) -> str:
 
 
 def number(path: Path) -> float | None:
-    """The number that a file holds; None for none, and for ``max``."""
+    """The number in a file; None for anything else, such as ``max``."""
     with contextlib.suppress(ValueError):
         return float(read(path))
     return None
@@ -156,36 +156,33 @@ def _field(path: Path, name: str) -> float:
 
 
 def usable_cpus(cgroup_root: Path = ROOT, own_cgroups: Path = OWN) -> int:
-    """Processors this process may use, at least 1; a quota of 1.5 counts as 2."""
+    """CPUs that this process may use, at least 1; a quota of 1.5 counts as 2."""
     quota = cgroup_quota(cgroup_root, own_cgroups)
     allowed = allowed_cpus()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def allowed_cpus() -> int:
-    """Processors that the scheduler may put this process on."""
+    """CPUs that the scheduler may run this process on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cgroup_quota(cgroup_root: Path, own_cgroups: Path) -> float | None:
-    """The tightest quota in processors of this process's cgroups and all above them; None without one.
-
-    ``cgroup_root`` is laid out like /sys/fs/cgroup, ``own_cgroups`` like /proc/self/cgroup.
-    """
+    """The smallest quota, in CPUs, of this process's cgroups and all above them; None without one."""
     quotas = (_quota(group) for group in groups("cpu", cgroup_root, own_cgroups))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Processors of a version 2 ``cpu.max``, ``<quota or max> <period>`` in microseconds."""
+    """CPUs of a version 2 ``cpu.max``, ``<quota or max> <period>`` in microseconds."""
     parts = text.split()
     return _ratio(parts[0], parts[1]) if len(parts) == 2 else None
 
 
 def parse_cfs(quota: str, period: str) -> float | None:
-    """Processors of version 1's ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us``; a quota of -1 is none."""
+    """CPUs of version 1's ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us``; a quota of -1 is none."""
     return _ratio(quota.strip(), period.strip())
 
 
@@ -205,7 +202,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory that a process occupies; 0 where that cannot be read."""
+    """The resident memory of a process; 0 if that cannot be read."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):

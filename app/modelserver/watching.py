@@ -1,4 +1,4 @@
-"""What the server reads of itself for its metrics."""
+"""The server's own figures for its metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("modelserver.server")
 
 
 def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
-    """Shows what became of the events of the payload log."""
+    """Adds metrics of the payload log's events."""
     events = metrics.add(
         Counter("modelserver_payload_events_total", "Events of the payload log, by outcome.", ("outcome",))
     )
@@ -38,7 +38,7 @@ def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
 
 
 def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
-    """Counts gRPC calls like answers over HTTP of the same meaning, and notes them with their own codes."""
+    """Counts gRPC calls as the equivalent HTTP answers, and logs them with their own codes."""
 
     def on_call(client: str, path: str, code: int, like: int, seconds: float) -> None:
         metrics.response(like)
@@ -48,7 +48,7 @@ def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
 
 
 def show_pools(registry: Registry) -> None:
-    """Sets the gauges that are read only when somebody looks."""
+    """Sets the gauges that are updated only when metrics are read."""
     for model in registry.versions():
         statistics = model.pool.statistics()
         for name, seconds in (
@@ -67,7 +67,7 @@ def show_pools(registry: Registry) -> None:
 
 
 async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:
-    """Reads the host's state now and every ``every`` seconds, in a thread: a driver or a disk may hang."""
+    """Reads the host's state now and every ``every`` seconds, in a thread, as a driver or disk may hang."""
     while True:
         try:
             metrics.system(await asyncio.to_thread(monitor.read))

@@ -379,15 +379,19 @@ async def test_replacing_without_the_model_api() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "warnings"),
     [
-        ("POST", "/models?url=m.mar&batch_size=abc", ["batch_size='abc' is no whole number"]),
-        ("POST", "/models?url=m.mar&batch_size=0", ["batch_size=0 is no size"]),
+        ("POST", "/models?url=m.mar&batch_size=abc", ["batch_size='abc' is not a whole number"]),
+        ("POST", "/models?url=m.mar&batch_size=0", ["batch_size=0 is not a valid batch size"]),
         (
             "POST",
             "/models?url=m.mar&batchsize=8&initial_worker=1",
             ["mean batch_size?", "mean initial_workers?"],
         ),
         ("PUT", "/models/m?min_workers=2", ["mean min_worker?"]),
-        ("PUT", "/models/m?min_worker=2&synchronous=yes", ["synchronous='yes' counts as false"]),
+        (
+            "PUT",
+            "/models/m?min_worker=2&synchronous=yes",
+            ["synchronous='yes' is neither true nor false, false is used"],
+        ),
         ("PUT", "/models/m?min_worker=2&number_gpu=1&timeout=9", []),
         ("POST", "/models?url=m.mar&batch_size=-1&max_batch_delay=-1&response_timeout=-1", []),
     ],

@@ -100,10 +100,10 @@ async def test_registration_otherwise_reads_the_query(content_type: str) -> None
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "is no JSON"),
-        (b"{", "is no JSON"),
-        (b"\xff", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
+        (b"", "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
         (b"[1]", "must be a JSON object"),
         (b"null", "must be a JSON object"),
     ],
@@ -146,8 +146,8 @@ def test_unknown_names_are_told_with_a_guess(caplog: pytest.LogCaptureFixture) -
     parameters.warn_of_unknown(("url", "batch_size"))
 
     assert parameters.warnings == [
-        "The parameter 'batchsize' is not known and is ignored; did you mean batch_size?",
-        "The parameter 'zzz' is not known and is ignored",
+        "The parameter 'batchsize' is unknown and is ignored; did you mean batch_size?",
+        "The parameter 'zzz' is unknown and is ignored",
     ]
     assert [record.getMessage() for record in caplog.records] == parameters.warnings
     many = Parameters({f"{'n' * 1000}{number}": "" for number in range(1000)})
@@ -163,6 +163,6 @@ def test_unusable_values_are_told() -> None:
     assert (parameters.boolean("synchronous"), parameters.boolean("s3_sse_kms")) == (False, False)
 
     assert parameters.warnings == [
-        "The parameter batch_size='abc' is no whole number, its default is used",
-        "The parameter synchronous='yes' counts as false: only the word true is true",
+        "The parameter batch_size='abc' is not a whole number, its default is used",
+        "The parameter synchronous='yes' is neither true nor false, false is used",
     ]

@@ -143,7 +143,7 @@ async def test_what_clients_name_stays_in_the_store(store: Path, tmp_path: Path,
     (store / "loop").symlink_to(store / "loop")
 
     assert await message((tmp_path / "outside").as_posix(), store, policy) == (
-        f"Model not found at: {tmp_path}/outside: it lies outside of the model store, "
+        f"Model not found at: {tmp_path}/outside: it is outside the model store, "
         "where only --models and load_models may lead"
     )
     assert (

@@ -62,7 +62,7 @@ def test_the_start_says_where_tokens_are() -> None:
             "Token authorization is on, since http://0.0.0.0:8081 is open to other machines; "
             "tokens: they are in /srv/key_file.json"
         ),
-        "Warning: tokens travel unencrypted to http://0.0.0.0:8081: use https, or a proxy that does.",
+        "Warning: tokens are sent unencrypted to http://0.0.0.0:8081: use https, or a proxy that does.",
     ]
     (line,) = said({"MODELSERVER_API_TOKEN": "secret-token"}, token_file=Path("/run/tokens"))
     assert line == (
@@ -74,12 +74,12 @@ def test_the_start_says_where_tokens_are() -> None:
 def test_the_start_says_what_is_open() -> None:
     """Without tokens, addresses that others reach are warned of (F63)."""
     assert said(management_address=OPEN, disable_token_authorization=True) == [
-        "Warning: token authorization is off: whoever can reach http://0.0.0.0:8081 may use it."
+        "Warning: token authorization is off: anyone who can reach http://0.0.0.0:8081 may use it."
     ]
 
 
 def test_the_start_says_that_a_certificate_is_missing() -> None:
     """A throw-away certificate is warned of; one that is configured is not."""
     (line,) = said(inference_address=Address("https", "127.0.0.1", 8443))
-    assert line == "Warning: no certificate is configured: https shows one that clients cannot verify."
+    assert line == "Warning: no certificate is configured: https uses one that clients cannot verify."
     assert said(inference_address=Address("https", "127.0.0.1", 8443), keystore=Path("x.p12")) == []

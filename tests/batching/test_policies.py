@@ -57,7 +57,7 @@ def test_policies_are_made_by_name(name: str, kind: type[Policy]) -> None:
 
 def test_unknown_policy_is_refused() -> None:
     """A name that is no policy's is an error that lists the names there are."""
-    with pytest.raises(ValueError, match=r"'fixed'.*window, greedy and adaptive"):
+    with pytest.raises(ValueError, match=r"'fixed'.*window, greedy or adaptive"):
         make_policy("fixed", 1.0)
 
 

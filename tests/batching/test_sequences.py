@@ -46,6 +46,18 @@ def step(
     return SequencedRequest(name, [Row(name, 1)] * rows, [body] * rows, now, mark, key=key, deadline=deadline)
 
 
+def test_times_of_a_request_of_a_sequence() -> None:
+    """They are those of any request: that it is the first of its sequence is noted apart."""
+    first = step("a", now=1.0)
+    queue().put(first)
+
+    assert (first.is_first, first.began) == (True, None)
+
+    first.handled(3.5, 2.0)
+
+    assert (first.is_first, first.began, first.queued) == (True, 3.5, 2.5)
+
+
 def put(target: SequenceQueue, *requests: Request) -> None:
     for request in requests:
         target.put(request)
@@ -227,7 +239,7 @@ def test_lost_is_forgotten() -> None:
     sut.lose("w", 5.0)
 
     put(sut, again := step("a", 6.0, starts=True))
-    assert again.began
+    assert again.is_first
     sut.expire(15.0)
     put(sut, step("b", 15.0))
 
@@ -327,7 +339,7 @@ def test_idle() -> None:
     assert sut.expire(11.0) == []
     assert sut.statistics.living == 1
     put(sut, again := step("a", 12.0))
-    assert again.began
+    assert again.is_first
 
 
 def test_idle_counts_from_the_answer() -> None:
@@ -343,7 +355,7 @@ def test_idle_counts_from_the_answer() -> None:
     assert sut.next_end() == 60.0
     sut.expire(59.0)
     put(sut, later := step("a", 59.0))
-    assert not later.began
+    assert not later.is_first
 
 
 def test_lifetime() -> None:
@@ -415,7 +427,7 @@ def test_client_ends() -> None:
 
     assert refused_while_it_waits.value.reason == "sequence_closed"
     assert refused_while_it_runs.value.reason == "sequence_closed"
-    assert again.began
+    assert again.is_first
 
 
 def test_removed() -> None:

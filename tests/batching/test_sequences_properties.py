@@ -182,9 +182,9 @@ class Sequences(RuleBasedStateMachine):
         except QueueFull:
             pass
         else:
-            assert request.began is not lived
+            assert request.is_first is not lived
             assert lived or starts or self.now >= self.lost.get(name, -math.inf), "no silent new beginning"
-            self.births[name] += request.began
+            self.births[name] += request.is_first
             self.lost.pop(name, None)
             self.clients[request.id] = Client(request)
             self.pump()

@@ -731,10 +731,10 @@ RULES: tuple[Rule, ...] = (
         "A JSON body of a registration that cannot be read is 400 with the reason, not 500.",
         answers={
             "registration/body: json broken": bad_request(
-                "The body is no JSON: Expecting value: line 1 column 9 (char 8)"
+                "The body is not valid JSON: Expecting value: line 1 column 9 (char 8)"
             ),
             "registration/body: json empty": bad_request(
-                "The body is no JSON: Expecting value: line 1 column 1 (char 0)"
+                "The body is not valid JSON: Expecting value: line 1 column 1 (char 0)"
             ),
             "registration/body: json list": bad_request("The body must be a JSON object of parameters."),
         },

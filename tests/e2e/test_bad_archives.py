@@ -55,7 +55,7 @@ REFUSED: tuple[tuple[str, dict[str, bytes], str], ...] = (
         handled_by("/tmp/up.py"),
         "Invalid handler '/tmp/up.py': only names relative to the archive",
     ),
-    ("system", handled_by("os:system"), "Invalid handler 'os:system': os is a module of Python itself"),
+    ("system", handled_by("os:system"), "Invalid handler 'os:system': os is a standard module of Python"),
     ("call", handled_by("plain.py:go()"), "Invalid handler 'plain.py:go()': what follows the colon"),
     (
         "no_config",

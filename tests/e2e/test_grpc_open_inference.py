@@ -272,7 +272,7 @@ def test_halves_are_raw(service):
         ({"inputs": [floats((1,)), floats((1,))]}, "input 'x' is there twice"),
         (
             {"inputs": [floats(int_contents=[1])]},
-            "input 'x': FP32 data is in int_contents, it belongs in fp32_contents",
+            "input 'x': FP32 data is in int_contents instead of fp32_contents",
         ),
         ({"inputs": [{**floats((1,)), "shape": [2]}]}, "input 'x': its shape needs 8 bytes, its data has 4"),
         ({"inputs": [{**floats((1,)), "shape": [-1]}]}, "input 'x': shape [-1] has a negative size"),
@@ -330,7 +330,7 @@ def test_wrong_text(service, body):
     code, found = ending(lambda: service.ModelInfer(body, timeout=PATIENCE))
 
     assert code == "INVALID_ARGUMENT"
-    assert found.startswith("The message is no inference.ModelInferRequest")
+    assert found.startswith("The message is not of type inference.ModelInferRequest")
 
 
 def test_too_much(service):

@@ -161,7 +161,7 @@ def test_tokens_are_nowhere_else(server: Server) -> None:
         path.read_text("utf-8", "replace") for path in (server.home.path / "logs").rglob("*.log")
     )
     assert (
-        f"Token authorization is on, since the configuration asks for it; tokens: they are in {place}" in said
+        f"Token authorization is on, since the configuration requires it; tokens: they are in {place}" in said
     )
     assert not [key for key in keys(server).values() if key in said]
 

@@ -124,7 +124,7 @@ async def test_packages_in_a_folder_of_their_own(
     lines = [record for record in caplog.records if record.name == "modelserver.model"]
     assert {getattr(record, "source", "") for record in lines} == {"m_1.0-pip"}
     assert sum("Successfully installed tiny-1.0" in record.getMessage() for record in lines) == 1
-    assert "its packages are there already" in caplog.text
+    assert "its packages are already installed" in caplog.text
     # Nothing is written to the archive.
     assert names(model_dir) == ["requirements.txt", "wheels"]
 
@@ -144,7 +144,7 @@ async def test_a_failure_ends_in_pips_own_words(tmp_path: Path, folder: Path, mo
     with pytest.raises(EnvironmentFailed) as error:
         await environments(tmp_path, folder, python).provide(wanted(model_dir))
 
-    assert error.value.body()["type"] == "ModelException"
+    assert error.value.type == "ModelException"
     assert error.value.status == 400
     first, *last = error.value.message.split("\n")
     assert first == (
@@ -229,7 +229,7 @@ async def test_output_without_lines(tmp_path: Path, folder: Path, model_dir: Pat
 async def test_time_is_limited(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """An installation that does not end is ended, with all that it started."""
     python = played(tmp_path, f"sleep 77 & echo $! > {tmp_path}/pid; wait")
-    with pytest.raises(EnvironmentFailed, match=r"It was not done within 0\.8 s\.$"):
+    with pytest.raises(EnvironmentFailed, match=r"It did not finish within 0\.8 s\.$"):
         await environments(tmp_path, folder, python, limit=0.8).provide(wanted(model_dir))
 
     pid = int((tmp_path / "pid").read_text())
@@ -270,7 +270,7 @@ async def test_the_servers_own_path_comes_after(
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
 async def test_no_python(tmp_path: Path, folder: Path, model_dir: Path, python: str) -> None:
     """A ``python`` of the settings that is none is named."""
-    with pytest.raises(EnvironmentFailed, match=f"The Python {python} cannot be asked: "):
+    with pytest.raises(EnvironmentFailed, match=f"The Python {python} cannot be run: "):
         await environments(tmp_path, folder, python).provide(wanted(model_dir))
 
 

@@ -84,5 +84,5 @@ def test_what_is_heavy_is_left_to_a_helper() -> None:
 
 def test_nonsense_is_a_bad_request() -> None:
     """It names the message that it should have been."""
-    with pytest.raises(BadRequest, match=r"no inference\.ModelInferRequest"):
+    with pytest.raises(BadRequest, match=r"not of type inference\.ModelInferRequest"):
         read_bytes(b"\xff\xff", TAKES)

@@ -102,7 +102,7 @@ async def test_a_client_that_stops_to_read(
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert f"{NAME}/StreamPredictions of 127.0.0.1:" in warnings[0]
-    assert "its client took no part of its answer for" in warnings[0]
+    assert "its client reads nothing for" in warnings[0]
     taken = [PART]
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await read_on(call, taken)

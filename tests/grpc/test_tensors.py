@@ -183,7 +183,7 @@ def test_objects_in_an_answer() -> None:
 )  # fmt: skip
 def test_answers_that_are_none(body: bytes) -> None:
     """The handler's fault is INTERNAL and says what it should have been."""
-    with pytest.raises(InternalError, match="none of the Open Inference Protocol"):
+    with pytest.raises(InternalError, match="does not follow the Open Inference Protocol"):
         outputs_of_json(body)
 
 

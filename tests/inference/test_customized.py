@@ -91,7 +91,7 @@ async def test_what_is_no_object(content: bytes, caplog: pytest.LogCaptureFixtur
         found = await ask(answers(content))
 
     assert found.metadata == {}
-    assert "describes itself by something else than a JSON object" in caplog.text
+    assert "returned metadata that is not a JSON object" in caplog.text
 
 
 async def test_nothing_is_left_out() -> None:

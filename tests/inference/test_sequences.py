@@ -24,7 +24,7 @@ def unpacked(headers: bytes) -> list[tuple[str, str]]:
 
 def request(mark: SequenceMark, *, began: bool = False) -> SequencedRequest:
     made = SequencedRequest("id", [], [], 0.0, mark)
-    made.began = began
+    made.is_first = began
     return made
 
 

@@ -212,13 +212,13 @@ async def test_idle_sequence_ends_by_itself(make: Any, stage: Any) -> None:
     submit(pool, first := step("a"))
     await stage.settle()
     stage.processes[0].answer()
-    assert first.began
+    assert first.is_first
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("b"))
     assert await until(lambda: pool.sequences.living == 0)
 
     submit(pool, other := step("b"))
-    assert other.began
+    assert other.is_first
 
 
 async def test_lifetime_ends_what_waits(make: Any, stage: Any) -> None:
@@ -357,7 +357,7 @@ async def test_begun_anew(make: Any, stage: Any) -> None:
     submit(pool, again := step("a", b"a2", starts=True), step("c", b"c1"))
     await stage.settle()
 
-    assert again.began
+    assert again.is_first
     assert bodies(second) == [[b"a2", b"c1"]]
 
 

@@ -1,1 +1,1 @@
-"""HTTP: parse, call, answer. Decisions are made elsewhere."""
+"""REST except inference: parses requests, delegates, builds responses."""

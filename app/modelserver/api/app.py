@@ -1,4 +1,4 @@
-"""The FastAPI application of each listener: everything that is not a hot route."""
+"""The FastAPI application of each listener: everything except the hot routes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Role = Literal["inference", "management", "metrics"]
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the listeners answer from."""
+    """What the applications of all listeners need."""
 
     registry: Registry
     metrics: ServerMetrics
@@ -48,7 +48,7 @@ class Services:
 
 
 def build_app(roles: set[Role], services: Services) -> FastAPI:
-    """The application of a listener that plays these roles; one address may play several."""
+    """The application of a listener with these roles; one address may have several."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     registry, settings = services.registry, services.settings
     if "inference" in roles:
@@ -75,7 +75,7 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
 
 
 def _add_metrics(app: FastAPI, metrics: ServerMetrics | None) -> None:
-    """Adds the route; without metrics they are at another listener."""
+    """Adds the route; ``metrics`` is None if another listener has them."""
 
     async def render(request: Request) -> Response:
         if metrics is None:
@@ -104,7 +104,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     elif not isinstance(error, ModelServerError):
         error = InternalError()
     if isinstance(error, (MethodNotAllowed, ResourceNotFound)):
-        # Whose client it is that missed its path nobody knows.
+        # The protocol of a client with an unknown path is unknown.
         kserve = kserve or not request.app.state.as_torchserve
     status, body = error_body(error, kserve=kserve)
     headers = {name.decode(): value.decode() for name, value in error.headers}
@@ -112,7 +112,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """The methods of all routes for the path; the framework names those of the first only."""
+    """The methods of all routes for the path; the framework names only those of the first."""
     methods: set[str] = set()
     for route in request.app.routes:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:

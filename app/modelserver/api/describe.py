@@ -1,4 +1,4 @@
-"""What describe says of a model version (reference 5.4), and beside it where each batch setting came from."""
+"""The description of a model version (reference 5.4), with the source of each batch setting."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from modelserver.api.descriptions import (
-    ANYTHING,
-    FLAG,
-    TEXT,
-    TIME,
-    WARNINGS,
-    WHOLE,
-    Document,
-    array,
-    record,
-    told,
-)
+from modelserver.api import descriptions as oas
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
 from modelserver.telemetry.system import gpu_usage, worker_memory
@@ -28,7 +17,7 @@ if TYPE_CHECKING:
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.worker import Worker
 
-# Name in the answer, name of the option.
+# Names in the answer and names of the options.
 _BATCH_SETTINGS = (
     ("policy", "batch_policy"),
     ("batchSize", "batch_size"),
@@ -40,10 +29,10 @@ _BATCH_SETTINGS = (
 
 
 def describe(model: ModelVersion) -> dict[str, Any]:
-    """One element of the describe answer; fields that are None are left out when it is sent."""
+    """One element of the answer; fields that are None are omitted when it is sent."""
     options, pool = model.options, model.pool
     statistics, sequences = pool.statistics(), pool.sequences
-    # The queue that all requests share: those of sequences have their own (reference 5.4).
+    # Only the shared queue: sequences have their own (reference 5.4).
     pending = statistics.pending - (0 if sequences is None else sequences.waiting)
     return {
         "modelName": model.name,
@@ -80,12 +69,12 @@ def describe(model: ModelVersion) -> dict[str, Any]:
 
 
 def describe_failure(model: ModelVersion) -> dict[str, Any]:
-    """Why a version of a snapshot could not be restored; nothing for all others."""
+    """Why a version from a snapshot could not be restored; empty for others."""
     return {"status": "FAILED", "failure": model.failure} if isinstance(model, FailedVersion) else {}
 
 
 def describe_replacement(model: ModelVersion) -> dict[str, Any] | None:
-    """What is to take the version's place, or could not; None for nothing."""
+    """What is replacing the version, or failed to; None without a replacement."""
     coming = model.replacement
     if coming is None:
         return None
@@ -99,7 +88,7 @@ def describe_replacement(model: ModelVersion) -> dict[str, Any] | None:
 
 
 def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
-    """How the number of workers follows the load, times in ms; None where it does not."""
+    """How the number of workers follows the load, with times in ms; None without autoscaling."""
     options = model.options
     if not options.autoscale:
         return None
@@ -124,7 +113,7 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
 
 
 def described(options: ModelOptions, block: str = "") -> dict[str, Any]:
-    """What is shown as it is, in the block or beside all of them; bounds that are 0 are none."""
+    """Options that are shown unchanged, in this block or outside of all; 0 means no limit and is omitted."""
     places = (
         (option.described.rpartition("."), name) for name, option in OPTIONS.items() if option.described
     )
@@ -132,7 +121,7 @@ def described(options: ModelOptions, block: str = "") -> dict[str, Any]:
 
 
 def describe_sequences(options: ModelOptions) -> dict[str, Any]:
-    """The bounds of sequences; zeros where requests belong to none."""
+    """The limits of sequences; zeros for models without sequences."""
     stateful = options.sequence_batching
     return {
         "stateful": stateful,
@@ -144,7 +133,7 @@ def describe_sequences(options: ModelOptions) -> dict[str, Any]:
 
 
 def describe_worker(worker: Worker) -> dict[str, Any]:
-    """One worker; ``failure`` is there while it has one."""
+    """One worker; ``failure`` is None if it has not failed."""
     return {
         "id": str(worker.id),
         "startTime": _shown(worker.created),
@@ -184,58 +173,58 @@ _NUMBERS = (
     *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
     *(row.described for row in OPTIONS.values() if row.described and "." not in row.described),
 )
-_WORKERS = {**WHOLE, "minimum": 0}
-_AUTOSCALING = record(
+_WORKERS = {**oas.WHOLE, "minimum": 0}
+_AUTOSCALING = oas.record(
     {
-        **dict.fromkeys(("targetWait", "upPause", "downPause"), WHOLE),
-        "source": told(TEXT, "Where the setting comes from."),
-        "wish": told(_WORKERS, "How many workers the load asks for."),
-        "reason": TEXT,
-        "queueWait": told(WHOLE, "What a request waits; absent where it would be refused."),
+        **dict.fromkeys(("targetWait", "upPause", "downPause"), oas.WHOLE),
+        "source": oas.told(oas.TEXT, "Where the setting comes from."),
+        "wish": oas.told(_WORKERS, "How many workers the load needs."),
+        "reason": oas.TEXT,
+        "queueWait": oas.told(oas.WHOLE, "How long a request waits; absent if it would be refused."),
         "busy": {"type": "number", "description": "How many workers are busy, on average."},
-        "lastChange": record({"time": TIME, "from": _WORKERS, "to": _WORKERS, "reason": TEXT}),
+        "lastChange": oas.record({"time": oas.TIME, "from": _WORKERS, "to": _WORKERS, "reason": oas.TEXT}),
     },
     description="How the number of workers follows the load; times in milliseconds.",
 )
-_REPLACEMENT = record(
+_REPLACEMENT = oas.record(
     {
-        "modelUrl": TEXT,
-        "modelVersion": TEXT,
-        "status": {**TEXT, "enum": ["LOADING", "FAILED"]},
-        "failure": told(TEXT, "Why it could not take the place."),
-        "since": TIME,
+        "modelUrl": oas.TEXT,
+        "modelVersion": oas.TEXT,
+        "status": {**oas.TEXT, "enum": ["LOADING", "FAILED"]},
+        "failure": oas.told(oas.TEXT, "Why the replacement failed."),
+        "since": oas.TIME,
     },
-    description="What is to take this version's place, or could not; absent without any.",
+    description="What is replacing this version, or failed to; absent without a replacement.",
 )
-_WORKER = record(
+_WORKER = oas.record(
     {
-        "id": TEXT,
-        "startTime": TIME,
-        "status": {**TEXT, "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
-        "memoryUsage": {**WHOLE, "format": "int64", "description": "Resident bytes."},
-        "pid": WHOLE,
-        "gpu": FLAG,
-        "gpuUsage": TEXT,
-        "failure": told(TEXT, "Why it failed, while it does."),
+        "id": oas.TEXT,
+        "startTime": oas.TIME,
+        "status": {**oas.TEXT, "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
+        "memoryUsage": {**oas.WHOLE, "format": "int64", "description": "Resident bytes."},
+        "pid": oas.WHOLE,
+        "gpu": oas.FLAG,
+        "gpuUsage": oas.TEXT,
+        "failure": oas.told(oas.TEXT, "Why it failed."),
     }
 )
-_SETTING = record({"value": {}, "source": told(TEXT, "Where the value comes from.")})
-SCHEMAS: Document = {
-    "ModelDescription": record(
+_SETTING = oas.record({"value": {}, "source": oas.told(oas.TEXT, "Where the value comes from.")})
+SCHEMAS: oas.Document = {
+    "ModelDescription": oas.record(
         {
             **dict.fromkeys(
-                ("modelName", "modelVersion", "modelUrl", "runtime", "parallelType", "deviceType"), TEXT
+                ("modelName", "modelVersion", "modelUrl", "runtime", "parallelType", "deviceType"), oas.TEXT
             ),
-            **dict.fromkeys(_NUMBERS, WHOLE),
+            **dict.fromkeys(_NUMBERS, oas.WHOLE),
             **dict.fromkeys(
-                ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), FLAG
+                ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), oas.FLAG
             ),
-            "deviceIds": array(WHOLE),
-            "workers": array(_WORKER),
-            "jobQueueStatus": record({"remainingCapacity": WHOLE, "pendingRequests": WHOLE}),
-            "status": {**TEXT, "enum": ["FAILED"], "description": "Of a version not restored only."},
-            "failure": told(TEXT, "Why a version could not be restored."),
-            "sequences": record({"living": WHOLE, "waiting": WHOLE}),
+            "deviceIds": oas.array(oas.WHOLE),
+            "workers": oas.array(_WORKER),
+            "jobQueueStatus": oas.record({"remainingCapacity": oas.WHOLE, "pendingRequests": oas.WHOLE}),
+            "status": {**oas.TEXT, "enum": ["FAILED"], "description": "If the version was not restored."},
+            "failure": oas.told(oas.TEXT, "Why the version could not be restored."),
+            "sequences": oas.record({"living": oas.WHOLE, "waiting": oas.WHOLE}),
             "batching": {
                 "type": "object",
                 "description": "The effective batch settings by name, each with its source.",
@@ -243,9 +232,9 @@ SCHEMAS: Document = {
             },
             "autoscaling": _AUTOSCALING,
             "replacement": _REPLACEMENT,
-            "warnings": WARNINGS,
-            "customizedMetadata": told(
-                ANYTHING, "What the handler says of itself; with `customized=true` only."
+            "warnings": oas.WARNINGS,
+            "customizedMetadata": oas.told(
+                oas.ANYTHING, "The handler's own metadata; only with `customized=true`."
             ),
         }
     )

@@ -1,4 +1,4 @@
-"""What routes are described by: operations of OpenAPI, which stand beside the routes, and their pieces."""
+"""Building blocks of the OpenAPI operations, which are defined beside the routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Endpoint: TypeAlias = Callable[..., Any]
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 _WITHOUT_BODY = frozenset({"get", "head", "delete"})
-# Marks operations that the page for people leaves out: another method of a path does the same.
+# Marks operations that the HTML page omits: another method of the path does the same.
 UNLISTED = "x-unlisted"
 
 TEXT: Document = {"type": "string"}
@@ -29,12 +29,12 @@ ANYTHING: Document = {"type": "object", "additionalProperties": True}
 SIZES: Document = {"type": "array", "items": {"type": "integer", "format": "int64"}}
 
 _ERRORS = {
-    400: "The request cannot be understood.",
+    400: "The request is invalid.",
     403: "The default version cannot be removed while others exist.",
     404: "No such model or version.",
-    405: "The method is not allowed, or this API is switched off.",
+    405: "The method is not allowed, or this API is turned off.",
     408: "Timed out while cleaning up.",
-    409: "This name and version are registered already.",
+    409: "This name and version are already registered.",
     413: "The body is larger than max_request_size.",
     500: "The handler or its worker failed.",
     503: "The queue is full, no worker serves the model, or the handler raised.",
@@ -44,7 +44,7 @@ _ERRORS = {
 
 
 def add(app: FastAPI, path: str, endpoint: Endpoint, **operations: Document) -> None:
-    """Adds a route: the operations by the methods that it has."""
+    """Adds a route; ``operations`` are by method."""
     app.add_api_route(path, endpoint, methods=list(operations), openapi_extra=operations)
 
 
@@ -57,7 +57,7 @@ def operation(
     parameters: Iterable[Document] = (),
     body: Document | None = None,
 ) -> Document:
-    """What one method of a path does. The parameters within the path are not named: they follow from it."""
+    """What one method of a path does. Parameters in the path are derived from it."""
     described: Document = {"tags": [tag], "summary": summary, "operationId": operation_id}
     if parameters := list(parameters):
         described["parameters"] = parameters
@@ -67,14 +67,14 @@ def operation(
 
 
 def by_any_method(method: str, described: Document, *more: str) -> dict[str, Document]:
-    """The operations of a path where the method does not count, and of which people are shown one."""
+    """The operations of a path where any method does the same; the HTML page shows only ``method``."""
     others = [other for other in (*METHODS, *more) if other != method]
     shown = {**described, "description": "Any other method does the same."}
     return {method: shown, **{other: by_other_method(other, described) for other in others}}
 
 
 def by_other_method(method: str, described: Document) -> Document:
-    """The same by another method, which people are not shown."""
+    """The same operation with another method, which the HTML page omits."""
     also = {**described, "operationId": f"{described['operationId']}_{method}", UNLISTED: True}
     if method in _WITHOUT_BODY:
         also.pop("requestBody", None)
@@ -82,18 +82,18 @@ def by_other_method(method: str, described: Document) -> Document:
 
 
 def description(operation_id: str, summary: str, *statuses: int) -> Document:
-    """Of what answers with a document."""
+    """An operation that answers with an OpenAPI document."""
     responses = answers("An OpenAPI document.", {"type": "object"}, *statuses)
     return operation("Description", operation_id, summary, responses)
 
 
 def own_description(operation_id: str) -> Document:
-    """Of OPTIONS on a path that names a model."""
+    """OPTIONS on a path that names a model."""
     return {**description(f"{operation_id}_options", "The API of this model.", 404), UNLISTED: True}
 
 
 def query(name: str, type_: str, about: str, *, example: Any = None, **schema: Any) -> Document:
-    """A parameter of the query; ``schema`` says more of its values than their type."""
+    """A query parameter; ``schema`` restricts its values further."""
     parameter = {"in": "query", "name": name, "description": about, "schema": {"type": type_, **schema}}
     return parameter if example is None else {**parameter, "example": example}
 
@@ -110,7 +110,7 @@ def answer(about: str, schema: Document) -> Document:
 
 
 def answers(about: str, schema: Document, *statuses: int) -> Document:
-    """What is answered with 200, and the errors of these statuses."""
+    """The answer with status 200, and the errors of these statuses."""
     return {"200": answer(about, schema), **errors(*statuses)}
 
 
@@ -120,12 +120,12 @@ def errors(*statuses: int) -> Document:
 
 
 def ref(schema: str) -> Document:
-    """One of the schemas that all documents have, by its name."""
+    """A reference to one of the shared schemas."""
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
 def record(properties: Document, *required: str, **more: Any) -> Document:
-    """An object; ``required`` are the names that it always has."""
+    """An object; ``required`` are the names that are always present."""
     needed: Document = {"required": list(required)} if required else {}
     return {"type": "object", "properties": properties, **needed, **more}
 
@@ -136,12 +136,12 @@ def array(items: Document, about: str = "") -> Document:
 
 
 def told(schema: Document, about: str) -> Document:
-    """The schema, and in words what it stands for."""
+    """The schema with a description."""
     return {**schema, "description": about}
 
 
 STATUS = ref("Status")
-WARNINGS = array(TEXT, "What whoever made the archive should know; there where there is something.")
+WARNINGS = array(TEXT, "Notes for the author of the archive or the request; absent without any.")
 SCHEMAS: Document = {
     "Error": record(
         {

@@ -1,6 +1,6 @@
-"""The API documentation as one HTML page: no scripts, nothing loaded from elsewhere, all text escaped (F65).
+"""The API documentation as one HTML page: no scripts, no external resources, all text escaped (F65).
 
-Made from the OpenAPI document of :mod:`modelserver.api.openapi`, with an example call for each operation.
+It is made from the OpenAPI document of :mod:`modelserver.api.openapi`, with an example for each operation.
 """
 
 from __future__ import annotations
@@ -8,22 +8,15 @@ from __future__ import annotations
 import json
 import shlex
 from html import escape
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
-from modelserver.api.descriptions import UNLISTED
-
-_Document: TypeAlias = dict[str, Any]
+from modelserver.api.descriptions import UNLISTED, Document
 
 CONTENT_TYPE = "text/html; charset=utf-8"
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "style-src 'unsafe-inline'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 DEFAULT_BASE_URL = "http://localhost:8080"
 
@@ -57,16 +50,16 @@ th, td { border-bottom: 1px solid var(--line); }
 """
 
 
-def render_docs(document: _Document, *, base_url: str = DEFAULT_BASE_URL) -> bytes:
-    """The page for an OpenAPI document; ``base_url`` is where its example calls go.
+def render_docs(document: Document, *, base_url: str = DEFAULT_BASE_URL) -> bytes:
+    """The page for an OpenAPI document, to be sent with CONTENT_TYPE and CONTENT_SECURITY_POLICY.
 
-    Send it with CONTENT_TYPE and CONTENT_SECURITY_POLICY.
+    Its examples use ``base_url``.
     """
     return _Page(document, base_url.rstrip("/")).render().encode(errors="replace")
 
 
 class _Page:
-    def __init__(self, document: _Document, base_url: str) -> None:
+    def __init__(self, document: Document, base_url: str) -> None:
         self._document = document
         self._base_url = base_url
 
@@ -91,7 +84,7 @@ class _Page:
                     sections.setdefault(tag, []).append(self._operation(path, method, item[method]))
         return "".join(f"<h2>{_text(tag)}</h2>\n{''.join(found)}" for tag, found in sections.items())
 
-    def _operation(self, path: str, method: str, operation: _Document) -> str:
+    def _operation(self, path: str, method: str, operation: Document) -> str:
         old = ' class="old"' if operation.get("deprecated") else ""
         parts = [
             f"<p>{_text(operation['description'])}</p>\n" if "description" in operation else "",
@@ -106,14 +99,14 @@ class _Page:
             f'<div class="inside">\n{"".join(parts)}</div>\n</details>\n'
         )
 
-    def _body(self, body: _Document | None) -> str:
+    def _body(self, body: Document | None) -> str:
         if not body:
             return ""
         need = "" if body.get("required") else ' <span class="quiet">(optional)</span>'
         description = f"<p>{_text(body.get('description', ''))}</p>\n"
         return f"<h3>Body{need}</h3>\n{description}{self._content(body.get('content', {}))}"
 
-    def _responses(self, responses: _Document) -> str:
+    def _responses(self, responses: Document) -> str:
         rows = []
         for status, response in responses.items():
             headers = ", ".join(response.get("headers", {}))
@@ -130,7 +123,7 @@ class _Page:
         )
         return f"<h3>Responses</h3>\n{_table(('Status', 'Meaning', 'Content'), rows)}{shapes}"
 
-    def _content(self, content: _Document) -> str:
+    def _content(self, content: Document) -> str:
         shapes = []
         for kind, media in content.items():
             schema = media.get("schema", {})
@@ -139,7 +132,7 @@ class _Page:
                 shapes.append(f'<p class="quiet">{_text(kind)}</p>\n{_block(shape)}')
         return "".join(shapes)
 
-    def _example(self, path: str, method: str, operation: _Document) -> str:
+    def _example(self, path: str, method: str, operation: Document) -> str:
         query = []
         for parameter in operation.get("parameters", []):
             if "example" not in parameter:
@@ -154,7 +147,7 @@ class _Page:
         command += self._example_body(operation.get("requestBody") or {})
         return f"<h3>Example</h3>\n{_block(' '.join(command))}"
 
-    def _example_body(self, body: _Document) -> list[str]:
+    def _example_body(self, body: Document) -> list[str]:
         content = body.get("content", {})
         if not content or body.get("required") is False:
             return []
@@ -164,7 +157,7 @@ class _Page:
         value = media["example"] if "example" in media else self._shape(media.get("schema", {}), 0)
         return ["-H", shlex.quote("Content-Type: application/json"), "-d", shlex.quote(json.dumps(value))]
 
-    def _shape(self, schema: _Document, depth: int) -> Any:
+    def _shape(self, schema: Document, depth: int) -> Any:
         """An example value of a schema: its property names with types for values."""
         schema = self._resolved(schema)
         if depth > _MAX_DEPTH:
@@ -175,7 +168,7 @@ class _Page:
             return [self._shape(schema.get("items", {}), depth + 1)]
         return " | ".join(map(str, schema["enum"])) if "enum" in schema else schema.get("type", "any")
 
-    def _resolved(self, schema: _Document) -> _Document:
+    def _resolved(self, schema: Document) -> Document:
         """The schema that a local `$ref` names; an unknown one is empty."""
         target: Any = schema
         for _ in range(_MAX_DEPTH):
@@ -188,7 +181,7 @@ class _Page:
         return target if isinstance(target, dict) else {}
 
 
-def _parameters(parameters: list[_Document]) -> str:
+def _parameters(parameters: list[Document]) -> str:
     if not parameters:
         return ""
     rows = []

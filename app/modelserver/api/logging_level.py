@@ -1,4 +1,4 @@
-"""How much the server writes to its log, changed while it runs: our own addition to the management API."""
+"""Changes the log level while the server runs: our addition to the management API."""
 
 from __future__ import annotations
 

@@ -10,23 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
+from modelserver.api import descriptions as oas
 from modelserver.api.describe import describe
-from modelserver.api.descriptions import (
-    STATUS,
-    TEXT,
-    Document,
-    add,
-    answer,
-    answers,
-    array,
-    errors,
-    json_body,
-    operation,
-    query,
-    record,
-    ref,
-    told,
-)
 from modelserver.api.logging_level import add_logging_level
 from modelserver.api.parameters import Parameters
 from modelserver.api.predictions import V1_READY
@@ -52,29 +37,29 @@ _log = logging.getLogger("modelserver.api")
 
 PAGE = 100
 
-# The last two are TorchServe's, which ignores them too.
+# TorchServe ignores the last two as well.
 _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_gpu", "timeout")
 
 
 def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
-    """Adds the routes. ``model_api``: models may be registered and unregistered here."""
+    """Adds the routes. ``model_api``: models may be registered and unregistered."""
     api = ManagementApi(registry, model_api=model_api)
-    add(app, "/models", api.register, post=_register())
-    add(app, "/models", api.list_models, get=_list())
+    oas.add(app, "/models", api.register, post=_register())
+    oas.add(app, "/models", api.list_models, get=_list())
     for path, prefix in (("/models/{name}", ""), ("/models/{name}/{version}", "version_")):
         operations = describe_operations(prefix)
-        add(app, path, api.describe, get=operations["get"])
-        add(app, path, api.scale, put=operations["put"])
-        add(app, path, api.unregister, delete=operations["delete"])
-    add(app, "/models/{name}/{version}/set-default", api.set_default, put=SET_DEFAULT)
-    add(app, "/v1/models/{name}", api.kserve_ready, get=V1_READY)
+        oas.add(app, path, api.describe, get=operations["get"])
+        oas.add(app, path, api.scale, put=operations["put"])
+        oas.add(app, path, api.unregister, delete=operations["delete"])
+    oas.add(app, "/models/{name}/{version}/set-default", api.set_default, put=SET_DEFAULT)
+    oas.add(app, "/v1/models/{name}", api.kserve_ready, get=V1_READY)
     add_logging_level(app)
 
 
 class ManagementApi:
-    """One method per route; parameters are read by hand, as leniently as TorchServe's clients expect.
+    """One method per route; parameters are read as leniently as TorchServe's clients expect.
 
-    Those that end in ``_by`` know nothing of HTTP but what a response is: gRPC calls them too.
+    gRPC uses the methods that end in ``_by`` too, which do not depend on an HTTP request.
     """
 
     def __init__(self, registry: Registry, *, model_api: bool) -> None:
@@ -87,12 +72,12 @@ class ManagementApi:
         return await self.register_by(await Parameters.of_registration(request))
 
     async def register_by(self, parameters: Parameters) -> Response:
-        """Registers what the parameters name. Raises MethodNotAllowed where models may not be."""
+        """Registers the model of the parameters. Raises MethodNotAllowed without the model API."""
         self._check_model_api()
         parameters.warn_of_unknown(PARAMETERS)
         registration = read_registration(parameters)
         if registration.batch_size == 0:
-            parameters.warn("The parameter batch_size=0 is no size of a batch, the default is used")
+            parameters.warn("The parameter batch_size=0 is not a valid batch size, the default is used")
         model = await self._registry.register(registration)
         warnings = parameters.warnings
         workers = list(model.pool.workers)
@@ -132,7 +117,7 @@ class ManagementApi:
         return Response(pretty(answer), media_type=JSON)
 
     async def describe(self, request: Request, name: str, version: str | None = None) -> Response:
-        """GET /models/{name}[/{version}|/all]; ``customized`` counts for one version only."""
+        """GET /models/{name}[/{version}|/all]; ``customized`` is for a single version only."""
         customized = Parameters.of_query(request).boolean("customized") or False
         return await self.describe_by(name, version, customized=customized)
 
@@ -152,9 +137,9 @@ class ManagementApi:
         return await self.scale_by(parameters, name, version)
 
     async def replace_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
-        """Lets the archive at the parameters' ``url`` take a version's place, once it is loaded beside it.
+        """Replaces a version with the archive at the parameters' ``url``, as soon as that is loaded.
 
-        TorchServe passes the url over. Raises MethodNotAllowed where models may not be registered.
+        TorchServe ignores the url. Raises MethodNotAllowed without the model API.
         """
         self._check_model_api()
         parameters.warn_of_unknown((*PARAMETERS, *_SCALING))
@@ -174,9 +159,9 @@ class ManagementApi:
         )
 
     async def scale_by(self, parameters: Parameters, name: str, version: str | None = None) -> Response:
-        """Scales to the parameters' ``min_worker`` and ``max_worker``, and changes how the model is served.
+        """Scales to the parameters' ``min_worker`` and ``max_worker``, and changes options of the model.
 
-        TorchServe knows the workers only, and scales to one where their number is not named.
+        TorchServe only changes the workers, and scales to one if their number is not given.
         """
         parameters.warn_of_unknown((*_SCALING, *CHANGEABLE))
         version = version or parameters.text("model_version")
@@ -192,7 +177,7 @@ class ManagementApi:
                 await self._registry.change(name, version, change)
             if parameters.text("min_worker") is None and parameters.text("max_worker") is None:
                 if not change:
-                    raise BadRequest("There is nothing to change: what is given stands for no value.")
+                    raise BadRequest("There is nothing to change: the given values are empty.")
                 return status(200, f'Model "{name}" changed: {change}', parameters.warnings)
         model = self._registry.get(name, version)
         started = await self._registry.scale(name, version, min_workers, max_workers)
@@ -230,9 +215,9 @@ class ManagementApi:
 
 
 async def describe_customized(model: ModelVersion) -> Response:
-    """The description with what the handler adds; the status and headers that it set are the answer's.
+    """The description with the handler's metadata, and with the status and headers that the handler set.
 
-    Other than in TorchServe the reason phrase is always the standard one.
+    Unlike in TorchServe, the reason phrase is always the standard one.
     """
     described = await ask_handler(model)
     body = pretty([{**describe(model), "customizedMetadata": described.metadata}])
@@ -246,7 +231,7 @@ def read_registration(parameters: Parameters) -> Registration:
     """A registration's parameters (reference 5.2).
 
     Raises:
-        BadRequest: no url, a runtime that is not known, or a value out of range.
+        BadRequest: no url, an unknown runtime, or a value out of range.
     """
     if parameters.text("url") is None:
         raise BadRequest("Parameter url is required.")
@@ -265,11 +250,11 @@ def read_registration(parameters: Parameters) -> Registration:
 
 
 def read_replacement(parameters: Parameters) -> Registration:
-    """What a replacement names; the workers in the words of scaling too. Raises BadRequest."""
+    """The parameters of a replacement, including those of scaling. Raises BadRequest."""
     named = parameters.text("model_name")
     given = read_registration(parameters)
     if named is not None:
-        raise BadRequest(f"model_name={named[:100]}: a replaced model keeps its name")
+        raise BadRequest(f"model_name={named[:100]} is not allowed: a replaced model keeps its name")
     return replace(
         given,
         min_workers=parameters.integer("min_worker", given.min_workers),
@@ -278,19 +263,18 @@ def read_replacement(parameters: Parameters) -> Registration:
 
 
 def read_change(parameters: Parameters) -> Change:
-    """What a scale request changes beside the workers. Raises BadRequest for a value out of range."""
+    """What a scale request changes besides the workers. Raises BadRequest for a value out of range."""
     read = {"string": parameters.text, "integer": parameters.whole, "boolean": parameters.switch}
     return Change.of(**{name: read[option.values.type](name) for name, option in CHANGEABLE.items()})
 
 
 def status(code: int, text: str, warnings: Sequence[str] = ()) -> Response:
     """A status body (reference 4.3), with warnings if there are any."""
-    said = {"status": text, **({"warnings": list(warnings)} if warnings else {})}
-    return Response(pretty(said), code, media_type=JSON)
+    return Response(pretty({"status": text, "warnings": list(warnings) or None}), code, media_type=JSON)
 
 
 def _log_failures(workers: list[Worker]) -> None:
-    """Nobody waits for these: the log is where their failure is told."""
+    """Logs failures of workers that no request waits for."""
     for worker in workers:
         worker.first_load.add_done_callback(_log_failure)
 
@@ -302,7 +286,7 @@ def _log_failure(load: asyncio.Future[None]) -> None:
 
 # Descriptions
 
-# Of the parameters of a registration; the others are between them.
+# The first and last parameters of a registration in the documentation.
 _FIRST = (
     *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
     *("max_latency", "batch_policy", "timeout", "initial_workers"),
@@ -312,15 +296,17 @@ _REGISTRATION = {
     name: PARAMETERS[name]
     for name in dict.fromkeys((*_FIRST, *(name for name in PARAMETERS if name not in _LAST), *_LAST))
 }
-SCHEMAS: Document = {
-    "ModelList": record(
+SCHEMAS: oas.Document = {
+    "ModelList": oas.record(
         {
-            "nextPageToken": told(TEXT, "Where the next page begins; absent on the last."),
-            "models": array(record({"modelName": TEXT, "modelUrl": TEXT}, "modelName", "modelUrl")),
+            "nextPageToken": oas.told(oas.TEXT, "Where the next page begins; absent on the last."),
+            "models": oas.array(
+                oas.record({"modelName": oas.TEXT, "modelUrl": oas.TEXT}, "modelName", "modelUrl")
+            ),
         },
         "models",
     ),
-    "RegisterRequest": record(
+    "RegisterRequest": oas.record(
         {
             name: {"type": row.values.type, "description": row.description, **row.schema}
             for name, row in _REGISTRATION.items()
@@ -328,99 +314,108 @@ SCHEMAS: Document = {
         "url",
     ),
 }
-SET_DEFAULT = operation(
+SET_DEFAULT = oas.operation(
     "Management",
     "setDefault",
     "Make a version the default.",
-    answers("The default version was changed.", STATUS, 404),
+    oas.answers("The default version was changed.", oas.STATUS, 404),
 )
 
 
-def _list() -> Document:
+def _list() -> oas.Document:
     parameters = [
-        query("limit", "integer", "Models on a page, at most 100.", default=PAGE),
-        query("next_page_token", "string", "nextPageToken of the page before."),
+        oas.query("limit", "integer", "Models on a page, at most 100.", default=PAGE),
+        oas.query("next_page_token", "string", "nextPageToken of the page before."),
     ]
-    listed = answers("The models, by name.", ref("ModelList"))
-    return operation("Management", "listModels", "List the registered models.", listed, parameters=parameters)
+    listed = oas.answers("The models, by name.", oas.ref("ModelList"))
+    return oas.operation(
+        "Management", "listModels", "List the registered models.", listed, parameters=parameters
+    )
 
 
-def _register() -> Document:
-    return operation(
+def _register() -> oas.Document:
+    return oas.operation(
         "Management",
         "registerModel",
         "Register a model. The url comes from the query or from a JSON body.",
         {
-            "200": answer("Registered, with its workers ready.", STATUS),
-            "202": answer("Registered; its workers are starting.", STATUS),
-            "206": answer("Registered, with fewer workers than asked for so far.", STATUS),
-            **errors(400, 404, 405, 409, 500, 507),
+            "200": oas.answer("Registered, with its workers ready.", oas.STATUS),
+            "202": oas.answer("Registered; its workers are starting.", oas.STATUS),
+            "206": oas.answer("Registered, with fewer workers than asked for so far.", oas.STATUS),
+            **oas.errors(400, 404, 405, 409, 500, 507),
         },
         parameters=[
-            query(name, row.values.type, row.description, **row.schema) for name, row in _REGISTRATION.items()
+            oas.query(name, row.values.type, row.description, **row.schema)
+            for name, row in _REGISTRATION.items()
         ],
-        body=json_body(
+        body=oas.json_body(
             "The same parameters; with a JSON body the query is not read.",
-            ref("RegisterRequest"),
+            oas.ref("RegisterRequest"),
             example={"url": "resnet-152.mar", "initial_workers": 1},
             required=False,
         ),
     )
 
 
-def describe_operations(prefix: str) -> dict[str, Document]:
-    """What is done with a model by its path; ``prefix`` is of the ids where that names a version."""
-    customized = query(
+def describe_operations(prefix: str) -> dict[str, oas.Document]:
+    """The operations on a model; ``prefix`` is for the ids of those on a version."""
+    customized = oas.query(
         "customized", "boolean", "Ask the handler too, through a worker; not for `all`.", default=False
     )
     return {
-        "get": operation(
+        "get": oas.operation(
             "Management",
             f"{prefix}describeModel",
             "Describe a model: settings, queue, workers.",
-            answers("The version, or each version for `all`.", array(ref("ModelDescription")), 404, 500, 503),
+            oas.answers(
+                "The version, or each version for `all`.",
+                oas.array(oas.ref("ModelDescription")),
+                404,
+                500,
+                503,
+            ),
             parameters=[customized],
         ),
-        "put": operation(
+        "put": oas.operation(
             "Management",
             f"{prefix}setAutoScale",
             "Scale a model's workers, change how it is served, or replace its archive.",
             {
-                "200": answer(
-                    "The workers are ready, the settings changed, or another archive serves.", STATUS
+                "200": oas.answer(
+                    "The workers are ready, the settings changed, or another archive serves.", oas.STATUS
                 ),
-                "202": answer("The change has begun.", STATUS),
-                "206": answer("Fewer workers than asked for so far.", STATUS),
-                **errors(400, 404, 405, 409, 500, 507),
+                "202": oas.answer("The change has begun.", oas.STATUS),
+                "206": oas.answer("Fewer workers than asked for so far.", oas.STATUS),
+                **oas.errors(400, 404, 405, 409, 500, 507),
             },
             parameters=_scaling() if prefix else [*_scaling(), _VERSION],
         ),
-        "delete": operation(
+        "delete": oas.operation(
             "Management",
             f"{prefix}unregisterModel",
             "Unregister a model and free its workers.",
-            answers("Unregistered.", STATUS, 403, 404, 405, 408, 409, 500),
+            oas.answers("Unregistered.", oas.STATUS, 403, 404, 405, 408, 409, 500),
         ),
     }
 
 
-_VERSION = query("model_version", "string", "The version; by default the default one.")
+_VERSION = oas.query("model_version", "string", "The version; by default the default one.")
 
 
-def _scaling() -> list[Document]:
+def _scaling() -> list[oas.Document]:
     return [
-        query("min_worker", "integer", "Workers at least.", default=1, example=2),
-        query("max_worker", "integer", "Workers at most; by default min_worker."),
-        query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
-        *(query(name, row.values.type, row.changed) for name, row in CHANGEABLE.items()),
-        query(
+        oas.query("min_worker", "integer", "Workers at least.", default=1, example=2),
+        oas.query("max_worker", "integer", "Workers at most; by default min_worker."),
+        oas.query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
+        *(oas.query(name, row.values.type, row.changed) for name, row in CHANGEABLE.items()),
+        oas.query(
             "url",
             "string",
-            "The archive that takes this one's place, once it is loaded beside it. The parameters of a "
-            "registration may stand beside it; what is not named stays as it is.",
+            "The archive that replaces this one as soon as it is loaded. Parameters of a registration may be "
+            "given too; others keep their values.",
         ),
-        query("handler", "string", "With url: another handler than that of the registration."),
-        query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
-        query("split_instances", "string", "With url: as in a registration."),
-        query("worker_threads", "integer", "With url: threads of each worker."),
+        oas.query("handler", "string", "With url: another handler than that of the registration."),
+        oas.query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
+        oas.query("split_instances", "string", "With url: as in a registration."),
+        oas.query("worker_threads", "integer", "With url: threads of each worker."),
     ]

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol but for inference itself: health, readiness, metadata (kserve reference 5)."""
+"""The Open Inference Protocol except inference: health, readiness, metadata (kserve reference 5)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from modelserver import __version__
-from modelserver.api.descriptions import (
-    FLAG,
-    SIZES,
-    STATUS,
-    TEXT,
-    Document,
-    add,
-    answers,
-    array,
-    by_other_method,
-    operation,
-    record,
-    ref,
-)
+from modelserver.api import descriptions as oas
 from modelserver.errors import ResourceNotFound, ServiceUnavailable
 from modelserver.http.answers import JSON, pretty
 from modelserver.tensors.datatypes import BYTES
@@ -31,7 +18,6 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from modelserver.api.descriptions import Endpoint
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.tensors.tensor import TensorSpec
@@ -41,7 +27,7 @@ if TYPE_CHECKING:
 EXTENSIONS = ("binary_tensor_data", "parameters", "model_repository", "model_repository_extension")
 PLATFORM = "pytorch"
 
-# Of handlers that take and give what has no shape: pictures, text, JSON.
+# For handlers whose inputs and outputs have no shape: images, text, JSON.
 _ANY_INPUT = ({"name": "input_0", "datatype": BYTES, "shape": [VARIABLE]},)
 _ANY_OUTPUT = ({"name": "output_0", "datatype": BYTES, "shape": [VARIABLE]},)
 
@@ -51,13 +37,13 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
 
     def get(
         path: str, name: str, summary: str, schema: str, *statuses: int
-    ) -> Callable[[Endpoint], Endpoint]:
-        described = operation(
-            "Open Inference", f"v2_{name}", summary, answers(summary, ref(schema), *statuses)
+    ) -> Callable[[oas.Endpoint], oas.Endpoint]:
+        described = oas.operation(
+            "Open Inference", f"v2_{name}", summary, oas.answers(summary, oas.ref(schema), *statuses)
         )
 
-        def added(endpoint: Endpoint) -> Endpoint:
-            add(app, path, endpoint, get=described)
+        def added(endpoint: oas.Endpoint) -> oas.Endpoint:
+            oas.add(app, path, endpoint, get=described)
             return endpoint
 
         return added
@@ -85,9 +71,7 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
         @get(path, f"{prefix}model", "Inputs and outputs of a model.", "V2Model", 404)
         async def model(name: str, version: str | None = None) -> JSONResponse:
             if name == "stats" and name not in registry.names():
-                raise ResourceNotFound(
-                    "There is no statistics extension here: the metrics listener has figures."
-                )
+                raise ResourceNotFound("The statistics extension is not supported: use the metrics listener.")
             found = registry.get(name, version)
             versions = [each.version for each in registry.versions(name)]
             return JSONResponse(
@@ -107,9 +91,9 @@ def is_ready(registry: Registry) -> bool:
 
 
 def describe_tensors(model: ModelVersion) -> dict[str, list[dict[str, Any]]]:
-    """The inputs and outputs of a model: its signature's.
+    """The inputs and outputs of a model, from its signature.
 
-    A built-in handler without one takes a picture or a text and gives JSON; of others nothing is known.
+    Without one, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
     """
     signature = model.options.signature
     built_in = model.pool.splits and not model.envelope
@@ -127,7 +111,7 @@ def add_health(app: FastAPI, registry: Registry) -> None:
     """Adds the two routes."""
 
     async def live() -> Response:
-        """GET /livez: whoever answers lives."""
+        """GET /livez"""
         return Response(pretty({"status": "Live"}), media_type=JSON)
 
     async def ready() -> Response:
@@ -138,27 +122,42 @@ def add_health(app: FastAPI, registry: Registry) -> None:
             raise ServiceUnavailable(f"Not ready: {missing} of {len(wanted)} models have no loaded worker.")
         return Response(pretty({"status": "Ready"}), media_type=JSON)
 
-    loaded = answers("Every model that should have workers has a loaded one.", STATUS, 503)
+    loaded = oas.answers("Every model that should have workers has a loaded one.", oas.STATUS, 503)
     for described, endpoint in (
-        (operation("Health", "livez", "Whether the server lives.", answers("It answers.", STATUS)), live),
-        (operation("Health", "readyz", "Whether all models are ready.", loaded), ready),
+        (
+            oas.operation(
+                "Health", "livez", "Whether the server lives.", oas.answers("It answers.", oas.STATUS)
+            ),
+            live,
+        ),
+        (oas.operation("Health", "readyz", "Whether all models are ready.", loaded), ready),
     ):
-        also = by_other_method("head", described)
-        add(app, f"/{described['operationId']}", endpoint, get=described, head=also)
+        also = oas.by_other_method("head", described)
+        oas.add(app, f"/{described['operationId']}", endpoint, get=described, head=also)
 
 
-_SPECS = array(
-    record({"name": TEXT, "datatype": TEXT, "shape": SIZES}, "name", "datatype", "shape"), "-1 is any size."
+_SPECS = oas.array(
+    oas.record({"name": oas.TEXT, "datatype": oas.TEXT, "shape": oas.SIZES}, "name", "datatype", "shape"),
+    "-1 is any size.",
 )
-SCHEMAS: Document = {
-    "V2Server": record(
-        {"name": TEXT, "version": TEXT, "extensions": array(TEXT)}, "name", "version", "extensions"
+SCHEMAS: oas.Document = {
+    "V2Server": oas.record(
+        {"name": oas.TEXT, "version": oas.TEXT, "extensions": oas.array(oas.TEXT)},
+        "name",
+        "version",
+        "extensions",
     ),
-    "V2Live": record({"live": FLAG}, "live"),
-    "V2Ready": record({"ready": FLAG}, "ready"),
-    "V2ModelReady": record({"name": TEXT, "ready": FLAG}, "name", "ready"),
-    "V2Model": record(
-        {"name": TEXT, "versions": array(TEXT), "platform": TEXT, "inputs": _SPECS, "outputs": _SPECS},
+    "V2Live": oas.record({"live": oas.FLAG}, "live"),
+    "V2Ready": oas.record({"ready": oas.FLAG}, "ready"),
+    "V2ModelReady": oas.record({"name": oas.TEXT, "ready": oas.FLAG}, "name", "ready"),
+    "V2Model": oas.record(
+        {
+            "name": oas.TEXT,
+            "versions": oas.array(oas.TEXT),
+            "platform": oas.TEXT,
+            "inputs": _SPECS,
+            "outputs": _SPECS,
+        },
         *("name", "platform", "inputs", "outputs"),
     ),
 }

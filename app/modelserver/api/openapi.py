@@ -1,7 +1,4 @@
-"""The OpenAPI 3.0.1 documents that the listeners describe themselves with (reference 4.5, 6.3).
-
-What they say stands beside the routes; here it is put together.
-"""
+"""The OpenAPI 3.0.1 documents of the listeners (reference 4.5, 6.3), assembled from those of the routes."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ _INFO = {
 _ROOMS = (descriptions, management, describe, repository, predictions, metadata)
 _SCHEMAS = {name: schema for room in _ROOMS for name, schema in room.SCHEMAS.items()}
 
-# What a parameter within a path is called, what it is, and an example.
+# Name, description and example of each parameter in a path.
 _WITHIN_PATHS = {
     "name": ("model_name", "The model's name.", "resnet-152"),
     "version": ("model_version", "The version.", "1.0"),
@@ -50,7 +47,7 @@ _PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
 
 def add_descriptions(app: FastAPI, roles: AbstractSet[str], registry: Registry) -> None:
-    """Adds the routes that describe what was added before and will be, and each model."""
+    """Adds the routes that describe all routes, including those added later, and each model."""
 
     @cache
     def document() -> Document:
@@ -100,7 +97,7 @@ def describe_routes(routes: Iterable[BaseRoute], version: str) -> Document:
 
 
 def _described_path(path: str) -> tuple[str, list[Document]]:
-    """The path with the names that people know its parameters by, and what these are."""
+    """The path with the documented names of its parameters, and their descriptions."""
     within = []
 
     def renamed(found: re.Match[str]) -> str:
@@ -115,9 +112,9 @@ def _described_path(path: str) -> tuple[str, list[Document]]:
 
 
 def describe_model(name: str, version: str | None = None, *, signature: Signature | None = None) -> Document:
-    """The document of one model's inference API (reference 6.3), with its real paths.
+    """The document of one model's inference API (reference 6.3), with its actual paths.
 
-    With a signature its V2 requests and answers are typed.
+    With a signature, its V2 requests and answers are typed.
     """
     segment = _segment(name)
     path = f"/predictions/{segment}" + (f"/{_segment(version)}" if version else "")
@@ -131,7 +128,7 @@ def describe_model(name: str, version: str | None = None, *, signature: Signatur
 
 
 def describe_model_management(name: str, version: str | None = None) -> Document:
-    """The document of one model's management API: what OPTIONS on it answers (reference 5.1)."""
+    """The document of one model's management API, the answer to OPTIONS (reference 5.1)."""
     path = f"/models/{_segment(name)}"
     paths = {path: management.describe_operations("")}
     if version:
@@ -151,5 +148,5 @@ def _json(document: Document) -> Response:
 
 
 def _segment(name: str) -> str:
-    """``name`` as one segment of a path; braces would be a template."""
+    """``name`` as one segment of a path; unescaped braces would be a template."""
     return quote(name, safe="")

@@ -21,16 +21,16 @@ LONGEST = 8192
 _log = logging.getLogger("modelserver.api")
 
 
-# Of a name, in characters: none that is known is longer.
+# Characters of a name: known ones are shorter.
 LONGEST_NAME = 50
-# Unknown names that are told of one by one.
+# How many unknown names are warned of.
 _MOST_TOLD = 10
 
 
 class Parameters:
     """Values by name, from the query or from a JSON body.
 
-    ``warnings`` are lines about what is not used as its sender may expect; they are in the log too.
+    ``warnings`` are about values that are not used as the client may expect; they are logged too.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -38,17 +38,17 @@ class Parameters:
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
-        """Tells sender and log."""
+        """Warns the client, and logs the warning."""
         self.warnings.append(text)
         _log.warning("%s", text)
 
     def warn_of_unknown(self, known: Collection[str]) -> None:
-        """Tells of names that nobody reads."""
+        """Warns of unknown names."""
         unknown = [name for name in self._values if name not in known]
         for name in unknown[:_MOST_TOLD]:
             close = get_close_matches(name[:LONGEST_NAME], known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            self.warn(f"The parameter {name[:LONGEST_NAME]!r} is not known and is ignored{hint}")
+            self.warn(f"The parameter {name[:LONGEST_NAME]!r} is unknown and is ignored{hint}")
 
     @classmethod
     def of_query(cls, request: Request) -> Parameters:
@@ -60,11 +60,11 @@ class Parameters:
 
     @classmethod
     async def of_registration(cls, request: Request) -> Parameters:
-        """A JSON body's fields where the content type says JSON (the query does not count), else the query's.
+        """The fields of a JSON body if the content type is JSON (the query is ignored then), or the query's.
 
         Raises:
-            BadRequest: the body is no JSON object.
-            PayloadTooLarge: it is larger than parameters can be.
+            BadRequest: the body is not a JSON object.
+            PayloadTooLarge: the body is over the limit for parameters.
         """
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()
         if content_type != "application/json":
@@ -72,7 +72,7 @@ class Parameters:
         try:
             values = json.loads(await read_parameters_body(request))
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"The body is no JSON: {error}") from error
+            raise BadRequest(f"The body is not valid JSON: {error}") from error
         if not isinstance(values, dict):
             raise BadRequest("The body must be a JSON object of parameters.")
         return cls({name: value for name, value in values.items() if value is not None})
@@ -86,14 +86,14 @@ class Parameters:
         return text
 
     def integer(self, name: str, default: int | None = None) -> int | None:
-        """The value as a whole number; what is none counts as not given, with a warning in the log."""
+        """The value as a whole number; anything else gives the default, with a warning."""
         value = self.text(name)
         if value is None:
             return default
         try:
             return int(value.strip())
         except ValueError:
-            self.warn(f"The parameter {name}={value[:100]!r} is no whole number, its default is used")
+            self.warn(f"The parameter {name}={value[:100]!r} is not a whole number, its default is used")
             return default
 
     def boolean(self, name: str) -> bool | None:
@@ -103,15 +103,11 @@ class Parameters:
             return None
         text = value.strip().lower()
         if text not in ("true", "false"):
-            self.warn(f"The parameter {name}={text[:100]!r} counts as false: only the word true is true")
+            self.warn(f"The parameter {name}={text[:100]!r} is neither true nor false, false is used")
         return text == "true"
 
     def whole(self, name: str) -> int | None:
-        """As :meth:`integer`, for parameters that TorchServe does not have.
-
-        Raises:
-            BadRequest: the value is no whole number.
-        """
+        """Like :meth:`integer`, but raises BadRequest: for parameters that TorchServe does not have."""
         value = self.text(name)
         if value is None or not value.strip():
             return None
@@ -121,11 +117,7 @@ class Parameters:
             raise BadRequest(f"{name}={value[:100]}: a whole number is needed") from None
 
     def switch(self, name: str) -> bool | None:
-        """As :meth:`boolean`, for parameters that TorchServe does not have.
-
-        Raises:
-            BadRequest: the value is neither true nor false.
-        """
+        """Like :meth:`boolean`, but raises BadRequest: for parameters that TorchServe does not have."""
         value = self.text(name)
         if value is None or not value.strip():
             return None

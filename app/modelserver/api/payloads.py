@@ -1,4 +1,4 @@
-"""The payload log of the hot routes. Without a sink none of this is in the way of a request."""
+"""The payload log of the hot routes, used only if a sink is configured."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _BINARY = "application/octet-stream"
 class LoggedRoutes:
     """Hot routes whose requests and successful answers are logged.
 
-    Requests that are refused before they reach a route (tokens, limits) are not, answers that are errors
-    neither (kserve reference 10.3).
+    Requests that are refused before they reach a route (tokens, limits) and error answers are not logged
+    (kserve reference 10.3).
     """
 
     def __init__(self, hot: HotRoutes, log: PayloadLog) -> None:
@@ -32,23 +32,23 @@ class LoggedRoutes:
         self._log = log
 
     def find(self, url: bytes) -> Target | None:
-        """As the routes have it."""
+        """See :class:`HotRoutes`."""
         return self._hot.find(url)
 
     def serve(self, exchange: Exchange) -> None:
-        """Has the exchange answered."""
+        """See :class:`HotRoutes`."""
         logged = LoggedExchange(exchange, self._log)
         try:
             self._hot.serve(logged)
         finally:
-            # What is inflated aside is logged when it is answered.
+            # A body that is inflated aside is logged with the answer.
             logged.is_read_later = bool(logged.encoding) and not exchange.answered
             if not logged.is_read_later:
                 logged.asked()
 
 
 class LoggedExchange(Exchange):
-    """An exchange whose answer is logged when it is given."""
+    """An exchange whose answer is logged."""
 
     __slots__ = ("_call", "_exchange", "_status", "_type", "is_read_later")
 
@@ -63,7 +63,7 @@ class LoggedExchange(Exchange):
         about = (
             ("modelname", route.model),
             ("modelversion", route.version or ""),
-            # A query may hold what is nobody's business.
+            # A query may contain secrets.
             ("path", exchange.target.text.partition("?")[0]),
         )
         self._call = LoggedCall(log, exchange.headers, about)
@@ -90,7 +90,7 @@ class LoggedExchange(Exchange):
         return self._exchange.unsent()
 
     def asked(self) -> None:
-        """Logs the request: its body as the handler gets it, inflated."""
+        """Logs the request, with its body as the handler gets it, inflated."""
         content_type = self.content_type
         if not content_type:
             binary = any(name.lower() == _LENGTH_OF_JSON for name, _ in self.headers)

@@ -1,4 +1,4 @@
-"""The routes of inference: health, V1's list, and what describes predictions, which are served elsewhere."""
+"""Health and V1's list of models, and descriptions of the routes that :mod:`modelserver.inference` serves."""
 
 from __future__ import annotations
 
@@ -6,31 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, Response
 
-from modelserver.api.descriptions import (
-    ANYTHING,
-    BINARY,
-    FLAG,
-    SIZES,
-    STATUS,
-    TEXT,
-    UNLISTED,
-    WHOLE,
-    Document,
-    add,
-    answer,
-    answers,
-    array,
-    by_any_method,
-    description,
-    errors,
-    json_body,
-    operation,
-    own_description,
-    query,
-    record,
-    ref,
-    told,
-)
+from modelserver.api import descriptions as oas
 from modelserver.errors import ServiceUnavailable
 from modelserver.http.answers import JSON, pretty
 from modelserver.tensors.datatypes import BYTES, DATATYPES
@@ -41,30 +17,29 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from modelserver.api.descriptions import Endpoint
     from modelserver.models.registry import Registry
     from modelserver.options.signature import Signature
     from modelserver.tensors.tensor import TensorSpec
 
-# Elements that an example shows.
+# Elements shown in an example.
 _LONGEST_EXAMPLE = 8
 _TENSOR = {"name": "input", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
 _ID = {"type": "string", "format": "uuid"}
 _ANSWER_HEADERS = {
     "x-request-id": {"description": "The request's id, as the handler sees it.", "schema": _ID},
     "x-batch-id": {"description": "The id of the batch that the request was part of.", "schema": _ID},
-    "x-batch-size": {"description": "Instances in that batch.", "schema": WHOLE},
+    "x-batch-size": {"description": "Instances in that batch.", "schema": oas.WHOLE},
 }
-V1_READY = operation(
+V1_READY = oas.operation(
     "Inference",
     "v1_modelReady",
     "Readiness of a model, V1 protocol.",
-    answers("Whether the model is ready.", ref("V1Ready"), 404, 503),
+    oas.answers("Whether the model is ready.", oas.ref("V1Ready"), 404, 503),
 )
 
 
 def add_inference(app: FastAPI, registry: Registry) -> None:
-    """Adds the routes of health and V1's readiness."""
+    """Adds the routes for health and V1's readiness."""
 
     async def ping() -> Response:
         """Reference 6.2."""
@@ -80,32 +55,37 @@ def add_inference(app: FastAPI, registry: Registry) -> None:
             raise ServiceUnavailable(f"Model with name {name} is not ready.")
         return JSONResponse({"name": name, "ready": True})
 
-    unhealthy = answer("Some model has fewer healthy workers than its minimum.", STATUS)
-    health = {**answers("Healthy.", STATUS), "500": unhealthy}
-    listed = answers("The names of the registered models.", ref("V1Models"))
-    pinged = operation("Health", "ping", "Health of the server.", health)
-    names = operation("Inference", "v1_listModels", "List the models, V1 protocol.", listed)
-    add(app, "/ping", ping, **by_any_method("get", pinged, "options"))
-    add(app, "/v1/models", v1_models, get=names)
-    add(app, "/v1/models/{name}", v1_model, get=V1_READY)
+    unhealthy = oas.answer("Some model has fewer healthy workers than its minimum.", oas.STATUS)
+    health = {**oas.answers("Healthy.", oas.STATUS), "500": unhealthy}
+    listed = oas.answers("The names of the registered models.", oas.ref("V1Models"))
+    pinged = oas.operation("Health", "ping", "Health of the server.", health)
+    names = oas.operation("Inference", "v1_listModels", "List the models, V1 protocol.", listed)
+    oas.add(app, "/ping", ping, **oas.by_any_method("get", pinged, "options"))
+    oas.add(app, "/v1/models", v1_models, get=names)
+    oas.add(app, "/v1/models/{name}", v1_model, get=V1_READY)
 
 
 def add_liveness(app: FastAPI) -> None:
-    """Adds how V1 clients ask whether a server lives (kserve reference 4 and 7.3); TorchServe refuses it."""
+    """Adds V1's liveness route (kserve reference 4 and 7.3), which TorchServe refuses."""
 
     async def alive() -> JSONResponse:
         return JSONResponse({"status": "alive"})
 
     about = "Whether the server lives, V1 protocol."
-    add(app, "/", alive, get=operation("Health", "v1_alive", about, answers("It answers.", STATUS)))
+    oas.add(
+        app,
+        "/",
+        alive,
+        get=oas.operation("Health", "v1_alive", about, oas.answers("It answers.", oas.STATUS)),
+    )
 
 
-def add_predictions(app: FastAPI, describe: Endpoint, describe_all: Endpoint) -> None:
-    """Adds what describes the paths of predictions. Those but KServe's take any body and, as TorchServe, any
-    method.
+def add_predictions(app: FastAPI, describe: oas.Endpoint, describe_all: oas.Endpoint) -> None:
+    """Adds descriptions of the prediction paths. Except KServe's, they take any body and, as in TorchServe,
+    any method.
 
     ``describe`` answers OPTIONS on a path that names a model, ``describe_all`` on the one that does not. The
-    oldest form fits many paths: what has precedence is added before.
+    oldest form matches many paths: routes with precedence must be added before.
     """
     for verb in ("predict", "explain"):
         add_hot(app, f"/v1/models/{{name}}:{verb}", describe, post=predict_v1(f"v1_{verb}", verb))
@@ -129,94 +109,96 @@ def add_predictions(app: FastAPI, describe: Endpoint, describe_all: Endpoint) ->
         (f"{versions}/predict", "version_predict", old),
     ):
         deprecated = {"deprecated": True} if summary == old else {}
-        add_hot(app, path, describe, **by_any_method("post", {**predict(name, summary), **deprecated}))
-    model = query(
+        add_hot(app, path, describe, **oas.by_any_method("post", {**predict(name, summary), **deprecated}))
+    model = oas.query(
         "model_name",
         "string",
         "The model; a field of a form may name it too. Not needed when exactly one was loaded at start.",
     )
-    described = by_any_method("post", {**predict("invocations", asked), "parameters": [model]})
-    options = {**description("invocations_options", "This document."), UNLISTED: True}
+    described = oas.by_any_method("post", {**predict("invocations", asked), "parameters": [model]})
+    options = {**oas.description("invocations_options", "This document."), oas.UNLISTED: True}
     add_hot(app, "/invocations", describe_all, **described, options=options)
 
 
-def add_hot(app: FastAPI, path: str, describe: Endpoint, **operations: Document) -> None:
-    """Adds a path that the application is asked for with OPTIONS only: the rest is served before it."""
-    operations = {"options": own_description(operations["post"]["operationId"]), **operations}
+def add_hot(app: FastAPI, path: str, describe: oas.Endpoint, **operations: oas.Document) -> None:
+    """Adds a path of which the application only gets OPTIONS; other methods are served before it."""
+    operations = {"options": oas.own_description(operations["post"]["operationId"]), **operations}
     app.add_api_route(path, describe, methods=["OPTIONS"], openapi_extra=operations)
 
 
-def predict(operation_id: str, summary: str) -> Document:
-    """Of a path that takes what the handler expects, and answers with what it gives."""
+def predict(operation_id: str, summary: str) -> oas.Document:
+    """A path whose body goes to the handler, and whose answer is the handler's."""
     body = {
         "description": "What the model's handler expects: a file, JSON, or a form of several fields.",
         "content": {
-            "*/*": {"schema": BINARY, "example": "kitten.jpg"},
+            "*/*": {"schema": oas.BINARY, "example": "kitten.jpg"},
             JSON: {"schema": {}},
-            "multipart/form-data": {"schema": ANYTHING},
+            "multipart/form-data": {"schema": oas.ANYTHING},
         },
     }
-    # Without content: a handler that names no content type gets none, as from TorchServe.
+    # Without content: without a handler's content type there is none, as in TorchServe.
     about = (
-        "The handler's answer: bytes, text or JSON, of the status and content type that it "
-        "sets. Without one, JSON is named as such, and nothing else is."
+        "The handler's answer: bytes, text or JSON, with the status and content type that it "
+        "sets. By default only JSON has a content type."
     )
     return _inference(operation_id, summary, {"description": about}, body)
 
 
-def predict_v1(operation_id: str, verb: str) -> Document:
-    """Of a path of the V1 protocol."""
-    body = json_body(
-        "The instances; other keys reach the handler.", ref("V1Request"), example={"instances": [[1.0, 2.0]]}
+def predict_v1(operation_id: str, verb: str) -> oas.Document:
+    """A path of the V1 protocol."""
+    body = oas.json_body(
+        "The instances; other keys reach the handler.",
+        oas.ref("V1Request"),
+        example={"instances": [[1.0, 2.0]]},
     )
-    done = answer("One prediction for each instance, in order.", ref("V1Response"))
+    done = oas.answer("One prediction for each instance, in order.", oas.ref("V1Response"))
     return _inference(operation_id, f"{verb.capitalize()}, V1 protocol.", done, body)
 
 
-def predict_v2(operation_id: str, verb: str, signature: Signature | None = None) -> Document:
-    """Of a path of the V2 protocol; a model's signature types its tensors."""
+def predict_v2(operation_id: str, verb: str, signature: Signature | None = None) -> oas.Document:
+    """A path of the V2 protocol, with tensors typed by a model's signature."""
     inputs, outputs = (signature.inputs, signature.outputs) if signature is not None else ((), ())
     about = "Bytes of the JSON, where tensors in binary form follow it."
-    length = {**query("Inference-Header-Content-Length", "integer", about), "in": "header"}
-    body = json_body(
+    length = {**oas.query("Inference-Header-Content-Length", "integer", about), "in": "header"}
+    body = oas.json_body(
         "Tensors; the first dimension of each is the batch.",
         _typed("V2Request", "inputs", inputs),
         example={"inputs": [_example(spec) for spec in inputs] or [_TENSOR]},
     )
-    done = answer("Tensors.", _typed("V2Response", "outputs", outputs))
+    done = oas.answer("Tensors.", _typed("V2Response", "outputs", outputs))
     for described in (body, done):
-        described["content"]["application/octet-stream"] = {"schema": BINARY}
+        described["content"]["application/octet-stream"] = {"schema": oas.BINARY}
     summary = f"{verb.capitalize()}, V2 (Open Inference) protocol."
     return {**_inference(operation_id, summary, done, body), "parameters": [length]}
 
 
-def _inference(operation_id: str, summary: str, done: Document, body: Document) -> Document:
-    responses = {"200": {**done, "headers": _ANSWER_HEADERS}, **errors(400, 404, 413, 500, 503, 504, 507)}
-    return operation("Inference", operation_id, summary, responses, body=body)
+def _inference(operation_id: str, summary: str, done: oas.Document, body: oas.Document) -> oas.Document:
+    responses = {"200": {**done, "headers": _ANSWER_HEADERS}, **oas.errors(400, 404, 413, 500, 503, 504, 507)}
+    return oas.operation("Inference", operation_id, summary, responses, body=body)
 
 
-def _typed(schema: str, side: str, specs: Sequence[TensorSpec]) -> Document:
-    """The schema of all requests or answers, and what the model's signature says of the tensors of one."""
+def _typed(schema: str, side: str, specs: Sequence[TensorSpec]) -> oas.Document:
+    """The schema of all requests or answers, restricted by the model's signature."""
     if not specs:
-        return ref(schema)
-    tensors = array({"oneOf": [_typed_tensor(spec) for spec in specs]})
+        return oas.ref(schema)
+    tensors = oas.array({"oneOf": [_typed_tensor(spec) for spec in specs]})
     if side == "inputs":
         tensors |= {"minItems": len(specs), "maxItems": len(specs)}
-    return {"allOf": [ref(schema), record({side: tensors})]}
+    return {"allOf": [oas.ref(schema), oas.record({side: tensors})]}
 
 
-def _typed_tensor(spec: TensorSpec) -> Document:
+def _typed_tensor(spec: TensorSpec) -> oas.Document:
     rank = len(spec.shape)
     about = f"{list(spec.shape)}; -1 is any size."
     own = {
-        "name": {**TEXT, "enum": [spec.name]},
-        "shape": {**SIZES, "minItems": rank, "maxItems": rank, "description": about},
-        "datatype": {**TEXT, "enum": [spec.datatype]},
+        "name": {**oas.TEXT, "enum": [spec.name]},
+        "shape": {**oas.SIZES, "minItems": rank, "maxItems": rank, "description": about},
+        "datatype": {**oas.TEXT, "enum": [spec.datatype]},
     }
-    return {"allOf": [ref("V2Tensor"), record(own)]}
+    return {"allOf": [oas.ref("V2Tensor"), oas.record(own)]}
 
 
-def _example(spec: TensorSpec) -> Document:
+def _example(spec: TensorSpec) -> oas.Document:
     shape = [1 if size == VARIABLE else size for size in spec.shape]
     tensor = {"name": spec.name, "shape": shape, "datatype": spec.datatype}
     count = elements(shape)
@@ -229,40 +211,46 @@ def _example(spec: TensorSpec) -> Document:
     return {**tensor, "data": [value] * count}
 
 
-_ANY_LIST = array({})
-_TENSORS = array(ref("V2Tensor"))
-SCHEMAS: Document = {
-    "V1Request": record(
-        {"instances": _ANY_LIST, "inputs": told(_ANY_LIST, "Another name of instances.")},
+_ANY_LIST = oas.array({})
+_TENSORS = oas.array(oas.ref("V2Tensor"))
+SCHEMAS: oas.Document = {
+    "V1Request": oas.record(
+        {"instances": _ANY_LIST, "inputs": oas.told(_ANY_LIST, "Another name of instances.")},
         additionalProperties=True,
     ),
-    "V1Response": record(
-        {"message": TEXT, "batchId": _ID, "predictions": _ANY_LIST, "explanations": _ANY_LIST},
+    "V1Response": oas.record(
+        {"message": oas.TEXT, "batchId": _ID, "predictions": _ANY_LIST, "explanations": _ANY_LIST},
         description="batchId and message are there when the model batches.",
     ),
-    "V1Models": record({"models": array(TEXT)}, "models"),
-    "V1Ready": record({"name": TEXT, "ready": FLAG}, "name", "ready"),
-    "V2Tensor": record(
+    "V1Models": oas.record({"models": oas.array(oas.TEXT)}, "models"),
+    "V1Ready": oas.record({"name": oas.TEXT, "ready": oas.FLAG}, "name", "ready"),
+    "V2Tensor": oas.record(
         {
-            "name": TEXT,
-            "shape": SIZES,
-            "datatype": TEXT,
-            "parameters": ANYTHING,
-            "data": array({}, "Row-major, flat or nested."),
+            "name": oas.TEXT,
+            "shape": oas.SIZES,
+            "datatype": oas.TEXT,
+            "parameters": oas.ANYTHING,
+            "data": oas.array({}, "Row-major, flat or nested."),
         },
         *("name", "shape", "datatype"),
     ),
-    "V2Request": record(
+    "V2Request": oas.record(
         {
-            "id": TEXT,
-            "parameters": ANYTHING,
+            "id": oas.TEXT,
+            "parameters": oas.ANYTHING,
             "inputs": _TENSORS,
-            "outputs": array(record({"name": TEXT, "parameters": ANYTHING}, "name")),
+            "outputs": oas.array(oas.record({"name": oas.TEXT, "parameters": oas.ANYTHING}, "name")),
         },
         "inputs",
     ),
-    "V2Response": record(
-        {"model_name": TEXT, "model_version": TEXT, "id": TEXT, "parameters": ANYTHING, "outputs": _TENSORS},
+    "V2Response": oas.record(
+        {
+            "model_name": oas.TEXT,
+            "model_version": oas.TEXT,
+            "id": oas.TEXT,
+            "parameters": oas.ANYTHING,
+            "outputs": _TENSORS,
+        },
         *("model_name", "outputs"),
     ),
 }

@@ -1,4 +1,4 @@
-"""The model repository extension: what could be loaded, and loading and unloading it (kserve reference 8)."""
+"""The model repository extension: lists, loads and unloads the store's models (kserve reference 8)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse
 
-from modelserver.api.descriptions import (
-    FLAG,
-    TEXT,
-    Document,
-    add,
-    answers,
-    array,
-    json_body,
-    operation,
-    record,
-    ref,
-)
+from modelserver.api import descriptions as oas
 from modelserver.archives.store import by_name, file_of
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
 from modelserver.http.content import read_parameters_body
@@ -40,38 +29,37 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def add_repository(app: FastAPI, registry: Registry, settings: Settings, *, everybody: bool) -> None:
-    """Adds the routes. ``everybody``: not only clients on this machine may load and unload."""
+    """Adds the routes. ``everybody``: clients on other machines may load and unload too."""
     api = RepositoryApi(registry, settings, everybody=everybody)
-    ready = record({"ready": {**FLAG, "default": False}})
-    listed = operation(
+    ready = oas.record({"ready": {**oas.FLAG, "default": False}})
+    listed = oas.operation(
         "Repository",
         "repository_index",
         "The loaded models, and those of the model store that could be loaded.",
-        answers("The models.", array(ref("RepositoryModel")), 400),
-        body=json_body("Which are wanted.", ready, example={}, required=False),
+        oas.answers("The models.", oas.array(oas.ref("RepositoryModel")), 400),
+        body=oas.json_body("Which are wanted.", ready, example={}, required=False),
     )
     load = _change(
         "load", "Load a model from the model store, also one that is loaded.", 400, 404, 405, 500, 503
     )
     unload = _change("unload", "Unload all versions of a model.", 400, 404, 405)
     model = "/v2/repository/models/{name}"
-    add(app, "/v2/repository/index", api.index, post=listed)
-    add(app, f"{model}/load", api.load, post=load)
-    add(app, f"{model}/unload", api.unload, post=unload)
+    oas.add(app, "/v2/repository/index", api.index, post=listed)
+    oas.add(app, f"{model}/load", api.load, post=load)
+    oas.add(app, f"{model}/unload", api.unload, post=unload)
 
 
-def _change(verb: str, summary: str, *statuses: int) -> Document:
-    body = json_body("Nothing needs to be said.", record({}), example={}, required=False)
-    done = answers("Done.", record({"name": TEXT, verb: FLAG}, "name", verb), *statuses)
-    return operation("Repository", f"repository_{verb}", summary, done, body=body)
+def _change(verb: str, summary: str, *statuses: int) -> oas.Document:
+    body = oas.json_body("Nothing needs to be said.", oas.record({}), example={}, required=False)
+    done = oas.answers("Done.", oas.record({"name": oas.TEXT, verb: oas.FLAG}, "name", verb), *statuses)
+    return oas.operation("Repository", f"repository_{verb}", summary, done, body=body)
 
 
 class RepositoryApi:
     """One method per route.
 
-    A model of the store is called as its file is, without the suffix. Where the address is one of inference
-    alone, models are loaded and unloaded for clients on this machine only: that is what the management
-    address is for, and inference may be open to many.
+    The models of the store are named like their files, without suffixes. At an address for inference only,
+    which may be open to many, just clients on this machine may load and unload models.
     """
 
     def __init__(self, registry: Registry, settings: Settings, *, everybody: bool) -> None:
@@ -83,7 +71,7 @@ class RepositoryApi:
         """POST /v2/repository/index"""
         only_ready = (await _object(request)).get("ready", False)
         if not isinstance(only_ready, bool):
-            raise BadRequest(f"ready is {only_ready!r}, true or false is needed")
+            raise BadRequest(f"ready is {only_ready!r} instead of true or false")
         return JSONResponse(await list_models(self._registry, self._settings, only_ready=only_ready))
 
     async def load(self, request: Request, name: str) -> JSONResponse:
@@ -111,7 +99,7 @@ class RepositoryApi:
 
 
 async def list_models(registry: Registry, settings: Settings, *, only_ready: bool) -> list[dict[str, str]]:
-    """The registered versions with their states, and what else the store has, which is unloaded."""
+    """The registered versions with their states, and the store's other models, which are unloaded."""
     models = registry.versions()
     entries = [_entry(model) for model in models]
     taken = {model.name for model in models}
@@ -126,11 +114,11 @@ async def list_models(registry: Registry, settings: Settings, *, only_ready: boo
 
 
 async def load_model(registry: Registry, settings: Settings, name: str) -> None:
-    """Loads a model from the store and waits for its workers; one that is loaded is loaded anew.
+    """Loads or reloads a model from the store, and waits for its workers.
 
     Raises:
         ModelNotFound: the store has no such model.
-        ModelServerError: it cannot be loaded; what was loaded before goes on serving (F52).
+        ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
     """
     stored = await asyncio.to_thread(by_name, settings.model_store)
     before = registry.get(name) if name in registry.names() else None
@@ -176,21 +164,21 @@ async def _object(request: Request) -> dict[str, Any]:
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"The body is no JSON object: {error}") from error
+        raise BadRequest(f"The body is not a JSON object: {error}") from error
 
 
 async def _check_parameters(request: Request, known: tuple[str, ...]) -> None:
-    """Refuses what would be passed over, such as the files of a model in the request itself."""
+    """Refuses unsupported parameters, such as a model's files in the request itself."""
     parameters = (await _object(request)).get("parameters") or {}
     if not isinstance(parameters, dict):
-        raise BadRequest("parameters is no object")
+        raise BadRequest("parameters is not an object")
     for name in parameters:
         if name not in known:
             raise BadRequest(f"parameter '{name[:100]}' is not supported")
 
 
 def is_near(client: Address | None) -> bool:
-    """Whether a client is on this machine; those of a Unix socket, None, are."""
+    """Whether a client is on this machine; None stands for a Unix socket."""
     if client is None:
         return True
     try:
@@ -201,13 +189,13 @@ def is_near(client: Address | None) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-SCHEMAS: Document = {
-    "RepositoryModel": record(
+SCHEMAS: oas.Document = {
+    "RepositoryModel": oas.record(
         {
-            "name": TEXT,
-            "version": TEXT,
-            "state": {**TEXT, "enum": ["READY", "LOADING", "UNAVAILABLE"]},
-            "reason": TEXT,
+            "name": oas.TEXT,
+            "version": oas.TEXT,
+            "state": {**oas.TEXT, "enum": ["READY", "LOADING", "UNAVAILABLE"]},
+            "reason": oas.TEXT,
         },
         *("name", "state", "reason"),
     )

@@ -1,4 +1,4 @@
-"""``/token``: a new token in place of an old one (reference 16.2)."""
+"""``/token``: replaces a token (reference 16.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RENEWABLE = {scope.value: scope for scope in (Scope.MANAGEMENT, Scope.INFERENCE
 
 
 def add_token_renewal(app: FastAPI, tokens: TokenKeeper | None) -> None:
-    """Adds the route; that the request has the API token was seen before it came here."""
+    """Adds the route; the API token was checked before."""
 
     async def renew(request: Request) -> Response:
         if tokens is None:
@@ -41,7 +41,7 @@ def add_token_renewal(app: FastAPI, tokens: TokenKeeper | None) -> None:
     described = operation(
         "Management",
         "renewToken",
-        "Make a new token in place of the last one, asked with the API token; 404 without tokens.",
+        "Replace a token; needs the API token. 404 without tokens.",
         {
             "200": {"description": "An empty line; the new token is in key_file.json."},
             **errors(400, 404, 409),

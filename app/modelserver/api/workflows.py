@@ -1,7 +1,7 @@
-"""Workflows: what is left of their API where none can be registered (reference 19).
+"""The API of workflows, which cannot be registered (reference 19).
 
-TorchServe's archived head disabled their registration, its 0.12.0 wheel still accepts it. Here it is
-disabled: clients that list, describe or call workflows get the answers of a server that has none.
+TorchServe's last source disabled their registration, its 0.12.0 wheel still accepts it. Here it is disabled:
+clients that list, describe or call workflows get the answers of a server without any.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WorkflowNotFound(ModelServerError):
 
 
 class _AnyCase(StringConvertor):
-    """``wfpredict`` however it is written."""
+    """``wfpredict`` in any case."""
 
     regex = "(?i:wfpredict)"
 
@@ -60,7 +60,7 @@ def add_workflow_management(app: FastAPI) -> None:
 
 
 def add_workflow_inference(app: FastAPI) -> None:
-    """The route of the inference listener; ``/wfpredict`` alone is none."""
+    """The route of the inference listener; it needs a workflow's name."""
     summary = "Call a workflow; there are none, call the models instead."
     described = operation("Workflows", "wfpredict", summary, errors(404))
     item = by_any_method("post", described, "options")
@@ -74,7 +74,7 @@ async def _register() -> Response:
 
 
 async def _list() -> Response:
-    """GET /workflows; ``limit`` and ``next_page_token`` find nothing to cut."""
+    """GET /workflows"""
     return Response(pretty({"workflows": []}), media_type=JSON)
 
 

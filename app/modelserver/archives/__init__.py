@@ -1,1 +1,1 @@
-"""Archives: where they come from, how they are fetched, checked and unpacked."""
+"""Archives: finding, downloading, checking and unpacking them."""

@@ -1,4 +1,4 @@
-"""A model archive made ready: a directory that workers load from, its manifest and its configuration."""
+"""An opened model archive: a directory that workers load from, its manifest and its configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_CONFIG: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """What was made of a configuration file; ``problem`` says why it cannot be read."""
+    """A parsed configuration file; ``problem`` says why it cannot be used."""
 
     config: ModelConfig | None = None
     warnings: tuple[str, ...] = ()
@@ -36,10 +36,9 @@ class ReadConfig:
 class ModelArchive:
     """An opened archive.
 
-    ``url`` is what the operator named. ``config`` is there where the ``config_text`` was read.
-    ``temporary``: ``model_dir`` was made by the server and goes with ``close``. ``downloaded`` is the file
-    that was fetched into the model store for it, if any. ``held`` is called by ``close``: it gives back what
-    was taken for this archive elsewhere.
+    ``url`` is as registered. ``config`` is the parsed ``config_text``. ``temporary``: ``model_dir`` was made
+    by the server and is deleted by ``close``. ``downloaded`` is the file downloaded into the model store for
+    it, if any. ``held`` are functions that ``close`` calls to release other resources.
     """
 
     url: str
@@ -52,9 +51,9 @@ class ModelArchive:
     held: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
 
     def check_handler(self, handler: str) -> None:
-        """Refuse a handler that leaves the archive or is a module of the standard library (F59).
+        """Refuse a handler outside the archive or in the standard library (F59). Raises ``InvalidModel``.
 
-        Raises ``InvalidModel``. An archive may have a file of such a name; then that file is meant.
+        If the archive has a file with the name of a standard module, the handler is that file.
         """
         try:
             check_handler(handler)
@@ -63,11 +62,11 @@ class ModelArchive:
         module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names and not (self.model_dir / f"{top}.py").is_file():
-            problem = f"Invalid handler {handler!r}: {top} is a module of Python itself."
+            problem = f"Invalid handler {handler!r}: {top} is a standard module of Python."
             raise _of_archive(InvalidModel(problem), self.url)
 
     def close(self) -> None:
-        """Delete what was unpacked; directories of the model store stay. May be called again."""
+        """Delete what was unpacked; directories of the model store stay. Idempotent."""
         while self.held:
             self.held.pop()()
         if self.temporary:
@@ -82,9 +81,9 @@ class ModelArchive:
 
 
 def nameless(url: str, manifest: Manifest) -> InvalidModel:
-    """The refusal of an archive whose name neither its manifest nor the registration tells.
+    """The error if neither manifest nor registration has a model name.
 
-    An archive without a manifest can be served if the registration gives name and handler, as in TorchServe.
+    As in TorchServe, an archive without a manifest can be served if the registration has name and handler.
     """
     problem = "is missing" if manifest.missing else "has no modelName"
     return InvalidModel(
@@ -96,12 +95,11 @@ def nameless(url: str, manifest: Manifest) -> InvalidModel:
 def open_archive(
     path: Path, url: str, workdir: Path, *, temporary: bool = False, name: str | None = None
 ) -> ModelArchive:
-    """Open the file or directory at ``path``; blocking, so call it elsewhere.
+    """Open the file or directory at ``path``; not on the event loop, as it blocks.
 
-    Files are unpacked into a new directory of ``workdir``, called ``name`` if that is given; directories are
-    used in place, and ``temporary`` says that the directory is the server's own. Raises ``InvalidModel`` for
-    content that cannot be served and ``InternalError`` when it cannot be stored; then nothing unpacked is
-    left.
+    Files are unpacked into a new directory of ``workdir``, called ``name`` if given; directories are used in
+    place (``temporary``: the server made it). Raises ``InvalidModel`` for content that cannot be served and
+    ``InternalError`` if it cannot be stored, and leaves nothing behind then.
     """
     packed = not path.is_dir()
     folder = path if packed or temporary else _only_folder(path)
@@ -138,7 +136,7 @@ def _described(archive: ModelArchive, name: str) -> ModelArchive:
 
 
 def _of_archive(error: InvalidModel, url: str) -> InvalidModel:
-    """The error in the words that clients of TorchServe know, and the archive behind them."""
+    """The error in the words that clients of TorchServe know, followed by the archive."""
     return InvalidModel(f"{error.message} Archive: {url!r}.")
 
 
@@ -155,7 +153,7 @@ def _config_text(model_dir: Path, file: str | None, name: str) -> str | None:
 
 
 def _read(model_dir: Path, file: str, name: str, most: int) -> bytes | None:
-    """A small file's content, or ``None`` if there is no such file; ``name`` is the archive's."""
+    """A small file's content, ``None`` if it does not exist; ``name`` is the archive's."""
     path = model_dir / file
     try:
         if not path.is_file():
@@ -170,7 +168,7 @@ def _read(model_dir: Path, file: str, name: str, most: int) -> bytes | None:
 
 
 def _only_folder(path: Path) -> Path:
-    """The one folder in a directory that has nothing else (reference 10.3), or the directory itself."""
+    """The only folder in a directory without anything else (reference 10.3), or the directory itself."""
     try:
         children = list(path.iterdir())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The HTTP client of downloads, imported when something is downloaded: that takes long (60 ms)."""
+"""The HTTP client for downloads; imported only for them, as that takes 60 ms."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from modelserver.archives.urls import Resolver, UrlPolicy
 
 FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
-"""What :func:`fetch` raises when the other side, or the way there, is at fault."""
+"""What :func:`fetch` raises when the other server or the network fails."""
 
 _CHUNK: Final = 1 << 20
 _MAX_ADDRESSES: Final = 8
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
-    """Connects only to addresses that the policy allows, and to no other than those checked.
+    """Connects only to the very addresses that it checked against the policy.
 
-    The request keeps the name in its Host header and in TLS. ``asked`` is the URL that errors name.
+    Host header and TLS keep the host name. ``asked`` is the URL that errors name.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class CheckedTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send to the first checked address that accepts a connection.
 
-        Raises ``ModelNotFound`` for a forbidden one, ``httpx.ConnectError`` if none answers.
+        Raises ``ModelNotFound`` for a forbidden address, ``httpx.ConnectError`` if none answers.
         """
         host = request.url.raw_host.decode("ascii")
         addresses = await self._checked(host, request.url)
@@ -64,7 +64,7 @@ class CheckedTransport(httpx.AsyncBaseTransport):
     async def _checked(self, host: str, url: httpx.URL) -> list[str]:
         port = url.port or (443 if url.scheme == "https" else 80)
         if port > 65535:
-            raise httpx.ConnectError(f"{host}: there is no port {port}")
+            raise httpx.ConnectError(f"{host}: invalid port {port}")
         try:
             addresses = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
@@ -75,14 +75,14 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 
 
 async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> None:
-    """Store what an http(s) URL answers, asking the policy about every redirect.
+    """Download an http(s) URL, checking every redirect against the policy.
 
     Raises one of ``FAILURES``, ``ModelNotFound`` for a redirect that is not allowed, and ``DownloadFailed``.
     """
     url = incoming.url
     inner = transfer.transport or httpx.AsyncHTTPTransport()
     timeout = httpx.Timeout(transfer.read_timeout, connect=transfer.connect_timeout)
-    # What is stored is what was sent: no encoding on the way, hence no bomb in one either.
+    # Without content encodings there are no decompression bombs.
     headers = {"accept-encoding": "identity", "user-agent": "modelserver"}
     async with httpx.AsyncClient(
         transport=CheckedTransport(policy, url, inner, transfer.resolve),
@@ -116,7 +116,7 @@ async def _store(response: httpx.Response, incoming: Incoming, transfer: Transfe
             f"HTTP status {response.status_code}", request=response.request, response=response
         )
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise failed(incoming.url, "it came in a content encoding that was not asked for")
+        raise failed(incoming.url, "the server used a content encoding, which was not accepted")
     announced = response.headers.get("content-length", "")
     total = int(announced) if announced.isdecimal() else None
     incoming.expect(total)
@@ -129,7 +129,7 @@ async def _store(response: httpx.Response, incoming: Incoming, transfer: Transfe
 
 
 def file_name(url: str) -> str:
-    """The last component of the URL's path. Raises ``DownloadFailed`` if that cannot be a file's name."""
+    """The last component of the URL's path. Raises ``DownloadFailed`` if it is not a valid file name."""
     try:
         path = httpx.URL(url).raw_path.decode("ascii").partition("?")[0]
     except httpx.InvalidURL as error:

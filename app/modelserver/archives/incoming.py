@@ -1,7 +1,7 @@
-"""A file on its way into the model store, within limits (reference 10.4).
+"""A file being stored in the model store, within limits (reference 10.4).
 
-A file arrives under a temporary name beside its place and gets its own name when it is complete, without ever
-replacing another; whatever fails or is cancelled leaves nothing behind.
+It has a temporary name until it is complete and never replaces another file; a failed or cancelled transfer
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _BESIDE: Final = ".beside"
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """How a file is fetched: bounds in bytes, redirects, seconds to connect, of silence, and in all.
+    """How a file is fetched: limits in bytes and redirects, timeouts in seconds.
 
-    ``resolve`` and ``transport`` are how hosts are reached, without the latter by a fresh HTTP client.
-    ``progress`` is told the bytes that have arrived and, where known, the bytes to come in all. ``beside`` is
-    the downloaded file of a model that is to be replaced: its name is not taken, and it stays.
+    ``resolve`` and ``transport`` reach hosts; without the latter, a new HTTP client does. ``progress`` gets
+    the bytes received and, if known, the total. ``beside`` is the downloaded file of a model being replaced:
+    a new file of the same name is stored beside it.
     """
 
     max_bytes: int = 128 << 30
@@ -51,7 +51,7 @@ AS_USUAL: Final = Transfer()
 
 
 class Incoming:
-    """A file on its way into the store; outside of its context only a published one is left."""
+    """A file being stored; leaving the context removes it unless it was published."""
 
     def __init__(self, store: Path, name: str, url: str, transfer: Transfer = AS_USUAL) -> None:
         self._target = store / name
@@ -79,12 +79,12 @@ class Incoming:
         self._partial.unlink(missing_ok=True)
 
     def expect(self, size: int | None) -> None:
-        """Fail early when more is announced than may come."""
+        """Fail early if the announced size is over the limit."""
         if size is not None and size > self._transfer.max_bytes:
             raise failed(self.url, f"it is larger than {self._transfer.max_bytes} bytes")
 
     def write(self, chunk: bytes) -> None:
-        """Add to the file. Raises ``InternalError`` and, for too much, ``DownloadFailed``."""
+        """Add to the file. Raises ``InternalError``, and ``DownloadFailed`` over the limit."""
         self.size += len(chunk)
         self.expect(self.size)
         try:
@@ -93,7 +93,7 @@ class Incoming:
             raise self._unsaved(error) from error
 
     def publish(self) -> Path:
-        """Give the complete file its name."""
+        """Give the complete file its final name."""
         try:
             self._file.close()
             _rename_to_new(self._partial, self._target)
@@ -111,12 +111,12 @@ class Incoming:
 
 
 def is_beside(fetched: Path) -> bool:
-    """Whether a file was fetched beside one whose name it would have."""
+    """Whether a file was stored beside one of the same name."""
     return fetched.name.startswith(".") and fetched.name.endswith(_BESIDE)
 
 
 def _rename_to_new(partial: Path, target: Path) -> None:
-    """Rename without ever replacing; where hard links do not exist the last check is not atomic."""
+    """Rename without replacing; without hard links, the check is not atomic."""
     try:
         os.link(partial, target)
     except FileExistsError:
@@ -128,6 +128,6 @@ def _rename_to_new(partial: Path, target: Path) -> None:
 
 
 def failed(url: str, reason: str = "") -> DownloadFailed:
-    """TorchServe's answer to a download that failed, and why where more is known."""
+    """TorchServe's error for a failed download, with the reason if known."""
     text = f"Failed to download archive from: {url}"
     return DownloadFailed(f"{text}: {reason}" if reason else text)

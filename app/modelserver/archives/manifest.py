@@ -1,4 +1,4 @@
-"""What an archive says about itself: ``MAR-INF/MANIFEST.json`` (reference 10.2)."""
+"""The manifest of an archive, ``MAR-INF/MANIFEST.json`` (reference 10.2)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The fields the server acts on; ``None`` where the manifest is silent.
+    """The fields that the server uses; ``None`` if the manifest does not set them.
 
-    ``raw`` is the document as written, which handlers see as ``context.manifest``; ``missing``: the archive
-    has none.
+    ``raw`` is the document as written, which handlers get as ``context.manifest``; ``missing``: the archive
+    has no manifest.
     """
 
     model_name: str | None = None
@@ -45,10 +45,10 @@ class Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Read a manifest; unknown and older fields stay in ``raw`` only.
+    """Read a manifest; unknown and obsolete fields are only in ``raw``.
 
-    Raises ``InvalidModel`` for what is not a JSON object, a field of the wrong type, an unknown runtime, a
-    handler or file name that leaves the archive.
+    Raises ``InvalidModel``: not a JSON object, a field of the wrong type, an unknown runtime, a handler or
+    file name outside the archive.
     """
     raw, written = _documents(data)
     model = written.get("model")
@@ -73,7 +73,7 @@ def parse_manifest(data: bytes) -> Manifest:
         problem = None if path is None else _path_problem(path)
         if problem is not None:
             raise InvalidModel(f"Invalid {name} {path!r} in {MANIFEST_PATH}: {problem}.")
-    # What only handlers read must be of the right type as well.
+    # Fields that only handlers read must have the right type as well.
     for read, names in ((text, _TEXTS), (of_model, _TEXTS_OF_MODEL)):
         for name in names:
             read(name)
@@ -83,7 +83,7 @@ def parse_manifest(data: bytes) -> Manifest:
 def check_handler(handler: str) -> None:
     """Refuse a handler that is not ``module``, ``module.py`` or ``module:function`` of the archive.
 
-    Raises ``InvalidModel``; whether the module exists is the worker's to find out (reference 12.2).
+    Raises ``InvalidModel``; whether the module exists is checked by the worker (reference 12.2).
     """
     module, colon, function = handler.partition(":")
     problem = _path_problem(handler if _DRIVE.match(handler) else module)
@@ -145,7 +145,7 @@ def _runtime(fields: Mapping[str, Any], text: Callable[[str], str | None]) -> st
 
 
 def _path_problem(path: str) -> str | None:
-    """Why ``path`` cannot name something inside the archive, or ``None``."""
+    """Why ``path`` cannot be a name inside the archive, or ``None``."""
     if not path.strip():
         return "a name is missing"
     if _unprintable(path):

@@ -1,4 +1,4 @@
-"""From the ``url`` of a registration to the file or directory it stands for (reference 5.2, 10.3, 10.4)."""
+"""From the ``url`` of a registration to its file or directory (reference 5.2, 10.3, 10.4)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 20
-_OUTSIDE: Final = "it lies outside of the model store, where only --models and load_models may lead"
+_OUTSIDE: Final = "it is outside the model store, where only --models and load_models may lead"
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a model lies: an archive or a model directory, its path resolved.
+    """The resolved path of an archive or a model directory.
 
     ``downloaded`` is the file that was fetched into the model store; ``temporary`` marks a directory that the
-    server wrote itself. Both are what ``open_archive`` wants to know.
+    server wrote. ``open_archive`` needs both.
     """
 
     url: str
@@ -47,9 +47,9 @@ async def locate(
     *,
     trusted: bool = False,
 ) -> Located:
-    """Find or fetch what ``url`` names; checks come in the order of reference 5.2.
+    """Find or fetch what ``url`` names, with checks in the order of reference 5.2.
 
-    ``trusted``: an operator named it at the start, so a path may lead anywhere on this machine.
+    ``trusted``: the operator named it at the start, so a path may lead anywhere on this machine.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -75,7 +75,7 @@ async def locate(
 async def _from_file_url(
     url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer, *, trusted: bool
 ) -> Located:
-    """What lies in the store is used as it is; other files are copied, other directories used in place."""
+    """Files in the store are used as they are, others are copied; directories are used in place."""
     path = _path_of(url)
     if path is not None and trusted and (found := await asyncio.to_thread(_existing, path)):
         return Located(url, found)
@@ -93,15 +93,14 @@ async def _from_file_url(
 
 
 async def load_client() -> None:
-    """Import the HTTP client (60 ms) in a thread, so that a server that serves goes on serving."""
+    """Import the HTTP client (60 ms) in a thread, so that the event loop is not blocked."""
     await asyncio.to_thread(import_module, "modelserver.archives.fetching")
 
 
 async def download(url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer = AS_USUAL) -> Path:
-    """Fetch an http(s) URL into the store; the policy is asked about it and about every redirect.
+    """Download an http(s) URL into the store; the policy checks it and every redirect.
 
-    A file beside it whose name it would have is left alone; then the path is a hidden one, see
-    :func:`is_beside`.
+    Beside the file of a model being replaced, it is stored under a hidden name, see :func:`is_beside`.
 
     Raises ``ModelNotFound`` if it is not allowed, ``ModelFileExists`` if its file name is taken,
     ``DownloadFailed``, and ``InternalError`` if it cannot be stored.
@@ -143,7 +142,7 @@ def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:
 
 
 def _path_of(url: str) -> Path | None:
-    """The absolute path of a ``file://`` URL of this machine."""
+    """The absolute path of a ``file://`` URL on this machine."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -153,7 +152,7 @@ def _path_of(url: str) -> Path | None:
 
 
 def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
-    """Reference 10.3, except that what a client names must lie in the store; so must names of the store."""
+    """Reference 10.3, except that paths from clients must lead into the store."""
     root = _needed(store)
     named, given = root / os.path.basename(url.rstrip("/")), Path(url)
     outside = False
@@ -173,7 +172,7 @@ def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
 def _inside(path: Path, store: Path) -> Path | None:
     """The resolved path of an existing file or directory below the store, or ``None``.
 
-    A link that lies in the store is followed wherever it leads: who can put it there is an operator.
+    A link in the store is followed wherever it leads: only operators can put it there.
     """
     resolved, root = _existing(path), _existing(store)
     if resolved is None or root is None:

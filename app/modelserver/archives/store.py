@@ -1,4 +1,4 @@
-"""What lies in the model store and could be loaded."""
+"""The archives and model directories in the model store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The earlier ones win where several files have one name.
+# If several files have the same name, the earlier suffix takes precedence.
 SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 
 
@@ -22,9 +22,9 @@ def loadable(store: Path) -> list[str]:
 
 
 def by_name(store: Path | None) -> dict[str, str]:
-    """File names by the model names that the repository extension has for them: without their suffixes.
+    """File names by the model names of the repository extension, which have no suffixes.
 
-    Empty if there is no store, or none that can be read.
+    Empty if there is no readable store.
     """
     if store is None:
         return {}

@@ -1,4 +1,4 @@
-"""``torchvision://<arch>?weights=…&seed=…``: a model of torchvision's zoo, without an archive.
+"""``torchvision://<arch>?weights=…&seed=…``: a torchvision model without an archive.
 
 The server writes a model directory that names the network; the image classifier handler builds it in the
 worker.
@@ -31,10 +31,10 @@ _CONFIG_FILE: Final = "model-config.yaml"
 
 @dataclass(frozen=True, slots=True)
 class TorchvisionSource:
-    """A network of torchvision and where its weights come from.
+    """A torchvision network and the source of its weights.
 
-    ``weights`` is ``DEFAULT``, ``IMAGENET1K_…``, ``random`` (made from ``seed``) or a ``.pth`` file of the
-    model store.
+    ``weights`` is ``DEFAULT``, ``IMAGENET1K_…``, ``random`` (from ``seed``) or a ``.pth`` file in the model
+    store.
     """
 
     arch: str
@@ -48,7 +48,7 @@ class TorchvisionSource:
             parts = urlsplit(url)
             given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
         except ValueError as error:
-            raise _bad(url, "torchvision://<arch>?weights=…&seed=… is the form") from error
+            raise _bad(url, "the form is torchvision://<arch>?weights=…&seed=…") from error
         if not _ARCH.fullmatch(parts.netloc) or parts.path not in ("", "/") or parts.fragment:
             raise _bad(url, "an architecture such as torchvision://resnet152 is needed")
         names = [name for name, _ in given]
@@ -61,13 +61,13 @@ class TorchvisionSource:
 
     @property
     def weights_file(self) -> str | None:
-        """The file in the model store that holds the weights, if they come from one."""
+        """The file in the model store with the weights, if they come from one."""
         return None if _NAMED_WEIGHTS.fullmatch(self.weights) else self.weights
 
     def write(self, workdir: Path, weights_path: Path | None = None) -> Path:
-        """Make the model directory in ``workdir`` and return it. Raises ``OSError``.
+        """Write the model directory into ``workdir`` and return it; ``weights_path`` is of ``weights_file``.
 
-        ``weights_path`` is where ``weights_file`` lies.
+        Raises ``OSError``.
         """
         folder = workdir / uuid4().hex
         (folder / MANIFEST_PATH).parent.mkdir(mode=0o700, parents=True)

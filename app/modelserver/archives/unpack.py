@@ -1,8 +1,8 @@
 """Unpacking archives that may be hostile: everything is checked before anything is written (F58).
 
-Zip (``.mar``) and gzipped tar are told apart by content, not by suffix. Only regular files and directories
-are taken, with names that stay below the destination on every file system. Sizes are bounded by what the
-archive declares before writing, and again by what is really written, because declarations can lie.
+Zip (``.mar``) and gzipped tar are distinguished by content, not by suffix. Only regular files and directories
+are allowed, with names that stay below the destination on every file system. Declared sizes are checked
+before writing, and actual sizes while writing, because declarations can be wrong.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _UNREADABLE: Final = (
 class Limits:
     """How much an archive may expand to; sizes in bytes.
 
-    ``max_ratio`` compares the unpacked size with the archive's own, from ``ratio_floor`` unpacked bytes on:
-    small archives of zeros are no danger.
+    ``max_ratio`` compares the unpacked size with the archive's, from ``ratio_floor`` unpacked bytes on: small
+    archives of zeros are harmless.
     """
 
     max_entries: int = 20_000
@@ -90,9 +90,9 @@ class UnsafeEntryError(Exception):
 def unpack(archive: Path, destination: Path, limits: Limits | None = None) -> None:
     """Unpack a zip or gzipped tar into ``destination``, which must be absent or empty.
 
-    Directories get mode 0700, files 0600. Of a gzipped tar's names the first component is dropped (reference
-    10.3), unless the manifest is already where it belongs. Raises ``InvalidModel`` naming archive, entry and
-    rule and leaves nothing behind; ``OSError`` when the destination cannot be written.
+    Directories get mode 0700, files 0600. The first component of a gzipped tar's names is dropped (reference
+    10.3), unless the manifest is already in its place. Raises ``InvalidModel`` naming archive, entry and rule
+    and leaves nothing behind; ``OSError`` if the destination cannot be written.
     """
     limits = limits or Limits()
     allowed = limits.allowed_bytes(archive.stat().st_size)
@@ -110,7 +110,7 @@ def unpack(archive: Path, destination: Path, limits: Limits | None = None) -> No
 def safe_parts(name: str) -> tuple[str, ...]:
     """The components of an entry's name, ``.`` left out; may be empty.
 
-    Raises ``UnsafeEntryError`` for a name that could be written elsewhere or nowhere.
+    Raises ``UnsafeEntryError`` for a name that could be written elsewhere or not at all.
     """
     if not name:
         raise UnsafeEntryError("an empty name is not allowed")
@@ -129,14 +129,14 @@ def safe_parts(name: str) -> tuple[str, ...]:
 
 
 def refused(archive: str, rule: str, entry: str | None = None) -> InvalidModel:
-    """The error that names archive, entry and rule; the names are escaped and cut."""
+    """The error that names archive, entry and rule; names are escaped and truncated."""
     where = f", entry {entry[:200]!r}" if entry is not None else ""
     return InvalidModel(f"Invalid archive {archive!r}{where}: {rule}.")
 
 
 @contextlib.contextmanager
 def _reading(archive: str, file: IO[bytes], limits: Limits, allowed: int) -> Iterator[list[_Entry]]:
-    """The entries of an open archive, checked one by one and in sum, to be read inside the context."""
+    """The entries of an open archive, checked one by one and in total; to be read inside the context."""
     magic = file.read(4)
     file.seek(0)
     with contextlib.ExitStack() as stack:
@@ -159,7 +159,7 @@ def _reading(archive: str, file: IO[bytes], limits: Limits, allowed: int) -> Ite
 
 @contextlib.contextmanager
 def _unreadable(archive: str, entry: str | None = None) -> Iterator[None]:
-    """Tell what the parsers raise about broken archives in our own words."""
+    """Turn the parsers' exceptions for broken archives into our errors."""
     try:
         yield
     except _UNREADABLE as error:
@@ -175,7 +175,7 @@ def _read_padding(plain: gzip.GzipFile) -> None:
 
 
 def _bounded(archive: str, found: Iterable[_Entry], limits: Limits, allowed: int) -> list[_Entry]:
-    """All entries, as soon as their number and their declared sizes are known to be within bounds."""
+    """All entries, after checking their number and declared sizes."""
     entries: list[_Entry] = []
     total = 0
     for entry in found:
@@ -234,7 +234,7 @@ def _checked_parts(archive: str, name: str) -> tuple[str, ...]:
 
 
 def _without_first_component(entries: list[_Entry]) -> list[_Entry]:
-    """Strip the top folder that tar archives of models have; a file beside it keeps its name."""
+    """Strip the top folder of a model's tar archive; a file beside it keeps its name."""
     if any("/".join(entry.parts) == MANIFEST_PATH for entry in entries):
         return entries
     return [
@@ -246,7 +246,7 @@ def _without_first_component(entries: list[_Entry]) -> list[_Entry]:
 
 
 def _check_paths(archive: str, entries: list[_Entry]) -> None:
-    """Refuse names that would meet on disk, also where the file system ignores case or Unicode form."""
+    """Refuse names that would collide on disk, also if the file system ignores case or Unicode form."""
     seen: dict[str, tuple[tuple[str, ...], bool]] = {}
     for entry in entries:
         if not entry.parts and not entry.is_directory:
@@ -287,7 +287,7 @@ def _write(archive: str, entries: list[_Entry], destination: Path, allowed: int)
 
 
 def _make_folders(destination: Path, folder: Path) -> None:
-    """Like ``mkdir(parents=True)``, which would give the parents another mode."""
+    """Like ``mkdir(parents=True)``, but with this mode for the parents too."""
     current = destination
     for part in folder.relative_to(destination).parts:
         current /= part
@@ -314,10 +314,7 @@ def _reason(error: BaseException) -> str:
 
 
 class _GzipInPieces(gzip.GzipFile):
-    """A gzip file that is never read in large pieces.
-
-    The tar parser reads an extended header in one piece, of any size that the archive states.
-    """
+    """A gzip file that refuses large reads: the tar parser reads an extended header of any size at once."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _CHUNK:

@@ -1,8 +1,8 @@
 """Which URLs models may come from (reference 10.4, design 7 and 9; F62).
 
-Without an ``allowed_urls`` of the operator, only public http(s) hosts are allowed: every address that a host
-name resolves to must be public, and the connection goes to the very address that was checked, so that a
-second answer of the DNS cannot change it. What the operator listed is taken at its word. Proxies from the
+Unless the operator sets ``allowed_urls``, only public http(s) hosts are allowed: every address that a host
+name resolves to must be public, and the connection uses the very address that was checked, so that a second
+DNS answer cannot change it. URLs that the operator allowed are not checked further. Proxies from the
 environment are not used: they would resolve the name again.
 """
 
@@ -22,11 +22,11 @@ from modelserver.errors import ModelNotFound
 DEFAULT_ALLOWED_URLS: Final = "file://.*|http(s)?://.*"
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
-"""Host and port to the addresses it stands for; raises ``OSError`` if there are none."""
+"""From host and port to addresses; raises ``OSError`` if there are none."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-# Not public, whatever the running Python's tables say; the first two answer with a machine's credentials.
+# Not public, whatever Python's tables say; the first two serve a machine's credentials.
 _NEVER_PUBLIC: Final = tuple(
     map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "2001:db8::/32"))
 )
@@ -53,13 +53,13 @@ class UrlPolicy:
             raise refusal(url if asked is None else asked, problem)
 
     def check_address(self, address: str, url: str) -> None:
-        """Raise ``ModelNotFound`` for an address that is not public, unless the operator listed the URL."""
+        """Raise ``ModelNotFound`` for an address that is not public, unless the operator set the URLs."""
         if not self.operator_set and not is_public(address):
-            raise refusal(url, "its host is not a public one, which only allowed_urls can permit")
+            raise refusal(url, "its host is not public, which only allowed_urls can permit")
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """All addresses of a host, as the system finds them: also ``127.1`` and ``2130706433`` (F62)."""
+    """All addresses of a host as the system resolves it: also ``127.1`` and ``2130706433`` (F62)."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
@@ -81,7 +81,7 @@ def leaves_its_place(url: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the public internet, also where IPv6 carries an IPv4 one."""
+    """Whether an IP address is public; for IPv6 that embeds an IPv4 address, whether that one is."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         carried = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
@@ -96,16 +96,16 @@ def is_public(address: str) -> bool:
 
 
 def refusal(url: str, reason: str = "") -> ModelNotFound:
-    """TorchServe's answer to a URL that is not allowed, and why where TorchServe has no such rule."""
+    """TorchServe's error for a URL that is not allowed, with the reason if the rule is ours."""
     text = f"Given URL {url} does not match any allowed URL(s)"
     return ModelNotFound(f"{text}: {reason}" if reason else text)
 
 
 def _disguise(url: str) -> str | None:
-    """What makes a URL mean another place than it seems to, or ``None``."""
+    """Why a URL may lead elsewhere than it seems to, or ``None``."""
     if any(character <= " " or character in "\\\x7f" for character in url):
         return "spaces, control characters and backslashes are not allowed"
-    # The client's own reading counts. Most servers never see a URL: they are spared the import (60 ms).
+    # Parsed as the client does. Most servers never need this import (60 ms).
     import httpx  # noqa: PLC0415
 
     try:

@@ -1,1 +1,1 @@
-"""Who may ask what: tokens, what they are for, and where they come from (reference 16)."""
+"""Tokens: where they come from and what they allow; requests from web pages (reference 16)."""

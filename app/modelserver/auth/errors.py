@@ -1,4 +1,4 @@
-"""What a request without the right token is told."""
+"""The error for a request without the right token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that an operator gives, in environment variables or in a mounted secret."""
+"""Tokens that the operator provides, in environment variables or in a mounted secret."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     GivenTokens: TypeAlias = Mapping[Scope, tuple[str, ...]]
 
 VARIABLES = {scope: f"MODELSERVER_{scope.name}_TOKEN" for scope in Scope}
-"""The variable of each scope; it may have several tokens, between commas or spaces."""
+"""The variable of each scope; it may contain several tokens, separated by commas or spaces."""
 
 _SHORTEST = 8
 _TOKEN = re.compile(r"[!-+\--~]{8,4096}")
 
 
 def take_from_environment(environ: MutableMapping[str, str]) -> GivenTokens:
-    """The tokens in the environment, which has them no more afterwards: workers inherit it.
+    """Takes the tokens out of the environment, which workers inherit.
 
     Raises:
-        ConfigError: one cannot be a token.
+        ConfigError: one is not a valid token.
     """
     texts = {scope: environ.pop(name, "") for scope, name in VARIABLES.items()}
     return {
@@ -37,13 +37,13 @@ def take_from_environment(environ: MutableMapping[str, str]) -> GivenTokens:
 
 
 def read_token_file(path: Path) -> GivenTokens:
-    """The tokens of a file like ``key_file.json``, whose entries may also be a token or a list of tokens.
+    """The tokens in a file like ``key_file.json``, where entries may also be a token or a list of tokens.
 
-    Of a folder (as secrets are mounted) the files ``inference``, ``management`` and ``API`` are read, with a
+    In a folder (as secrets are mounted) the files ``inference``, ``management`` and ``API`` are read, with a
     token per line.
 
     Raises:
-        ConfigError: it cannot be read, or is not like that. The message has nothing of its content.
+        ConfigError: it cannot be read, or has another form. The message contains none of its content.
     """
     try:
         if path.is_dir():
@@ -67,7 +67,7 @@ def read_token_file(path: Path) -> GivenTokens:
 
 
 def joined(*several: GivenTokens) -> GivenTokens:
-    """All of them are good."""
+    """All the tokens together."""
     return {
         scope: keys
         for scope in Scope

@@ -1,4 +1,4 @@
-"""Looks at the head of each request of a listener before anybody else does."""
+"""Checks the token of each request of a listener before anything else reads the request."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from modelserver.auth.verifier import Verifier
 
-# URLs whose scope is remembered, and the bytes that one may have for that.
+# How many URLs have their scope cached, and the bytes of the longest of them.
 _KEPT = 1024
 _LONGEST_KEPT = 512
 _HEADER = b"authorization"
 
 
 class Guard:
-    """Lets requests pass that have the token they need. As in TorchServe that is settled before routing.
+    """Passes requests that have the token they need; as in TorchServe, before routing.
 
     Args:
-        verifier: of the tokens.
+        verifier: checks the tokens.
         roles: of the listener.
         ping_token: whether ``/ping`` needs a token.
     """
@@ -39,7 +39,7 @@ class Guard:
         self._kept_scope = lru_cache(_KEPT)(self._scope)
 
     def check(self, method: bytes, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> InvalidKey | None:
-        """What the request is to be told, None if it may pass. ``url`` is that of the first line."""
+        """The error to answer with, None if the request may pass. ``url`` is from the first line."""
         scope = (self._kept_scope if len(url) <= _LONGEST_KEPT else self._scope)(method, url)
         if scope is None:
             return None

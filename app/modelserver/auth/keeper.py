@@ -1,4 +1,4 @@
-"""The tokens of a running server: given or made, renewed, and gone with it."""
+"""The tokens of a running server: given or generated, renewed, and removed at its end."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from modelserver.auth.given import GivenTokens
 
-# TorchServe's have 6.
+# TorchServe's keys have 6.
 _KEY_BYTES = 24
 
 
 class TokenKeeper:
-    """Makes a token for each scope that none is given for, and keeps the file of those it made.
+    """Generates a token for each scope without given tokens, and stores the generated ones in a file.
 
     Args:
-        given: the operator's; they never expire, and stand in no file of ours.
-        lifetime: seconds that an inference or management token made here is good for; None: for ever.
-        file: of the tokens made here.
+        given: the operator's tokens; they never expire and are not written to the file.
+        lifetime: seconds for which a generated inference or management token is valid; None: for ever.
+        file: for the generated tokens.
         clock: seconds since 1970.
 
     Raises:
@@ -46,39 +46,30 @@ class TokenKeeper:
 
     @property
     def fingerprints(self) -> list[Fingerprint]:
-        """Of all tokens."""
+        """The fingerprints of all tokens."""
         made = [Fingerprint.of(scope, token.key, token.expires) for scope, token in self._made.items()]
         return made + [Fingerprint.of(scope, key) for scope, keys in self._given.items() for key in keys]
 
-    @property
-    def has_file(self) -> bool:
-        """Whether tokens were made and are in the file."""
-        return bool(self._made)
-
-    def authorize(self, scope: Scope, header: str | bytes | None) -> None:
-        """See :meth:`Verifier.authorize`."""
-        self.verifier.authorize(scope, header)
-
     def on_change(self, listener: Callable[[], None]) -> None:
-        """``listener`` is called when other tokens are good than before."""
+        """``listener`` is called when the valid tokens have changed."""
         self._listeners.append(listener)
 
     def renew(self, scope: Scope) -> None:
-        """Makes a new token in place of the one that was made before, which is no good any more at once.
+        """Replaces the generated token of a scope; the old one becomes invalid at once.
 
         Raises:
             Conflict: the tokens of this scope are given.
-            ConfigError: the file cannot be written; the old token stays.
+            ConfigError: the file cannot be written; the old token stays valid.
         """
         if scope in self._given:
-            raise Conflict(f"The {scope.value} tokens are given to the server: replace them where they are.")
+            raise Conflict(f"The {scope.value} tokens are given to the server: replace them at their source.")
         self._publish({**self._made, scope: self._make(scope)})
 
     def replace_given(self, given: GivenTokens) -> None:
-        """Only these given tokens are good from now on.
+        """Replaces all given tokens.
 
         Raises:
-            ConfigError: a token had to be made and the file cannot be written; nothing has changed.
+            ConfigError: a token had to be generated and the file cannot be written; nothing has changed.
         """
         made = {s: self._made.get(s) or self._make(s) for s in Scope if s not in given}
         before, self._given = self._given, given

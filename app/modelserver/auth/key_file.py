@@ -1,4 +1,4 @@
-"""``key_file.json``: where the tokens are that the server made (reference 16.1)."""
+"""``key_file.json``, which contains the tokens that the server generated (reference 16.1)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ NAME = "key_file.json"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that is good until ``expires``, in seconds since 1970; None: for ever."""
+    """A token that is valid until ``expires``, in seconds since 1970; None: for ever."""
 
     key: str = field(repr=False)
     expires: float | None = None
 
 
 class KeyFile:
-    """The file, for its owner only.
+    """The file, readable by its owner only.
 
-    Different from TorchServe: the server removes its file when it ends in order, not only ``--stop`` does.
+    Unlike TorchServe, where only ``--stop`` removes the file, the server also does when it ends regularly.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,11 +39,7 @@ class KeyFile:
         self._written = b""
 
     def write(self, tokens: Mapping[Scope, Token]) -> None:
-        """Puts the tokens there, in one step.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        """Writes the tokens, in one step. Raises ConfigError if the file cannot be written."""
         content = _render(tokens)
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
@@ -53,18 +49,17 @@ class KeyFile:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(content)
                 temporary.replace(self.path)
-            except OSError:
+            finally:
                 temporary.unlink(missing_ok=True)
-                raise
         except OSError as error:
             raise ConfigError(
-                f"The file of tokens cannot be written: {self.path}: {error.strerror}; "
-                "start where it can be, or give the tokens (token_file)"
+                f"The token file cannot be written: {self.path}: {error.strerror}; "
+                "start the server in a writable directory, or provide the tokens (token_file)"
             ) from error
         self._written = content
 
     def remove(self) -> None:
-        """Removes the file if it still has what was written last: another server may have its own there."""
+        """Removes the file unless its content has changed: it may be another server's by now."""
         with contextlib.suppress(OSError):
             if self._written and self.path.read_bytes() == self._written:
                 self.path.unlink()

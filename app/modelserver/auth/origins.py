@@ -1,7 +1,7 @@
-"""Requests of web pages, where nobody asks for tokens (F65).
+"""Requests of web pages while no tokens are required (F65).
 
-A page in a browser on this machine can send requests to loopback addresses, and registering runs code.
-Browsers name the page's origin in each such request; other clients send no ``Origin``.
+A page in a browser on this machine can send requests to loopback addresses, and registering a model runs
+code. Browsers send the page's origin with each such request; other clients send no ``Origin``.
 """
 
 from __future__ import annotations
@@ -19,26 +19,23 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class ForeignPage(ModelServerError):
-    """A page of another origin wants to change something."""
+    """A page of another origin tried to change something."""
 
     status = 403
     type = "ForeignOriginException"
 
     def __init__(self, origin: str) -> None:
         super().__init__(
-            f"Pages of {origin[:100]} may change nothing here; cors_allowed_origin can allow one, "
-            "token_authorization=always asks for tokens instead."
+            f"Pages of {origin[:100]} may not change anything here; cors_allowed_origin can allow one, "
+            "token_authorization=always requires tokens instead."
         )
 
 
 def check_origin(method: str, headers: Iterable[tuple[bytes, bytes]], allowed: str) -> None:
-    """Refuses what a page of another origin wants to change.
+    """Refuses changes by a page of another origin; raises ForeignPage.
 
-    A page of this server's own is one at a loopback name, so that no other name that leads here will do.
-    ``allowed`` is an origin, ``*`` for all, or nothing. Names of ``headers`` are in lower case.
-
-    Raises:
-        ForeignPage: names the origin.
+    The server's own pages have a loopback name: another name that resolves to this address is not enough.
+    ``allowed`` is an origin, ``*`` for all, or empty. Names in ``headers`` are in lower case.
     """
     if method in _READING:
         return

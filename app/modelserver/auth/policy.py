@@ -1,4 +1,4 @@
-"""Whether tokens are asked for, and what an operator is told about it at the start (design 7)."""
+"""Whether tokens are required, and what the operator is told about it at the start (design 7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from modelserver.settings.settings import Settings
 
 WARNING = "Warning: "
-"""What lines begin with that an operator should act upon."""
+"""The beginning of lines that the operator should act upon."""
 
 
 def open_addresses(settings: Settings) -> list[Address]:
@@ -37,9 +37,9 @@ def _listening(settings: Settings) -> list[Address]:
 
 
 def wants_tokens(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """``token_authorization=auto`` asks for them if an address is open to other machines or tokens are given.
+    """``token_authorization=auto`` requires tokens if an address is open to other machines or any are given.
 
-    Different from TorchServe, which always does (``always``). ``disable_token_authorization`` wins.
+    TorchServe always does (``always``). ``disable_token_authorization`` takes precedence.
     """
     if settings.disable_token_authorization:
         return False
@@ -50,15 +50,15 @@ def wants_tokens(settings: Settings, environ: Mapping[str, str]) -> bool:
 
 
 def notice(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[str]:
-    """Lines for the start: whether tokens are asked for, why, and where they are."""
+    """Lines for the start: whether tokens are required, why, and where they are."""
     reachable = open_addresses(settings)
     secured = any(address.scheme == "https" for address in _listening(settings))
     if secured and not (settings.certificate_file or settings.keystore):
-        yield f"{WARNING}no certificate is configured: https shows one that clients cannot verify."
+        yield f"{WARNING}no certificate is configured: https uses one that clients cannot verify."
     named = ", ".join(map(str, reachable))
     if not wants_tokens(settings, environ):
         if reachable:
-            yield f"{WARNING}token authorization is off: whoever can reach {named} may use it."
+            yield f"{WARNING}token authorization is off: anyone who can reach {named} may use it."
         return
     given = [name for name in VARIABLES.values() if environ.get(name)]
     given += [f"token_file {settings.token_file}"] if settings.token_file else []
@@ -66,8 +66,8 @@ def notice(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterato
     if reachable:
         why = f"{named} is open to other machines"
     else:
-        why = "tokens were given" if given else "the configuration asks for it"
+        why = "tokens were given" if given else "the configuration requires it"
     yield f"Token authorization is on, since {why}; tokens: {places} {cwd / NAME}"
     clear = [str(address) for address in reachable if address.scheme == "http"]
     if clear:
-        yield f"{WARNING}tokens travel unencrypted to {', '.join(clear)}: use https, or a proxy that does."
+        yield f"{WARNING}tokens are sent unencrypted to {', '.join(clear)}: use https, or a proxy that does."

@@ -1,4 +1,4 @@
-"""Makes the keeper of a server, and lets given tokens be replaced while it runs."""
+"""The tokens of a server from all sources; those in a file can be replaced while it runs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.auth")
 
-# Seconds between two looks at the file of given tokens.
+# Seconds between two checks of the file of given tokens.
 LOOK_EVERY = 5.0
 
 
 class Rotation:
-    """The tokens of a server, and the file among their sources that may change.
+    """The tokens of a server, and the file of given tokens, which may change.
 
     Args:
-        settings: ``token_file`` and ``token_expiration_min``.
-        given: those of the environment.
-        key_file: for those that are made.
+        settings: for ``token_file`` and ``token_expiration_min``.
+        given: the tokens from the environment.
+        key_file: for generated tokens.
 
     Raises:
         ConfigError: a file cannot be read or written.
@@ -47,7 +47,7 @@ class Rotation:
         self.keeper = TokenKeeper(self._now_given, minutes * 60.0 if minutes else None, key_file, time.time)
 
     async def watch(self, every: float = LOOK_EVERY) -> None:
-        """Looks at ``token_file`` for ever; what is in it counts within ``every`` seconds."""
+        """Checks ``token_file`` for ever; changes take effect within ``every`` seconds."""
         if self._path is None:
             return
         while True:
@@ -55,7 +55,7 @@ class Rotation:
             self.look(await asyncio.to_thread(self._try_to_read))
 
     def look(self, given: GivenTokens | None) -> None:
-        """Makes these the given tokens if they are others than before."""
+        """Uses these as the given tokens if they have changed."""
         if given is None or given == self._now_given:
             return
         try:
@@ -64,7 +64,7 @@ class Rotation:
             _log.error("%s; the tokens stay as they were", error)
             return
         self._now_given = given
-        _log.info("The given tokens have changed: those of %s count now", self._path)
+        _log.info("The given tokens have changed: those in %s are valid now", self._path)
 
     def _read(self) -> GivenTokens:
         in_file = {} if self._path is None else read_token_file(self._path)
@@ -82,12 +82,9 @@ class Rotation:
 def kept_tokens(
     settings: Settings, environ: MutableMapping[str, str], cwd: Path
 ) -> Iterator[Rotation | None]:
-    """The tokens of a server until it ends, None if it asks for none.
+    """The tokens of a server until it ends; None if it requires none. Raises as :class:`Rotation`.
 
-    The variables are taken out of ``environ`` in any case: workers inherit it.
-
-    Raises:
-        ConfigError: a file cannot be read or written.
+    In any case the variables are removed from ``environ``, which workers inherit.
     """
     wanted = wants_tokens(settings, environ)
     given = take_from_environment(environ)

@@ -1,4 +1,4 @@
-"""What a token is good for, and which one a request needs (reference 16.2)."""
+"""What a token allows, and which one a request needs (reference 16.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Scope(Enum):
-    """What a token opens; the values are the names in ``key_file.json``."""
+    """What a token allows; the values are the names in ``key_file.json``."""
 
     MANAGEMENT = "management"
     INFERENCE = "inference"
@@ -19,7 +19,7 @@ class Scope(Enum):
 
 TOKEN_PATH = "/token"  # noqa: S105 - a route
 
-# Probes of orchestrators, which have no token, and descriptions, which tell nothing of this server's models.
+# Probes of orchestrators, which have no token, and descriptions, which reveal nothing about the models.
 _PROBES = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 _OPEN = _PROBES | {"/api-description", "/openapi.json", "/docs"}
 _INFERENCE_FIRST = frozenset({"predictions", "explanations", "invocations", "metrics", "ping", "v1", "v2"})
@@ -29,11 +29,10 @@ _MANAGEMENT_FIRST = frozenset({"models", "workflows"})
 def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token: bool) -> Scope | None:
     """The token that a request needs, None if none.
 
-    Probes need none, nor do descriptions, nor metrics at an address of their own; ``/ping`` only with
-    ``ping_token``. Where inference and management share an address, the path decides, and what is unknown
-    needs the management token. To load and unload models by ``/v2/repository`` needs it everywhere.
-
-    Different from TorchServe: ``/token`` is the path and not any text of the request.
+    Probes, descriptions, and metrics at their own address need none, ``/ping`` only with ``ping_token``.
+    Where inference and management share an address, the path decides, and unknown paths need the management
+    token. ``/v2/repository`` needs it everywhere. Unlike in TorchServe, ``/token`` counts as the path only,
+    not anywhere in the request.
 
     Args:
         roles: of the listener: ``inference``, ``management``, ``metrics``.
@@ -52,12 +51,12 @@ def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token:
 
 
 def _is_repository(path: str) -> bool:
-    """KServe's way to load and unload models, which the inference address has too."""
+    """KServe's routes to load and unload models, which the inference address has too."""
     return path == "/v2/repository" or path.startswith("/v2/repository/")
 
 
 def strictest_scope(roles: AbstractSet[str]) -> Scope | None:
-    """What a request needs whose path cannot be read."""
+    """The token that a request with an unreadable path needs."""
     if "management" in roles:
         return Scope.MANAGEMENT
     return Scope.INFERENCE if "inference" in roles else None

@@ -1,6 +1,6 @@
-"""Tells good tokens from bad ones without knowing them: it has their hashes only.
+"""Checks tokens by their hashes alone.
 
-Front-end processes check tokens too, so what they are sent is good for nothing else.
+Front-end processes check tokens too: the hashes that they get cannot be used as tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BEARER = re.compile(rb"Bearer\s+(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """A token that is good until ``expires`` (seconds as of the clock; None: for ever), as SHA-256."""
+    """The SHA-256 of a token that is valid until ``expires`` (seconds of the clock; None: for ever)."""
 
     scope: Scope
     digest: bytes = field(repr=False)
@@ -36,9 +36,9 @@ class Fingerprint:
 
 
 class Verifier:
-    """Checks the ``Authorization`` header, in a time that tells nothing of the tokens.
+    """Checks the ``Authorization`` header, in a time that reveals nothing about the tokens.
 
-    It remembers the last good header of each scope: a client that sends the same again costs one comparison.
+    It caches the last valid header of each scope: a client that sends the same again costs one comparison.
 
     Args:
         clock: seconds, of the same clock as the fingerprints' ``expires``.
@@ -50,12 +50,12 @@ class Verifier:
         self._last: dict[Scope, tuple[bytes, float]] = {}
 
     def replace(self, fingerprints: Iterable[Fingerprint]) -> None:
-        """Only these are good from now on."""
+        """Only these are valid from now on."""
         self._fingerprints = tuple(fingerprints)
         self._last.clear()
 
     def accepts(self, scope: Scope, header: bytes) -> bool:
-        """Whether the value of the header, ``Bearer <token>``, opens the scope now."""
+        """Whether the value of the header, ``Bearer <token>``, is valid for the scope now."""
         last = self._last.get(scope)
         if last is not None and compare_digest(header, last[0]):
             return self._clock() < last[1]
@@ -63,11 +63,7 @@ class Verifier:
         return match is not None and self._look_up(scope, header, sha256(match[1]).digest())
 
     def authorize(self, scope: Scope, header: str | bytes | None) -> None:
-        """For callers with a header or a gRPC metadata value (None: there is none).
-
-        Raises:
-            InvalidKey: it does not open the scope now.
-        """
+        """Checks a header or a gRPC metadata value; None: there is none. Raises InvalidKey."""
         value = header.encode("utf-8", "replace") if isinstance(header, str) else header
         if value is None or not self.accepts(scope, value):
             raise InvalidKey(scope)

@@ -1,1 +1,1 @@
-"""The heart: requests wait in a queue, a policy says when a batch of them goes."""
+"""The core: requests wait in a queue, and a policy decides when a batch of them is sent."""

@@ -1,39 +1,42 @@
-"""When does a waiting batch go? A full one always goes at once; for the others a policy names the moment.
+"""When is a waiting batch sent? A full one always at once; for the others a policy decides.
 
-Three answers, in the order in which they wait less:
+Three policies, from the longest wait to the shortest:
 
 * ``window``: when the oldest instance has waited ``max_delay`` (TorchServe's and KServe's documented rule,
-  with the clock started at arrival). Requests that come within the window share a batch; a lone one pays all
-  of it.
-* ``adaptive``: at once, unless a hold pays. It learns what a batch costs, t(n) = a + b*n, and the gap g from
-  one arrival to the next, and whether clients come back as soon as they are answered. It holds
+  with the clock started at arrival). Requests that arrive within the window share a batch; a lone request
+  waits for all of it.
+* ``adaptive``: at once, unless a hold pays. It learns what a batch costs, t(n) = a + b*n, the gap g from one
+  arrival to the next, and whether clients send again as soon as they are answered. It holds a batch
 
-  *for those who come back*, if most do. Clients in step would otherwise split: one request is back first and
-  goes alone, and all others wait for it, again and again. So until as many instances came as the last batch
-  answered, a batch is held, as long as that pays: sending n instances now makes the next arrival, expected
-  after the gap g within a burst, wait for what is left of t(n); holding for it delays the n waiting ones by
-  g + b each:
+  *for returning clients*, if most return. Clients in step would otherwise split: one request is back first
+  and is sent alone, and all others wait for it, again and again. So until as many instances arrived as the
+  last batch answered, a batch is held as long as that pays: sending n instances now makes the next arrival,
+  expected after the gap g within a burst, wait for the rest of t(n); holding for it delays the n waiting ones
+  by g + b each:
 
       n * (g + b) < t(n) - g
 
-  This hold ends when nothing came for a few gaps after the later of that batch's end and the last arrival.
+  This hold ends when nothing arrived for a few gaps after that batch's end or the last arrival, whichever is
+  later.
 
-  *for the workers' turns*, if most do not. k workers that begin together end together, and all that come
-  meanwhile wait for the end. They do best one after another, each taking what came in its turn of t(n)/k:
+  *for the workers' turns*, if most do not return. k workers that begin together end together, and everything
+  that arrives meanwhile waits for the end. They do best one after another, each taking what arrived in its
+  turn of t(n)/k:
 
       n* = t(n*) / (k * g), so n* = a / (k*g - b)
 
-  The last idle worker is kept for a batch of n* (for several workers a quarter more: that leaves the time
-  which keeps them apart), or until such a turn, n* * g, has been over for a while since the oldest came, or
-  nothing came for a few gaps; and only while the wait, n * (g + b), costs less than twice the a that sharing
-  a batch saves (twice: a second of a worker delays everybody who comes meanwhile).
+  The last idle worker is kept for a batch of n* (with several workers a quarter more: that leaves the time
+  which keeps them apart), or until such a turn, n* * g, has been over for a while since the oldest arrived,
+  or nothing arrived for a few gaps; and only while the wait, n * (g + b), costs less than twice the a that
+  sharing a batch saves (twice: a second of a worker delays everything that arrives meanwhile).
 
-  Every hold ends at the latest after ``max_delay``. With another worker free the newcomer would not wait at
-  all, and nothing is held. A lone sequential client never is: one answer, one request, and the gaps between
-  its requests are longer than a.
+  Every hold ends after ``max_delay`` at the latest. If another worker is idle, the next arrival would not
+  wait at all, and nothing is held. A lone sequential client is never held: one answer, one request, and the
+  gaps between its requests are longer than a.
 * ``greedy``: at once.
 
-A policy is pure: it sees the time and what waits, keeps what it learned, owns no timer. All times in seconds.
+A policy is pure: it gets the time and what waits, keeps what it learned, and has no timer. All times are in
+seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits in one lane, seen by a policy when a worker is idle."""
+    """What waits in one lane, as a policy sees it when a worker is idle."""
 
     count: int
     oldest: float
@@ -55,25 +58,25 @@ class Waiting:
 
 
 class Policy(Protocol):
-    """The rule that decides when a waiting, not yet full batch goes."""
+    """The rule that decides when a waiting batch that is not full is sent."""
 
     name: str
 
     def due(self, waiting: Waiting, now: float) -> float:
-        """The moment at which the batch goes; not later than ``now`` means at once."""
+        """The time at which the batch is sent; not later than ``now`` means at once."""
         ...
 
     def arrived(self, count: int, now: float) -> None:
-        """``count`` instances came in."""
+        """``count`` instances arrived."""
         ...
 
     def finished(self, count: int, seconds: float, now: float) -> None:
-        """A batch of ``count`` instances came back, after it took its worker ``seconds``."""
+        """A batch of ``count`` instances was answered; its worker took ``seconds``."""
         ...
 
 
 class Greedy:
-    """An idle worker takes what is there."""
+    """An idle worker takes what waits."""
 
     name = "greedy"
 
@@ -88,7 +91,7 @@ class Greedy:
 
 
 class Window:
-    """The oldest instance waits ``max_delay`` seconds, not longer and, unless the batch fills, not less."""
+    """The oldest instance waits exactly ``max_delay`` seconds unless the batch fills earlier."""
 
     name = "window"
 
@@ -106,22 +109,22 @@ class Window:
 
 
 class Adaptive:
-    """Greedy, with a hold where it pays; never beyond ``max_delay`` seconds after the oldest arrival."""
+    """Greedy, but holds where that pays; never beyond ``max_delay`` seconds after the oldest arrival."""
 
     name = "adaptive"
 
-    # A silence of this many usual gaps says that the burst is over ...
+    # A burst is over after a silence of this many usual gaps ...
     PATIENCE = 3.0
-    # ... but not one shorter than this many seconds: clients need a moment to read an answer and ask again.
+    # ... but of at least this many seconds: clients need a moment to read an answer and send again.
     TURNAROUND = 0.002
-    # Gaps and holds are measured against the fixed cost of a batch, for that is what a hold can save.
+    # Gaps and holds, as shares of the fixed cost of a batch, which is what a hold can save.
     LONGEST_GAP = 0.1
     LONGEST_SILENCE = 0.2
-    # A second of a worker is worth this many of a request's waiting.
+    # A second of a worker is worth this many seconds of a request's waiting.
     WORTH = 2.0
-    # Several workers stay apart if each waits for a little more than it would have to ...
+    # Several workers stay apart if each waits for a little more than it has to ...
     SPARE = 1.25
-    # ... and arrivals scatter: a turn may last longer than its mean, with gaps of up to this many usual ones.
+    # ... and arrivals vary: a turn may last longer than its mean, with gaps of up to this many usual ones.
     SLACK = 1.25
     TURN_PATIENCE = 5.0
 
@@ -154,11 +157,11 @@ class Adaptive:
         return now if end <= now else min(end, waiting.oldest + self.max_delay)
 
     def _silence(self, a: float) -> float:
-        """Seconds without an arrival after which nobody comes back any more."""
+        """Seconds without an arrival after which no more clients are expected to return."""
         return min(max(self.PATIENCE * self._burst.mean, self.TURNAROUND), self.LONGEST_SILENCE * a)
 
     def _all_back(self, waiting: Waiting, a: float, b: float) -> float:
-        """The end of a hold for the clients that were answered last; the distant past for none."""
+        """The end of a hold for the clients answered last; minus infinity for no hold."""
         if not self._return.missing:
             return -math.inf
         silence = self._silence(a)
@@ -168,9 +171,9 @@ class Adaptive:
         return max(waiting.newest, self._return.since) + silence
 
     def _turn_over(self, waiting: Waiting, a: float, b: float) -> float:
-        """The end of a hold for the worker's turn; the distant past for none."""
+        """The end of a hold for the worker's turn; minus infinity for no hold."""
         n, gap = waiting.count, self._arrivals.gap
-        # What comes less often than a fixed cost is over has nothing to share.
+        # Arrivals further apart than the fixed cost have nothing to share.
         if gap <= 0.0 or self._arrivals.newest >= a or n * (gap + b) >= self.WORTH * a:
             return -math.inf
         workers = self._workers.count
@@ -184,9 +187,9 @@ class Adaptive:
 
 
 class ArrivalEstimate:
-    """The mean time between instances, and the time from the last arrival but one to the last.
+    """The mean time between instances (``gap``), and that between the last two arrivals (``newest``).
 
-    ``gap`` is infinite before two came, ``newest`` too.
+    Both are infinite before the second arrival.
     """
 
     WEIGHT = 0.05
@@ -218,11 +221,11 @@ class WorkerEstimate:
 
     @property
     def count(self) -> int:
-        """At least 1; one that was taken away is forgotten after some fifty batches."""
+        """At least 1; a worker that was removed is forgotten after some fifty batches."""
         return round(self._most)
 
     def add(self, began: float, ended: float) -> None:
-        """A batch of any worker; batches come in the order of their ends."""
+        """Adds a batch of any worker; to be called in the order in which batches end."""
         beside = 1
         for other_began, other_ended in reversed(self._batches):
             if other_ended <= began:
@@ -233,11 +236,11 @@ class WorkerEstimate:
 
 
 class ReturnEstimate:
-    """Whether clients ask again as soon as they are answered.
+    """Whether clients send again as soon as they are answered.
 
-    ``missing`` instances of those answered at ``since`` have not come back. ``share`` is the part that comes
-    back within the silence given, beyond those who would have come anyhow: 1 for clients in step, about 0 for
-    arrivals that know nothing of answers. It begins as 1.
+    ``missing`` instances of those answered at ``since`` have not returned. ``share`` is the part that returns
+    within the given silence, beyond those that would have arrived anyhow: 1 for clients in step, about 0 for
+    arrivals independent of answers. It begins as 1.
     """
 
     WEIGHT = 0.2
@@ -254,18 +257,18 @@ class ReturnEstimate:
 
     @property
     def usual(self) -> bool:
-        """Whether most do."""
+        """Whether most clients return."""
         return self.share >= 0.5
 
     def arrived(self, count: int, now: float) -> None:
-        """``count`` instances came."""
+        """``count`` instances arrived."""
         self.missing = max(0, self.missing - count)
         self._came = True
         if now <= self.since + self._silence:
             self._back += count
 
     def answered(self, count: int, now: float, silence: float, gap: float) -> None:
-        """``count`` instances went back; others come every ``gap`` seconds."""
+        """``count`` instances were answered; others arrive every ``gap`` seconds."""
         if self._came and self._answered:
             seen = (self._back - self._anyhow) / self._answered
             self.share += self.WEIGHT * (min(max(seen, -1.0), 1.0) - self.share)
@@ -278,7 +281,7 @@ class ReturnEstimate:
 
 
 class GapEstimate:
-    """The mean time between the instances of a burst, recent ones counting most; 0 before any was seen."""
+    """The mean time between the instances of a burst, recent ones weighted most; 0 before the first."""
 
     WEIGHT = 0.1
 
@@ -289,7 +292,7 @@ class GapEstimate:
     def add(self, count: int, now: float, longest: float) -> None:
         """``count`` instances at once count as ``count`` equal gaps since the last arrival.
 
-        What is longer than ``longest`` is a pause and left out.
+        A gap longer than ``longest`` is a pause and is left out.
         """
         gap = max(0.0, now - self._last)
         if gap <= longest:
@@ -299,7 +302,7 @@ class GapEstimate:
 
 
 class CostCurve:
-    """A line a + b*n through the batches seen, by least squares with forgetting."""
+    """A line a + b*n through the batches so far, by least squares with forgetting."""
 
     FORGET = 0.98
 
@@ -315,10 +318,10 @@ class CostCurve:
         self._nt = f * self._nt + count * seconds
 
     def line(self) -> tuple[float, float]:
-        """(a, b), both at least 0; zeros before any batch was seen.
+        """(a, b), both at least 0; zeros before the first batch.
 
-        While all batches had one size, half of their cost is taken as fixed: a guess that is put right as
-        soon as a hold that it led to brings a batch of another size.
+        While all batches had the same size, half of their cost is taken as fixed: a guess that is corrected
+        as soon as a hold based on it leads to a batch of another size.
         """
         if self._w == 0.0:
             return 0.0, 0.0
@@ -339,4 +342,4 @@ def make_policy(name: str, max_delay: float) -> Policy:
         return Adaptive(max_delay)
     if name == "greedy":
         return Greedy()
-    raise ValueError(f"no batch policy {name!r}: window, greedy and adaptive are known")
+    raise ValueError(f"unknown batch policy {name!r}: use window, greedy or adaptive")

@@ -1,13 +1,12 @@
 """The waiting instances of one model version.
 
-Nothing here knows of tasks or sockets: time comes in as an argument, batches go out as return values, and
-whoever owns the queue arms the one timer that :meth:`BatchQueue.due` asks for. What holds at every moment:
+There are no tasks or sockets here: time is an argument, batches are return values, and the queue's owner sets
+the one timer that :meth:`BatchQueue.due` asks for. Invariants:
 
 * a batch never has more than ``batch_size`` instances, and all its requests have the same key;
-* a request of at most ``batch_size`` instances travels in one batch; a larger one is cut into full parcels
+* a request of at most ``batch_size`` instances is sent in one batch; a larger one is cut into full parcels
   and a rest;
-* requests of one key leave in the order in which they came; between keys the one that waits longest goes
-  first;
+* requests of one key are sent in order of arrival; among keys, the one that has waited longest is first;
 * a cancelled or ended request leaves nothing behind.
 """
 
@@ -16,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from modelserver.batching.policies import Policy, Waiting
@@ -23,47 +23,45 @@ from modelserver.batching.request import Batch, Parcel, Request
 
 
 class Alone:
-    """The key of a request that shares no batch: there is nothing for it to wait for."""
+    """The key of a request that shares no batch, and so waits for no others."""
 
     __slots__ = ()
 
 
 class AtOnce(NamedTuple):
-    """The key of explanations: they may share a batch, but nobody waits for more of them, which are few, and
-    what they cost says nothing of other batches.
+    """The key of explanations: they may share a batch, but do not wait for more of them, which are rare, and
+    their cost says nothing about other batches.
     """
 
     key: object
 
 
 class QueueFull(Exception):
-    """No place for another request; ``reason`` is ``requests`` or ``bytes``."""
+    """There is no room for another request; ``reason`` is ``requests`` or ``bytes``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """Parcels of one key, first come first served; ``at_once``: see :class:`AtOnce`."""
 
-    __slots__ = ("at_once", "instances", "key", "parcels")
-
-    def __init__(self) -> None:
-        self.key: object = None
-        self.at_once = False
-        self.parcels: deque[Parcel] = deque()
-        self.instances = 0
+    key: object = None
+    at_once: bool = False
+    parcels: deque[Parcel] = field(default_factory=deque)
+    instances: int = 0
 
 
 class BatchQueue:
-    """A bounded queue that hands out batches.
+    """A bounded queue of requests that returns batches.
 
     Args:
-        batch_size: instances of a batch, at most.
-        policy: when a batch that is not full goes.
-        max_requests: requests that may wait (``job_queue_size``).
-        max_bytes: bytes that their bodies may have together.
+        batch_size: maximum number of instances in a batch.
+        policy: decides when a batch that is not full is sent.
+        max_requests: maximum number of waiting requests (``job_queue_size``).
+        max_bytes: maximum total size of their bodies.
     """
 
     def __init__(self, batch_size: int, policy: Policy, max_requests: int, max_bytes: int) -> None:
@@ -76,12 +74,12 @@ class BatchQueue:
         self.nbytes = 0
         self.flushing = False
         self._lanes: dict[object, Lane] = {}
-        # The lane that was emptied last, to be used again: under light load there is a new one per request.
+        # The lane that was emptied last, for reuse: under light load each request needs a new one.
         self._spare: Lane | None = None
         self._places = itertools.count()
 
     def reconfigure(self, batch_size: int, policy: Policy) -> None:
-        """Batches are formed so from now on; what waits is cut anew where it would be too large."""
+        """Changes how batches are formed; waiting parcels that are now too large are cut."""
         self.batch_size = batch_size
         self.policy = policy
         for lane in self._lanes.values():
@@ -89,7 +87,7 @@ class BatchQueue:
                 lane.parcels = deque(piece for parcel in lane.parcels for piece in self._cut(parcel))
 
     def _cut(self, parcel: Parcel) -> list[Parcel]:
-        """The parcel, in pieces that fit into a batch."""
+        """The parcel in pieces that fit into a batch."""
         size, end = self.batch_size, parcel.start + parcel.count
         starts = range(parcel.start, end, size)
         parcel.request.waiting += len(starts) - 1
@@ -99,9 +97,9 @@ class BatchQueue:
         return self.requests
 
     def put(self, request: Request) -> None:
-        """Raises :class:`QueueFull` when the request finds no place; nothing of it is kept then.
+        """Adds a request; raises :class:`QueueFull`, without having changed anything.
 
-        A single request is taken even when its body alone is over ``max_bytes``: otherwise it never could be.
+        An empty queue accepts a request even if its body alone exceeds ``max_bytes``.
         """
         if self.requests >= self.max_requests:
             raise QueueFull("requests")
@@ -125,13 +123,13 @@ class BatchQueue:
             self.policy.arrived(total, request.arrived)
 
     def put_back(self, batch: Batch) -> None:
-        """Puts a batch that no worker began back to where it stood; ended requests are left out."""
+        """Puts a batch that no worker began back in its place; ended requests are left out."""
         parcels = [parcel for parcel in batch.parcels if not parcel.request.done]
         if not parcels:
             return
         for parcel in parcels:
             if parcel.request.batch_id == batch.id:
-                # What is told of a request is the first batch that was begun.
+                # Clients are told the first batch that was begun.
                 parcel.request.batch_id = ""
         lane = self._lane(parcels[0].request.key)
         for parcel in parcels:
@@ -146,7 +144,7 @@ class BatchQueue:
         lane.parcels = deque(sorted((*pieces, *lane.parcels), key=_place))
 
     def remove(self, request: Request) -> None:
-        """Takes out what of the request still waits."""
+        """Removes the waiting parcels of a request."""
         if not request.waiting:
             return
         lane = self._lanes[request.key]
@@ -164,20 +162,20 @@ class BatchQueue:
             del self._lanes[request.key]
 
     def drain(self) -> list[Request]:
-        """Takes out everything; returns the requests that waited, each once."""
+        """Removes everything; returns the requests that waited, each once."""
         waiting = {id(p.request): p.request for lane in self._lanes.values() for p in lane.parcels}
         for request in waiting.values():
             self.remove(request)
         return list(waiting.values())
 
     def due(self, now: float, idle_workers: int) -> float:
-        """The moment of the next batch: not later than ``now`` if one can go, infinity if nothing waits."""
+        """The time of the next batch: at most ``now`` if one can be sent, infinity if nothing waits."""
         if not self._lanes:
             return math.inf
         return min(self._due(lane, now, idle_workers) for lane in self._lanes.values())
 
     def oldest(self) -> float:
-        """When the request that waits longest arrived; infinity if nothing waits."""
+        """When the longest waiting request arrived; infinity if nothing waits."""
         return min((lane.parcels[0].request.arrived for lane in self._lanes.values()), default=math.inf)
 
     def has_full(self) -> bool:
@@ -191,7 +189,7 @@ class BatchQueue:
     def take(self, now: float, idle_workers: int, *, only_full: bool = False) -> Batch | None:
         """The next batch that is due, or None."""
         while True:
-            # The lane whose batch is due and whose first request waits longest.
+            # Of the lanes whose batch is due, the one whose first request has waited longest.
             best: Lane | None = None
             for lane in self._lanes.values():
                 if lane.instances < self.batch_size and (
@@ -217,12 +215,12 @@ class BatchQueue:
             return due
         if lane.at_once or isinstance(lane.key, Alone):
             return now
-        # Waiting past the deadline of one of them would be waiting for nothing.
+        # Do not wait past the deadline of one of them.
         deadlines = (parcel.request.deadline for parcel in parcels)
         return now if any(deadline is not None and deadline <= due for deadline in deadlines) else due
 
     def _form(self, lane: Lane, now: float) -> Batch:
-        """A batch of the lane; what is past its deadline is taken out and in none: its end is being told."""
+        """A batch of the lane, without the parcels past their deadline, which are removed."""
         reason = self._reason(lane)
         parcels = lane.parcels
         taken: list[Parcel] = []

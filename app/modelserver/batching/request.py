@@ -1,7 +1,8 @@
-"""What waits: a request, the parcels it travels in, and the batch they make."""
+"""A request, the parcels it is cut into, and the batches that these make up."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from modelserver.ids import make_uuid
@@ -13,44 +14,23 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """What one client sent and waits for: ``len(rows)`` instances.
+    """One client's request: ``len(rows)`` instances.
 
-    ``key``: only requests of equal key may share a batch. ``arrived`` and ``deadline`` are seconds of the
-    queue's clock. Exactly one of :meth:`deliver` (for the last missing answer) and :meth:`fail` ends the
-    request; ``on_done`` is called once, then. Before that ``on_part`` is called with each part of an answer
-    that comes in parts (its status and headers count in the first only); None where none can be taken.
-    ``backlog`` tells how many bytes of the parts its client has not taken yet, if that is known.
-    ``place`` and ``waiting`` (parcels) are the queue's own, ``worker`` (which got it last) is the pool's.
-    ``began``: when a handler had the first of it. ``handler_time`` and ``queued`` are the seconds in which a
-    handler had some of it, and in which it waited for one, wherever that was.
+    Only requests with equal ``key`` may share a batch. ``arrived`` and ``deadline`` are seconds of the
+    queue's clock. A request ends once, with its last missing answer (:meth:`deliver`) or an error
+    (:meth:`fail`), and then calls ``on_done``. Before that, ``on_part`` is called with each part of an answer
+    in parts (status and headers count in the first only); None if the client takes no parts.
+    ``backlog`` returns how many bytes of the parts the client has not taken yet, where that is known.
+    ``place`` and ``waiting`` (parcels) belong to the queue, ``worker`` (the last that got it) to the pool.
+    ``began`` is when a handler got the first of its instances, ``handler_time`` the seconds during which a
+    handler had some of them, ``queued`` those during which none had.
     """
 
     __slots__ = (
-        "_spans",
-        "answers",
-        "arrived",
-        "backlog",
-        "batch_id",
-        "batch_size",
-        "began",
-        "bodies",
-        "deadline",
-        "done",
-        "error",
-        "handler_time",
-        "id",
-        "key",
-        "missing",
-        "nbytes",
-        "on_done",
-        "on_part",
-        "place",
-        "queued",
-        "requeued",
-        "rows",
-        "waiting",
-        "worker",
-    )
+        "_spans", "answers", "arrived", "backlog", "batch_id", "batch_size", "began", "bodies", "deadline",
+        "done", "error", "handler_time", "id", "key", "missing", "nbytes", "on_done", "on_part", "place",
+        "queued", "requeued", "rows", "waiting", "worker",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,21 +57,17 @@ class Request:
         self.missing = len(rows)
         self.nbytes = sum(map(len, bodies))
         self.error: Exception | None = None
-        self.done = False
+        self.done = self.requeued = False
         self.began: float | None = None
-        self.queued = 0.0
+        self.queued = self.handler_time = 0.0
         self._spans: list[tuple[float, float]] | None = None
-        self.waiting = 0
-        self.place = 0
+        self.waiting = self.place = self.batch_size = 0
         self.batch_id = ""
-        self.batch_size = 0
-        self.handler_time = 0.0
-        self.requeued = False
 
     def handled(self, began: float, seconds: float) -> None:
-        """A handler had some of its instances for so many ``seconds``.
+        """A handler had some of its instances for ``seconds``; time that overlaps counts once.
 
-        For a request in several batches, to be called in the order of their ends: what overlaps counts once.
+        To be called in the order in which the batches ended.
         """
         if self.began is None:
             self.began, self.handler_time, self.queued = began, seconds, began - self.arrived
@@ -108,7 +84,7 @@ class Request:
         self.queued = end - self.arrived - self.handler_time
 
     def deliver(self, start: int, answers: list[tuple[Answer, bytes]]) -> None:
-        """Puts answers in their places; an ended request ignores them."""
+        """Stores the answers from row ``start`` on; ignored once the request has ended."""
         if self.done:
             return
         self.answers[start : start + len(answers)] = answers
@@ -117,7 +93,7 @@ class Request:
             self._end()
 
     def fail(self, error: Exception) -> bool:
-        """Ends the request with an error; False if it had ended before."""
+        """Ends the request with an error; False if it had already ended."""
         if self.done:
             return False
         self.error = error
@@ -127,44 +103,41 @@ class Request:
     def _end(self) -> None:
         self.done = True
         on_done = self.on_done
-        # Who waits for it usually knows it: together they would stay until a collector comes by.
+        # The callbacks usually refer to the request: such cycles would stay until the garbage collector runs.
         self.on_done = self.on_part = self.backlog = None
         if on_done is not None:
             on_done(self)
 
 
+@dataclass(slots=True, eq=False)
 class Parcel:
-    """Instances ``start`` to ``start + count`` of a request, which travel in one batch."""
+    """Instances ``start`` to ``start + count`` of a request, sent in one batch."""
 
-    __slots__ = ("count", "request", "start")
-
-    def __init__(self, request: Request, start: int, count: int) -> None:
-        self.request = request
-        self.start = start
-        self.count = count
+    request: Request
+    start: int
+    count: int
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
-    """Parcels handed to a worker together.
+    """Parcels sent to a worker together.
 
-    ``reason`` says why it went: ``size``, ``delay``, ``idle`` or ``flush``. ``at_once``: what it costs says
-    nothing of other batches. ``heard_at`` is the worker's own.
+    ``reason`` says why it was sent: ``size``, ``delay``, ``idle`` or ``flush``. ``at_once``: its cost says
+    nothing about other batches. ``heard_at`` belongs to the worker.
     """
 
-    __slots__ = ("at_once", "heard_at", "id", "parcels", "reason", "sent_at", "sequence", "size")
-
-    def __init__(self, parcels: list[Parcel], size: int, reason: str, *, at_once: bool = False) -> None:
-        self.id = make_uuid()
-        self.parcels = parcels
-        self.size = size
-        self.reason = reason
-        self.at_once = at_once
-        self.sent_at = 0.0
-        self.heard_at = 0.0
-        self.sequence = -1
+    parcels: list[Parcel]
+    size: int
+    reason: str
+    _: KW_ONLY
+    at_once: bool = False
+    id: str = field(default_factory=make_uuid)
+    sent_at: float = 0.0
+    heard_at: float = 0.0
+    sequence: int = -1
 
     def request_of(self, row: int) -> Request | None:
-        """Whose the row at this position is; None if there is no such row."""
+        """The request that the row at this position belongs to; None if there is no such row."""
         for parcel in self.parcels:
             if row < parcel.count:
                 return parcel.request
@@ -189,12 +162,7 @@ class Batch:
         rows: list[Row] = []
         bodies: list[bytes] = []
         for parcel in self.parcels:
-            request = parcel.request
-            if parcel.count == len(request.rows):
-                rows += request.rows
-                bodies += request.bodies
-            else:
-                end = parcel.start + parcel.count
-                rows += request.rows[parcel.start : end]
-                bodies += request.bodies[parcel.start : end]
+            part = slice(parcel.start, parcel.start + parcel.count)
+            rows += parcel.request.rows[part]
+            bodies += parcel.request.bodies[part]
         return rows, bodies

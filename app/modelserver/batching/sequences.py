@@ -1,22 +1,22 @@
-"""Requests that belong together: each sequence in order, a step at a time, at the worker that has its state.
+"""Sequences of requests: each in order, one step at a time, on the worker that has its state.
 
-A *step* is one instance of a request. What holds at every moment (reference 8.9):
+A *step* is one instance of a request. Invariants (reference 8.9):
 
-* the steps of a sequence run in the order in which they came, never two of them at once;
-* all of them run at one worker, from the first that it got until the sequence ends;
+* the steps of a sequence run in order of arrival, never two at once;
+* all of them run on one worker, from the first that it gets until the sequence ends;
 * a batch has at most ``batch_size`` steps, each of another sequence, all of requests with the same key;
-* at most ``max_sequences`` live, shared out evenly between the workers, and at most ``max_waiting`` requests
-  of each wait.
+* at most ``max_sequences`` are alive, distributed evenly over the workers, with at most ``max_waiting``
+  waiting requests each.
 
-A sequence begins with the first request that names it. It ends when nothing of it waited or ran for
-``max_idle`` seconds, when it is older than ``max_age``, when the handler or (own addition) its client says
-so, or when its worker is lost. A step that runs is always let run first. What still waits then is handed
-back to be refused: a worker without the state would answer it wrongly. That is also why the id of a sequence
-whose worker was lost is refused for ``max_idle`` more seconds, unless the client says that it begins anew: it
-may not know.
+A sequence begins with the first request that names it. It ends when none of it waited or ran for ``max_idle``
+seconds, when it is older than ``max_age``, when the handler or (our addition) the client says so, or when its
+worker is lost. A running step always finishes first. Requests that still wait then are returned to be
+refused: a worker without the state would answer them wrongly. For the same reason, the id of a sequence whose
+worker was lost is refused for another ``max_idle`` seconds, unless the client starts it anew: the client may
+not know of the loss.
 
-Like its parent the queue knows no tasks and no clock. Requests of no sequence (the server's own questions to
-a handler) are the parent's business.
+As in the parent class, there are no tasks and no clock. The parent handles requests without a sequence (the
+server's own questions to a handler).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from modelserver.batching.policies import Policy, Waiting
 from modelserver.batching.queue import BatchQueue, QueueFull
 from modelserver.batching.request import Batch, Parcel, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from modelserver.wire.messages import Row
 
-# Ids of lost sequences that are remembered, where ``max_sequences`` is not more.
+# How many ids of lost sequences are remembered, unless ``max_sequences`` is larger.
 LOST_KEPT = 1024
 
 
@@ -54,7 +54,7 @@ class SequenceLimits:
 
 @dataclass(frozen=True, slots=True)
 class SequenceStatistics:
-    """Sequences at one moment: how many live, and how many requests of theirs wait."""
+    """How many sequences are alive, and how many of their requests wait."""
 
     living: int
     waiting: int
@@ -62,7 +62,7 @@ class SequenceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SequenceMark:
-    """What a request says of its sequence: which, and whether it begins or ends with this request."""
+    """The id of a request's sequence, and whether the sequence starts or ends with this request."""
 
     id: str
     starts: bool = False
@@ -70,9 +70,9 @@ class SequenceMark:
 
 
 class SequencedRequest(Request):
-    """A request of a sequence; ``began`` is set where it was the first of it. ``line`` is the queue's own."""
+    """A request of a sequence; ``is_first``: the sequence began with it. ``line`` belongs to the queue."""
 
-    __slots__ = ("began", "line", "mark")
+    __slots__ = ("is_first", "line", "mark")
 
     def __init__(
         self,
@@ -81,14 +81,11 @@ class SequencedRequest(Request):
         bodies: Sequence[bytes],
         arrived: float,
         mark: SequenceMark,
-        *,
-        key: object = None,
-        deadline: float | None = None,
-        on_done: Callable[[Request], None] | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(request_id, rows, bodies, arrived, key=key, deadline=deadline, on_done=on_done)
+        super().__init__(request_id, rows, bodies, arrived, **more)
         self.mark = mark
-        self.began = False
+        self.is_first = False
         self.line: Line | None = None
 
 
@@ -97,10 +94,10 @@ class SequenceLost(Exception):
 
 
 class Line:
-    """One living sequence: the steps that wait, and the batch that the running one is in.
+    """One live sequence: its waiting steps, and the batch with the running one.
 
-    ``begun``: a worker has got a step of it, so has its state. ``waiting`` counts requests. ``ending``: it is
-    to end with the step that runs.
+    ``begun``: a worker got a step, and so has the state. ``waiting`` counts requests. ``ending``: the
+    sequence ends with the running step.
     """
 
     __slots__ = ("begun", "ending", "id", "idle_since", "post", "running", "since", "steps", "waiting")
@@ -116,7 +113,7 @@ class Line:
 
     @property
     def closes(self) -> bool:
-        """Whether it has been said that nothing follows what came so far."""
+        """Whether the handler or the client said that nothing follows."""
         if self.ending:
             return True
         running = self.running
@@ -126,25 +123,23 @@ class Line:
         return isinstance(last, SequencedRequest) and last.mark.ends
 
 
+@dataclass(slots=True, eq=False)
 class _Post:
-    """The sequences of one worker; ``ready`` are those with a step that could run, the longest so first."""
+    """The sequences of one worker; ``ready``: those with a step that could run, the longest waiting first."""
 
-    __slots__ = ("lines", "ready", "worker")
-
-    def __init__(self, worker: Hashable) -> None:
-        self.worker = worker
-        self.lines: dict[Line, None] = {}
-        self.ready: dict[Line, None] = {}
+    worker: Hashable
+    lines: dict[Line, None] = field(default_factory=dict)
+    ready: dict[Line, None] = field(default_factory=dict)
 
 
 class SequenceQueue(BatchQueue):
-    """A queue that hands out, to each worker, batches of steps of its own sequences.
+    """A queue that returns, for each worker, batches of steps of that worker's sequences.
 
     Args:
-        batch_size: steps of a batch, at most.
-        policy: when a batch that is not full goes.
-        max_requests: requests of no sequence that may wait.
-        max_bytes: bytes that the bodies of all may have together.
+        batch_size: maximum number of steps in a batch.
+        policy: decides when a batch that is not full is sent.
+        max_requests: maximum number of waiting requests without a sequence.
+        max_bytes: maximum total size of all waiting bodies.
         limits: the bounds of sequences.
     """
 
@@ -154,24 +149,24 @@ class SequenceQueue(BatchQueue):
         most = max_requests + limits.max_sequences * limits.max_waiting
         super().__init__(batch_size, policy, most, max_bytes)
         self.limits = limits
-        self._lines: dict[str, Line] = {}  # in the order of their beginnings
-        self._quiet: dict[Line, None] = {}  # in the order in which they fell idle
+        self._lines: dict[str, Line] = {}  # in the order in which they began
+        self._quiet: dict[Line, None] = {}  # in the order in which they became idle
         self._unplaced: dict[Line, None] = {}
         self._posts: dict[Hashable, _Post] = {}
-        self._lost: dict[str, float] = {}  # id to the moment at which it is forgotten, which only grows
+        self._lost: dict[str, float] = {}  # id to the time at which it is forgotten, in that order
         self._share = limits.max_sequences
 
-    # -- what comes in
+    # -- input
 
     def lives(self, request: Request) -> bool:
-        """Whether it is of a sequence that has begun and not ended."""
+        """Whether the request belongs to a sequence that has begun and not ended."""
         return isinstance(request, SequencedRequest) and request.mark.id in self._lines
 
     def put(self, request: Request) -> None:
-        """Raises :class:`QueueFull` and :class:`SequenceLost`; nothing of the request is kept then.
+        """Adds a request; raises :class:`QueueFull` or :class:`SequenceLost` without having changed anything.
 
-        The reasons of the former are the parent's, ``sequences`` (too many), ``sequence_queue`` (full) and
-        ``sequence_closed`` (it was said that the one before was the last).
+        Reasons of the former besides the parent's: ``sequences`` (too many), ``sequence_queue`` (full) and
+        ``sequence_closed`` (an earlier request was said to be the last).
         """
         if not isinstance(request, SequencedRequest):
             super().put(request)
@@ -182,7 +177,7 @@ class SequenceQueue(BatchQueue):
         now = request.arrived
         if line is None:
             line = self._begin(request.mark.id, now)
-            request.began = True
+            request.is_first = True
         request.line = line
         request.place = next(self._places)
         request.waiting = len(request.rows)
@@ -193,7 +188,7 @@ class SequenceQueue(BatchQueue):
         self._wake(line)
 
     def _find(self, mark: SequenceMark) -> Line | None:
-        """The sequence that a further request joins, None if it begins one."""
+        """The sequence that a request continues, None if it begins one."""
         line = self._lines.get(mark.id)
         if line is None:
             if mark.id in self._lost and not mark.starts:
@@ -213,7 +208,7 @@ class SequenceQueue(BatchQueue):
         return line
 
     def remove(self, request: Request) -> None:
-        """Takes out what of the request still waits; of a sequence that has no other and no state, it too."""
+        """Removes what waits of the request, and its sequence if that has no other request and no state."""
         line = request.line if isinstance(request, SequencedRequest) else None
         if line is None:
             super().remove(request)
@@ -226,30 +221,31 @@ class SequenceQueue(BatchQueue):
                 if not line.begun:
                     self._end(line)
                 elif line.running is None:
-                    # Its client showed a sign of life.
+                    # The request was a sign of life from the client.
                     self._rest(line, max(line.idle_since, request.arrived))
 
     def drain(self) -> list[Request]:
-        """Takes out everything and ends all sequences; returns the requests that waited, each once."""
+        """Removes everything and ends all sequences; returns the requests that waited, each once."""
         waiting = super().drain()
         for line in list(self._lines.values()):
             waiting += self._end(line)
         return waiting
 
     def drain_unplaced(self) -> list[Request]:
-        """Takes out what waits for a worker to begin with, sequences and others; returns the requests."""
+        """Removes what has no worker yet, with and without a sequence; returns the requests."""
         waiting = super().drain()
         for line in list(self._unplaced):
             waiting += self._end(line)
         return waiting
 
-    # -- what goes out
+    # -- output
 
     def place(self, ready: Sequence[Hashable], workers: int) -> None:
-        """Gives new sequences to workers that are ready: each to the one that has fewest, the first of those.
+        """Assigns new sequences to ready workers: each to the first of those that have the fewest.
 
-        ``workers`` is how many there are, ready or not: none gets more than its share of ``max_sequences``.
-        TorchServe rounds that down, so that some sequences could wait for ever; here it is rounded up.
+        ``workers`` is the number of all workers, ready or not: none gets more than its share of
+        ``max_sequences``. TorchServe rounds the share down, so that some sequences could wait for ever; here
+        it is rounded up.
         """
         self._share = -(-self.limits.max_sequences // max(1, workers))
         while self._unplaced:
@@ -269,17 +265,14 @@ class SequenceQueue(BatchQueue):
         return 0 if post is None else len(post.lines)
 
     def due_at(self, worker: Hashable, now: float) -> float:
-        """The moment of the next batch for this worker: as :meth:`due`."""
+        """The time of the next batch for this worker; see :meth:`due`."""
         post = self._posts.get(worker)
         if post is None:
             return math.inf
         return min((self._group_due(group, post, now) for group in self._groups(post)), default=math.inf)
 
     def take_for(self, worker: Hashable, now: float) -> Batch | None:
-        """The next batch that is due for this idle worker, or None.
-
-        What is past its deadline is taken out and in none: its end is being told.
-        """
+        """The next batch due for this idle worker, or None; requests past their deadline are removed."""
         post = self._posts.get(worker)
         if post is None or not post.ready:
             return None
@@ -295,7 +288,7 @@ class SequenceQueue(BatchQueue):
                 self.remove(request)
 
     def _groups(self, post: _Post) -> Iterable[list[Line]]:
-        """The sequences that could share a batch, those that wait longest first."""
+        """The sequences that could share a batch, the longest waiting first."""
         groups: dict[object, list[Line]] = {}
         for line in post.ready:
             group = groups.setdefault(line.steps[0].request.key, [])
@@ -306,7 +299,7 @@ class SequenceQueue(BatchQueue):
         return groups.values()
 
     def _is_full(self, group: list[Line], post: _Post) -> bool:
-        """No other sequence could join: there is no room, or all that the worker may have are there."""
+        """Whether no other sequence can join: there is no room, or the worker's whole share is in it."""
         return len(group) >= self.batch_size or len(group) == len(post.lines) >= self._share
 
     def _group_due(self, group: list[Line], post: _Post, now: float) -> float:
@@ -314,7 +307,7 @@ class SequenceQueue(BatchQueue):
             return now
         waiting = [line.steps[0].request for line in group]
         arrived = [request.arrived for request in waiting]
-        # The others' workers cannot take these, so for the policy there is one.
+        # Other workers cannot take these, so for the policy there is only one.
         due = self.policy.due(Waiting(len(group), min(arrived), max(arrived), 1), now)
         deadlines = (request.deadline for request in waiting)
         return now if any(deadline is not None and deadline <= due for deadline in deadlines) else due
@@ -336,12 +329,12 @@ class SequenceQueue(BatchQueue):
             del post.ready[line]
         return batch
 
-    # -- what happens to sequences
+    # -- the life of sequences
 
     def finish(self, batch: Batch, now: float) -> list[Request]:
-        """The worker is done with the batch: the next steps may go. Idempotent.
+        """The worker is done with the batch: the next steps may be sent. Idempotent.
 
-        Returns what waited of sequences that end with it.
+        Returns the waiting requests of sequences that end with it.
         """
         waited: list[Request] = []
         for line, step in _lines(batch):
@@ -359,9 +352,9 @@ class SequenceQueue(BatchQueue):
         return waited
 
     def end(self, worker: Hashable, ids: Iterable[str]) -> list[Request]:
-        """The worker's handler ends sequences of its own; returns the requests that waited.
+        """The worker's handler ends some of its sequences; returns their waiting requests.
 
-        Ids that are none of its sequences mean nothing; one of which a step runs ends after it.
+        Ids of other sequences are ignored; a sequence with a running step ends after that step.
         """
         waited: list[Request] = []
         for name in ids:
@@ -375,7 +368,7 @@ class SequenceQueue(BatchQueue):
         return waited
 
     def expire(self, now: float) -> list[Request]:
-        """Ends the sequences whose time is over, but none of which a step runs; returns what waited."""
+        """Ends the sequences that are too old or too long idle and run no step; returns what waited."""
         for name in list(itertools.takewhile(lambda name: self._lost[name] <= now, self._lost)):
             del self._lost[name]
         idle = self.limits.max_idle
@@ -384,7 +377,7 @@ class SequenceQueue(BatchQueue):
         return [request for line in over for request in self._end(line)]
 
     def next_end(self) -> float:
-        """The moment at which :meth:`expire` has something to do."""
+        """The time at which :meth:`expire` has something to do."""
         idle = next((line.idle_since + self.limits.max_idle for line in self._quiet), math.inf)
         if self.limits.max_age == math.inf:
             return idle
@@ -400,9 +393,9 @@ class SequenceQueue(BatchQueue):
                     yield line
 
     def lose(self, worker: Hashable, now: float) -> list[Request]:
-        """The worker's process is gone, and with it the state of its sequences; returns what waited.
+        """The worker's process is gone with the state of its sequences; returns what waited.
 
-        Sequences of which it had got nothing are not lost: they go elsewhere.
+        Sequences that it had got no step of are not lost: they go to another worker.
         """
         post = self._posts.pop(worker, None)
         if post is None:
@@ -425,7 +418,7 @@ class SequenceQueue(BatchQueue):
             del self._lost[next(iter(self._lost))]
 
     def _wake(self, line: Line) -> None:
-        """It has a step that could run, if it has a worker and nothing runs."""
+        """Marks a sequence with a waiting step as ready, if it has a worker and runs no step."""
         if line.steps and line.running is None:
             self._quiet.pop(line, None)
             if line.post is not None:
@@ -439,7 +432,7 @@ class SequenceQueue(BatchQueue):
             self._quiet = dict.fromkeys(sorted(self._quiet, key=lambda quiet: quiet.idle_since))
 
     def _end(self, line: Line) -> list[Request]:
-        """It is no more; returns what waited of it."""
+        """Ends a sequence; returns its waiting requests."""
         del self._lines[line.id]
         self._quiet.pop(line, None)
         self._unplaced.pop(line, None)
@@ -476,7 +469,7 @@ class SequenceQueue(BatchQueue):
 
     @property
     def statistics(self) -> SequenceStatistics:
-        """How many sequences live, and what waits of them."""
+        """How many sequences are alive, and how many requests of them wait."""
         lines = self._lines.values()
         return SequenceStatistics(len(lines), sum(line.waiting for line in lines))
 

@@ -1,4 +1,4 @@
-"""``useJobTicket``: a request is taken in only if an idle worker can take it at once (reference 8.8)."""
+"""``useJobTicket``: a request is accepted only if an idle worker can take it at once (reference 8.8)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 
 class TicketQueue(BatchQueue):
-    """A queue of those only who wait for nothing but their batch.
+    """A queue for requests that wait for nothing but their batch.
 
-    Better than TorchServe, whose idle workers take one request each: here requests are taken in as long as
-    the batches of the idle workers have room. One that is itself larger than a batch is taken in where
-    nothing else waits.
+    Unlike TorchServe, which accepts one request per idle worker, it accepts requests while the batches of the
+    idle workers have room. A request larger than a batch is accepted if nothing else waits.
 
     Args:
-        idle: how many workers could take a batch now.
+        idle: returns how many workers could take a batch now.
     """
 
     def __init__(
@@ -31,7 +30,7 @@ class TicketQueue(BatchQueue):
         self._idle = idle
 
     def put(self, request: Request) -> None:
-        """Raises :class:`QueueFull` also, with the reason ``no_ticket``, when no idle worker has room."""
+        """Also raises :class:`QueueFull` with the reason ``no_ticket``: no idle worker has room."""
         idle = self._idle()
         size = len(request.rows)
         if size > self.batch_size and not self.requests and idle:
@@ -44,7 +43,7 @@ class TicketQueue(BatchQueue):
         super().put(request)
 
     def _batches(self, counts: Iterable[int]) -> int:
-        """How many batches parcels of these sizes make."""
+        """How many batches parcels of these sizes need."""
         batches = room = 0
         for count in counts:
             if count > room:

@@ -1,1 +1,1 @@
-"""The container image: what it does at its start, under KServe, and when it is asked for its health."""
+"""The container image: its entry point, KServe's layouts, its health check."""

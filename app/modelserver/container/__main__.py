@@ -1,12 +1,12 @@
-"""The entry point of the container image: turns what it is given into flags, and becomes the server.
+"""The entry point of the container image: turns its arguments into flags and becomes the server.
 
     IMAGE [FLAGS OF modelserver], IMAGE tune …
-    IMAGE serve | torchserve [FLAGS]         the words that TorchServe's image is started with
+    IMAGE serve | torchserve [FLAGS]         as TorchServe's image is started
     IMAGE --model-dir DIR [--model-name NAME] [--http-port N] [--grpc-port N] [FLAGS]
-                                             under KServe; with underscores, too, as its own servers have
+                                             under KServe; also with underscores, as for its own servers
 
-Where KServe's webhook has set ``PROTOCOL_VERSION``, as it does for its TorchServe runtime, ``--model-dir`` is
-``/mnt/models`` without being given: the image can take the place of KServe's in that runtime.
+If KServe's webhook has set ``PROTOCOL_VERSION``, as it does for its TorchServe runtime, ``--model-dir``
+defaults to ``/mnt/models``: the image can replace KServe's in that runtime.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MOUNTED: Final = Path("/mnt/models")
 """Where KServe puts models."""
 
 WRITTEN: Final = "modelserver-kserve.properties"
-"""The configuration that is made for a pod, in the temporary folder."""
+"""The configuration for a pod, in the temporary folder."""
 
-_ALWAYS = ("--foreground",)  # without more of the kind that is a start, too
+_ALWAYS = ("--foreground",)
 _WORDS = ("serve", "torchserve")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Becomes the server, as the same process; returns 1, after a line on it, if it cannot."""
+    """Becomes the server, as the same process; returns 1 if it cannot, after printing the reason."""
     try:
         flags, environment = prepare(sys.argv[1:] if arguments is None else arguments, os.environ)
         command = [sys.executable, "-m", "modelserver", *flags]
@@ -46,15 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The flags of ``modelserver``, and its environment; writes the configuration of a pod if it is one.
+    """The flags of ``modelserver``, and its environment; under KServe it writes the configuration of the pod.
 
     Raises:
-        ConfigError: there is no model under KServe's folder, or the configuration cannot be written.
+        ConfigError: there is no model in KServe's folder, or the configuration cannot be written.
     """
     words = list(arguments[1:] if arguments[:1] and arguments[0] in _WORDS else arguments)
     if words[:1] == ["tune"]:
         return words, dict(environ)
-    # What the parser does not know goes to the server as it stands.
+    # Other flags are passed on to the server.
     pod, rest = _parser().parse_known_args(words)
     folder = pod.model_dir or (MOUNTED if environ.get("PROTOCOL_VERSION") and MOUNTED.is_dir() else None)
     if folder is None:
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model-name", "--model_name")
     add("--http-port", "--http_port", type=int, default=HTTP_PORT)
     add("--grpc-port", "--grpc_port", type=int)
-    # The server's, whose values are needed here.
+    # The server's flags whose values are needed here.
     add("--model-store", type=Path)
     add("--ts-config")
     return parser

@@ -1,8 +1,8 @@
 """``python -m modelserver.container.healthcheck``: whether this server is ready, for ``HEALTHCHECK``.
 
-It finds the server by its PID file, and its inference address as the server does: flags, environment and
-configuration file. It asks ``/v2/health/ready``, which never needs a token. Where clients must show
-certificates, it has none to show, and a finished handshake is enough.
+It finds the server by its PID file, and its inference address as the server does: by flags, environment and
+configuration file. It requests ``/v2/health/ready``, which never needs a token. If clients need certificates,
+a finished handshake is enough, as it has none.
 """
 
 from __future__ import annotations
@@ -45,11 +45,7 @@ def main() -> int:
 
 
 def server_command() -> list[str]:
-    """The command line of the server that the PID file names.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The command line of the server that the PID file names. Raises ConfigError if there is none."""
     pid = read_pid(pid_file())
     if pid is None or not is_server(pid):
         raise ConfigError("modelserver is not currently running.")
@@ -57,14 +53,14 @@ def server_command() -> list[str]:
 
 
 def settings_of(command: Sequence[str]) -> Settings:
-    """The settings that a server with this command line has, in this environment and directory."""
+    """The settings of a server with this command line, in this environment and directory."""
     flags = next((command[i + 1 :] for i, part in enumerate(command) if Path(part).name == MARKER), [])
     options, _ = build_parser().parse_known_args(flags)
     return load_settings(setting_flags(options), os.environ, Path.cwd()).settings
 
 
 def ask(settings: Settings) -> str:
-    """``ready``, or what is wrong. Raises OSError and HTTPException where nobody answers."""
+    """``ready``, or what is wrong. Raises OSError and HTTPException if there is no answer."""
     address = settings.inference_address
     with connect(address) as connection:
         if address.scheme == "https" and settings.tls_client_ca_file is not None:
@@ -77,7 +73,7 @@ def ask(settings: Settings) -> str:
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection to the address; certificates are not verified: it is this container's own."""
+    """A connection to the address, which is in this container: certificates are not verified."""
     if address.scheme == "unix":
         plain = socket.socket(socket.AF_UNIX)
         plain.settimeout(TIMEOUT)

@@ -1,14 +1,14 @@
-"""What KServe puts into a container, made into flags and a configuration (kserve reference 12.1).
+"""From what KServe puts into a container to flags and a configuration (kserve reference 12.1).
 
-KServe's storage initializer leaves a model in ``/mnt/models``. These forms are served:
+KServe's storage initializer stores a model in ``/mnt/models``. These layouts are supported:
 
-    config/config.properties, model-store/*.mar    as KServe's TorchServe runtime has it
-    model-store/*.mar, or archives beside each other
-    an unpacked archive: MAR-INF/MANIFEST.json     what storage initializers make of a .tgz
+    config/config.properties, model-store/*.mar    as for KServe's TorchServe runtime
+    model-store/*.mar, or archives in the folder itself
+    an unpacked archive: MAR-INF/MANIFEST.json     as storage initializers unpack a .tgz
 
-A configuration is used as it is, but for what is different in a pod: KServe speaks to one port, and there is
-no wrapper in front of the server, so the addresses are ours. Models keep the names that the configuration
-gives them; without one, a lone archive is called as the InferenceService is.
+The configuration is used, except for what differs in a pod: KServe connects to one port, and there is no
+wrapper in front of the server, so the addresses are ours. Models keep their names in the configuration;
+without one, a single archive gets the InferenceService's name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HTTP_PORT: Final = 8080
 METRICS_PORT: Final = 8082
-MANAGEMENT_PORT: Final = 8085  # where TorchServe's lies under KServe; 8081 is a port for gRPC there
+MANAGEMENT_PORT: Final = 8085  # as TorchServe's under KServe, where 8081 is a port for gRPC
 
 _MANIFESTS = "MAR-INF"
 _FORMER_ENVELOPES = {"kfserving": "kserve", "kfservingv2": "kservev2"}
@@ -35,7 +35,7 @@ _ANY_MODELS = ("load_models", "model_snapshot")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a model was found; ``load`` is for ``load_models`` unless the configuration names models."""
+    """Where a model was found; ``load`` is the ``load_models`` unless the configuration names models."""
 
     store: Path
     load: str
@@ -44,7 +44,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the pod is reached at; without a number for gRPC that of the configuration counts, else 7070."""
+    """The ports of the pod; without one for gRPC, that of the configuration is used, or else 7070."""
 
     http: int = HTTP_PORT
     grpc: int | None = None
@@ -53,10 +53,10 @@ class Ports:
 def find_layout(
     folder: Path, name: str | None = None, *, store: Path | None = None, config: Path | None = None
 ) -> Layout:
-    """What lies in the folder that KServe mounted.
+    """The layout of the folder that KServe mounted.
 
     Args:
-        name: of the InferenceService; a lone archive that no configuration names is called so.
+        name: of the InferenceService, given to a single archive without a configuration.
         store, config: where they are if not in their usual places.
 
     Raises:
@@ -70,8 +70,8 @@ def find_layout(
     archives = _archives(store)
     if not archives:
         raise ConfigError(
-            f"No model in {folder}: needed are model-store with archives and, if there is one, "
-            f"config/config.properties, or archives ({', '.join(SUFFIXES)}), "
+            f"No model in {folder}: it needs a model-store with archives (and optionally "
+            f"config/config.properties), or archives ({', '.join(SUFFIXES)}), "
             f"or an unpacked archive ({_MANIFESTS})"
         )
     if config is None and name and len(archives) == 1:
@@ -80,13 +80,11 @@ def find_layout(
 
 
 def configuration(layout: Layout, ports: Ports) -> bytes:
-    """The configuration for the server: the model's own, and behind it what counts in a pod.
+    """The configuration for the server: the model's, followed by what differs in a pod.
 
-    Environment variables are read in any case: they are how an InferenceService sets anything.
-    Different from TorchServe: management stays on loopback, whatever the file says.
-
-    Raises:
-        ConfigError: the file cannot be read.
+    Environment variables are always read, as an InferenceService sets everything by them. Unlike in
+    TorchServe, management stays on loopback, whatever the file says. Raises ConfigError if the file cannot
+    be read.
     """
     try:
         own = b"" if layout.config is None else layout.config.read_bytes()
@@ -108,12 +106,12 @@ def configuration(layout: Layout, ports: Ports) -> bytes:
     envelope = given.get("service_envelope", "").strip().lower()
     if envelope in _FORMER_ENVELOPES:
         here["service_envelope"] = _FORMER_ENVELOPES[envelope]
-    # Of a key that is repeated the last one counts; the empty line ends a line that a backslash would go on.
+    # The last of repeated keys takes effect; the empty line ends a line that a backslash would continue.
     return own + b"\n\n" + dump(here).encode("ascii")
 
 
 def _scheme(given: Mapping[str, str]) -> str:
-    """That of the file's own address: TLS stays TLS."""
+    """The scheme of the file's address: TLS stays TLS."""
     return "https" if given.get("inference_address", "").strip().lower().startswith("https:") else "http"
 
 

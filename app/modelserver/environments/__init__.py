@@ -1,1 +1,1 @@
-"""Virtual environments of models that bring packages of their own."""
+"""Virtual environments of models with their own packages."""

@@ -1,7 +1,7 @@
-"""The folder of what is made once and kept: the one that workers keep prepared weights in, too.
+"""The server's cache folder, where workers keep prepared weights too.
 
 It is ``$MODELSERVER_CACHE``, or ``modelserver`` in the user's cache folder; ``off`` means none. It must
-belong to this user and be writable by nobody else: what lies in it is run.
+belong to this user and be writable by nobody else, as code in it is run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VARIABLE = "MODELSERVER_CACHE"
 
 
 def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Path | None:
-    """The folder of that name in the cache, made if need be; None where there is no safe place for one."""
+    """The folder of that name in the cache, created if needed; None if there is no safe place for it."""
     root = _root(os.environ if environment is None else environment)
     if root is None:
         return None

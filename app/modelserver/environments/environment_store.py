@@ -1,9 +1,9 @@
-"""The folder of installed environments: which are complete, which are in use, and which give way.
+"""The folder of installed environments: which are complete, in use, or to be removed.
 
-Beside an environment lies its lock, held by who makes or removes it; in it lies its mark, which is there once
-it is complete, and which each of its users holds a share of. Both are locks of the system: those of a server
-that dies are free. What no server uses is removed, the longest unused first, while all of them together are
-larger than the limit, and so is what an installation left that did not come to its end.
+Beside an environment is its lock file, locked while a server creates or removes it; in it is its mark, which
+exists once it is complete, and on which each user holds a shared lock. The system frees the locks of a server
+that dies. Unfinished installations are removed, and while the total size is over the limit, unused
+environments too, the least recently used first.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _POLL = 0.1  # seconds
 
 
 class Use:
-    """A server's share of an environment, until ``end``, or until nobody knows of it any more."""
+    """A server's shared lock on an environment, until ``end`` or until the object is deleted."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def end(self) -> None:
-        """From now on it may be removed. May be called again."""
+        """From now on the environment may be removed. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -44,7 +44,7 @@ class Use:
 
 
 def use(place: Path) -> Use | None:
-    """A share of the complete environment, which counts as used now; None if it is not there."""
+    """A shared lock on the complete environment, marked as used now; None if it does not exist."""
     mark = place / _MARK
     descriptor = _taken(mark, os.O_RDONLY, fcntl.LOCK_SH)
     if descriptor is None:
@@ -55,20 +55,20 @@ def use(place: Path) -> Use | None:
 
 
 def begin(place: Path) -> None:
-    """An empty folder for an installation, whose lock is held; a leftover of an earlier one goes. OSError."""
+    """Makes an empty folder, whose lock is held, for an installation; removes an unfinished one. OSError."""
     clear(place)
     place.mkdir(mode=0o700)
 
 
 def complete(place: Path, owner: str, size: int) -> None:
-    """Marks an environment, whose lock is held, as one to be used; ``owner`` is for those who look there."""
+    """Marks an environment, whose lock is held, as complete; ``owner`` is for people who read the mark."""
     part = place / f"{_MARK}.part"
     part.write_text(f"made for {owner}\nbytes: {size}\n", "utf-8")
     part.replace(place / _MARK)
 
 
 def size_of(place: Path) -> int:
-    """Bytes on the disk; links are not followed."""
+    """Bytes on disk; links are not followed."""
     total = 0
     for folder, _, files in os.walk(place):
         for name in files:
@@ -86,9 +86,9 @@ def clear(place: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def locked(place: Path, waits: Callable[[], None]) -> AsyncIterator[int]:
-    """The lock of an environment, once nobody else has it; ``waits`` is called if that takes a while.
+    """Waits for the lock of an environment; ``waits`` is called if it is not free at once.
 
-    Yields its descriptor: a child that is given it holds the lock too, as long as it lives.
+    Yields its descriptor: a child that inherits it holds the lock too, as long as it lives.
     """
     path = _lock_of(place)
     told = False
@@ -104,10 +104,10 @@ async def locked(place: Path, waits: Callable[[], None]) -> AsyncIterator[int]:
 
 
 def prune(folder: Path, limit: int = LIMIT) -> list[Path]:
-    """Removes leftovers, and the longest unused environments until those left have ``limit`` bytes at most.
+    """Removes unfinished installations, and the least recently used environments down to ``limit`` bytes.
 
-    What is in use, being made or being removed stays, by whichever server. Returns what was removed; what
-    cannot be stays for the next time.
+    Keeps what any server uses, creates or removes. Returns what was removed; the next call tries again what
+    could not be.
     """
     removed = []
     found = []
@@ -129,13 +129,13 @@ def prune(folder: Path, limit: int = LIMIT) -> list[Path]:
 
 
 def _places(folder: Path) -> Iterator[Path]:
-    """Environments and what is left of them, be it the lock alone."""
+    """Environments and what is left of them, even if only the lock."""
     names = {path.name.removesuffix(_LOCK) for path in folder.iterdir()}
     return (folder / name for name in sorted(names) if name.startswith(tuple(f"{kind}-" for kind in KINDS)))
 
 
 def _removed(place: Path) -> bool:
-    """Whether it could be removed: nobody makes it, nobody uses it. Raises OSError."""
+    """Removes an environment that no server creates or uses; False if one does. Raises OSError."""
     lock = _taken(_lock_of(place), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
     if lock is None:
         return False
@@ -159,7 +159,7 @@ def _lock_of(place: Path) -> Path:
 
 
 def _free(place: Path, descriptor: int) -> None:
-    """Gives a lock back; one without an environment is not kept."""
+    """Releases a lock; removes its file if there is no environment."""
     with contextlib.suppress(OSError):
         if not place.exists():
             _lock_of(place).unlink(missing_ok=True)
@@ -167,9 +167,9 @@ def _free(place: Path, descriptor: int) -> None:
 
 
 def _taken(path: Path, flags: int, lock: int) -> int | None:
-    """The locked file's descriptor; None if it is held, or not there. Raises OSError.
+    """The descriptor of a locked file; None if another holds the lock or the file is missing. Raises OSError.
 
-    A file that was removed or replaced before it was locked is none.
+    Tries again if the file was removed or replaced before it was locked.
     """
     while True:
         try:
@@ -196,6 +196,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _known_bytes(place: Path) -> int:
-    """What the mark says, or as counted."""
+    """The size in the mark, or as counted."""
     said = (place / _MARK).read_text("utf-8", "replace").rpartition("bytes: ")[2].strip()
     return int(said) if said.isascii() and said.isdecimal() else size_of(place)

@@ -1,13 +1,13 @@
-"""Python packages of a model's own: what an archive's requirements file names (reference 10.6).
+"""A model's own Python packages, from its archive's requirements file (reference 10.6).
 
-With ``install_py_dep_per_model`` pip installs them into a folder that comes first on the path of this model's
-workers, after the archive's own modules. With ``useVenv`` they go into a virtual environment that sees the
-server's packages too, and the workers are run by its Python; it is made without any requirements as well.
+With ``install_py_dep_per_model`` pip installs them into a folder that is first on the path of this model's
+workers, after the archive's own modules. With ``useVenv`` they go into a virtual environment that also sees
+the server's packages and whose Python runs the workers; it is created even without requirements.
 
-Unlike TorchServe, which installs into the unpacked archive anew each time, environments are kept in the cache
-under a hash of the requirements, the local files these name, and the Python; two servers may ask for the same
-one at once. A failed installation ends the registration, and nothing is left of it. Those that no server uses
-give way to new ones (``environments/environment_store.py``).
+Unlike TorchServe, which installs into the unpacked archive each time, environments are cached under a hash of
+the requirements, the local files that these name, and the Python; servers may share the cache. A failed
+installation fails the registration and leaves nothing behind. Unused environments are removed to make room
+for new ones (``environments/environment_store.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.models")
 _model_log = logging.getLogger("modelserver.model")
 
-# Seconds for everything that pip does for one model, waiting for others that install the same included.
+# Seconds for everything that pip does for one model, including waiting for others that install the same.
 INSTALL_LIMIT = 1800.0
 _LINES_TOLD = 20
 _LINE_LIMIT = 1 << 16
@@ -59,9 +59,9 @@ class EnvironmentFailed(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """What workers are started with: ``python``, None for the usual one, and further ``variables``.
+    """What workers are started with: ``python``, None for the default one, and additional ``variables``.
 
-    As long as workers may be started with it, it is in ``use``.
+    It is in ``use`` as long as workers may be started with it.
     """
 
     python: str | None = None
@@ -69,14 +69,14 @@ class WorkerEnvironment:
     use: Use | None = field(default=None, compare=False, repr=False)
 
     def release(self) -> None:
-        """No worker is started with it any more: it may give way to others."""
+        """No more workers are started with it: it may be removed."""
         if self.use is not None:
             self.use.end()
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a model asks for. ``requirements`` is its file in ``model_dir``, None to install nothing."""
+    """What a model needs. ``requirements`` is its file in ``model_dir``, None to install nothing."""
 
     name: str
     version: str
@@ -87,15 +87,15 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Environments:
-    """Makes environments, or finds them made.
+    """Creates environments, or finds them in the cache.
 
     Args:
         python: of the workers.
-        fallback: a folder for them where there is no cache; it goes with the server.
+        fallback: a folder to use without a cache, removed with the server.
         hidden: environment variables that pip, which runs code of packages, does not get.
         folder: instead of the cache.
-        limit: seconds.
-        keep: bytes of all environments; beyond it, those that no server uses are removed.
+        limit: timeout in seconds.
+        keep: bytes of all environments; beyond that, unused ones are removed.
     """
 
     python: str
@@ -108,13 +108,13 @@ class Environments:
     async def provide(
         self, wanted: Wanted, tell: Callable[[str], None] | None = None
     ) -> WorkerEnvironment | None:
-        """The environment of a model, None if it needs none; ``tell`` hears what is being done.
+        """The environment of a model, in use until it is released; None if it needs none.
 
-        It is in use, and stays, until it is released.
+        ``tell`` is called with the progress.
 
         Raises:
             InvalidModel: the requirements file is missing or cannot be read.
-            EnvironmentFailed: pip failed, or did not end in time; its last lines are in the message.
+            EnvironmentFailed: pip failed or timed out; its last lines are in the message.
         """
         if wanted.requirements is None and not wanted.venv:
             return None
@@ -125,18 +125,18 @@ class Environments:
         try:
             identity, sites = await self._interpreter()
         except (OSError, ValueError) as error:
-            raise _failed(wanted, f"The Python {self.python} cannot be asked: {error}") from error
+            raise _failed(wanted, f"The Python {self.python} cannot be run: {error}") from error
         place = folder / await asyncio.to_thread(_key, wanted, identity)
         try:
             use = store.use(place)
             if use is not None:
-                _log.info("%s %s: its packages are there already: %s", wanted.name, wanted.version, place)
+                _log.info("%s %s: its packages are already installed: %s", wanted.name, wanted.version, place)
             else:
                 making = self._make(wanted, place, sites, tell)
                 use = await asyncio.wait_for(making, self.limit)
                 await self._prune(folder)
         except asyncio.TimeoutError:
-            raise _failed(wanted, f"It was not done within {self.limit:g} s.") from None
+            raise _failed(wanted, f"It did not finish within {self.limit:g} s.") from None
         except OSError as error:
             raise _failed(wanted, f"{error.strerror or error}: {error.filename or place}.") from error
         if wanted.venv:
@@ -147,14 +147,14 @@ class Environments:
     async def _make(
         self, wanted: Wanted, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
     ) -> Use | None:
-        """Makes the environment unless another made it meanwhile.
+        """Creates the environment unless another server did meanwhile.
 
-        It is made where it stays, since the scripts of a virtual environment hold its path; what counts is
-        the mark, which is renamed into its place at the end. Without it, the rest is somebody's leftover.
+        It is created in its final place, as the scripts of a virtual environment contain its path; the mark,
+        which is renamed into place at the end, makes it complete.
         """
 
         def waits() -> None:
-            _log.info("%s %s: its packages are being installed already", wanted.name, wanted.version)
+            _log.info("%s %s: its packages are already being installed", wanted.name, wanted.version)
 
         async with store.locked(place, waits) as lock:
             if (found := store.use(place)) is not None:
@@ -177,11 +177,11 @@ class Environments:
             return store.use(place)
 
     async def _prune(self, folder: Path) -> None:
-        """A new environment may have made the folder too large; no model waits for more than that."""
+        """Removes unused environments if the new one made the folder too large."""
         try:
             removed = await asyncio.to_thread(store.prune, folder, self.keep)
         except OSError as error:
-            _log.warning("%s cannot be looked through for unused environments: %s", folder, error)
+            _log.warning("%s cannot be searched for unused environments: %s", folder, error)
             return
         for place in removed:
             _log.info("Removed the unused environment %s", place)
@@ -208,9 +208,9 @@ class Environments:
             raise _failed(wanted, ended.words("pip"))
 
     async def _run(self, command: list[str], wanted: Wanted, lock: int, what: str) -> _Ended:
-        """Runs a command to its end, its output in the model's log.
+        """Runs a command to its end and logs its output in the model's log.
 
-        It holds the lock too: should the server die, the next one waits until nobody writes any more.
+        It holds the lock too: if the server dies, the next one waits until the command has ended.
         """
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -231,20 +231,20 @@ class Environments:
                 _model_log.info("%s", text, extra={"source": f"{wanted.name}_{wanted.version}-{what}"})
             return _Ended(await process.wait(), list(last))
         finally:
-            # What it started may outlive it, and all of it a timeout or a cancelled registration.
+            # Its children may outlive it, and all of them a timeout or a cancelled registration.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             if process.returncode is None:
                 await asyncio.shield(process.wait())
 
     def _variables(self) -> dict[str, str]:
-        """The server's, so that PIP_INDEX_URL and the like count; pip asks nothing and checks no version."""
+        """The server's variables, such as PIP_INDEX_URL; without prompts and version checks of pip."""
         hidden = self.hidden
         kept = {k: v for k, v in os.environ.items() if hidden is None or not hidden.fullmatch(k)}
         return {**kept, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
     async def _interpreter(self) -> tuple[str, Sequence[str]]:
-        """What tells the Python from others, and the folders of its packages."""
+        """What identifies the Python, and the folders of its packages."""
         process = await asyncio.create_subprocess_exec(
             self.python, "-c", _PROBE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         )
@@ -261,7 +261,7 @@ class _Ended:
     last: list[str]
 
     def words(self, what: str) -> str:
-        """For the end of an error's message."""
+        """The end of an error's message."""
         printed = "\n".join(self.last)
         told = f"Its last lines were:\n{printed}" if printed else "It printed nothing."
         return f"{what} ended with status {self.status}. {told}"
@@ -287,7 +287,7 @@ def _key(wanted: Wanted, identity: str) -> str:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """What is printed, line by line; a line without end comes in pieces."""
+    """The output line by line; a line that is too long comes in pieces."""
     rest = b""
     while data := await stream.read(_LINE_LIMIT):
         *lines, rest = (rest + data).split(b"\n")
@@ -300,7 +300,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def _inherit(venv: Path, sites: Sequence[str]) -> None:
-    """Lets a virtual environment see these folders of packages, with what they add, after its own."""
+    """Adds these folders of packages to a virtual environment's path, after its own."""
     lines = [f"import site; site.addsitedir({site!r})\n" for site in sites]
     for packages in venv.glob("lib/python*/site-packages"):
         (packages / "modelserver_inherited.pth").write_text("".join(lines), "utf-8")

@@ -1,4 +1,4 @@
-"""The Python that runs workers: the server's own, or another one, without modelserver installed there."""
+"""The Python that runs workers: the server's, or another one without modelserver installed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PATIENCE = 60.0
 
 
 def worker_command(python: str) -> list[str]:
-    """What starts a worker, without its arguments."""
+    """The command that starts a worker, without its arguments."""
     return [python, "-m", MODULE] if python == sys.executable else [python, _ELSEWHERE, MODULE, _handlers()]
 
 
 def check_interpreter(python: str) -> None:
-    """Raises ConfigError if ``python`` cannot run workers: it is none, too old, or lacks what they need."""
+    """Raises ConfigError if ``python`` cannot run workers: not a Python, too old, or packages are missing."""
     if python == sys.executable:
         return
     try:
@@ -41,7 +41,7 @@ def check_interpreter(python: str) -> None:
 
 
 def _handlers() -> str:
-    """The folder of the handlers' package, which is not imported by the server."""
+    """The folder of the handlers' package, which the server does not import."""
     spec = importlib.util.find_spec("modelserver_handlers")
     assert spec is not None  # noqa: S101 - installed with the server
     assert spec.submodule_search_locations is not None  # noqa: S101 - a package

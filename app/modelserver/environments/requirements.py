@@ -1,4 +1,4 @@
-"""What an archive's requirements file asks for, as far as the server must know: a key that follows it."""
+"""A hash of an archive's requirements file and of the local files that it names."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MAX_FILES = 10_000
 def digest(requirements: Path | None, folder: Path, *further: str) -> str:
     """A hash of the file, of the local files that it names, and of ``further`` texts.
 
-    Of files outside ``folder``, the archive, size and time count instead of the content. What a package index
-    would answer is no part of it: requirements that name no version are not looked up again. Raises OSError
-    and UnicodeDecodeError.
+    For files outside ``folder``, the archive, size and time replace the content. Answers of a package index
+    are not included: requirements without a version are not looked up again. Raises OSError and
+    UnicodeDecodeError.
     """
     folder = folder.resolve()
     hashed = hashlib.sha256()
@@ -37,7 +37,7 @@ def digest(requirements: Path | None, folder: Path, *further: str) -> str:
         found = path.stat()
         _add(hashed, _content(path) if within else f"{found.st_size} {found.st_mtime_ns}".encode())
     if any(_EDITABLE.match(line) for path in lists for line in _lines(path)):
-        # Such a package is not copied: the environment is of use as long as the folder is there.
+        # Such a package is not copied: the environment is valid for this folder only.
         _add(hashed, str(folder).encode())
     return hashed.hexdigest()[:32]
 
@@ -60,7 +60,7 @@ def _add(hashed: hashlib._Hash, data: bytes) -> None:
 
 
 def _named(file: Path, folder: Path, seen: set[Path]) -> set[Path]:
-    """The file, and the local files that it leads to."""
+    """The file, and the local files that it refers to."""
     if file in seen:
         return set()
     seen.add(file)
@@ -68,7 +68,7 @@ def _named(file: Path, folder: Path, seen: set[Path]) -> set[Path]:
     for line in _lines(file):
         text = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
         if further := _FURTHER.match(text):
-            # pip takes it from where the file lies.
+            # pip resolves it relative to the file.
             if (other := (file.parent / further[1]).resolve()).is_file():
                 found |= _named(other, folder, seen)
             continue
@@ -80,7 +80,7 @@ def _named(file: Path, folder: Path, seen: set[Path]) -> set[Path]:
 
 
 def _files(path: Path, folder: Path) -> Iterator[Path]:
-    """The file, or those of the directory; outside the archive only those right in it."""
+    """The file, or those in the directory; outside the archive without subdirectories."""
     if path.is_file():
         yield path
     elif path.is_dir():

@@ -1,1 +1,1 @@
-"""Several processes that take in requests for one server: they speak HTTP, the server decides."""
+"""Processes that handle HTTP connections for one server."""

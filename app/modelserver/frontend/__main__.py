@@ -2,8 +2,8 @@
 
 import signal
 
-# Signals that reach all processes are for the server, which says when it is time to end. Already while the
-# imports below take their time.
+# Signals sent to all processes are for the server, which tells front ends when to end. Before the imports
+# below, which take time.
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
 

@@ -1,10 +1,10 @@
-"""Where a front end takes its connections from: a listening socket that it shares with the others.
+"""Accepts a front end's connections from a listening socket that it shares with the others.
 
-Why one socket and not one for each with ``SO_REUSEPORT``: connections that wait belong to nobody, so none
-is lost when a front end ends, in order or not; no other process can bind the address; and the kernel would
-spread by the client's port, which is uneven for the few, long-lived connections that clients and balancers
-keep. Here a front end takes one connection at a time, and one that has more than another waits a moment
-first, so that their numbers stay level.
+Why one socket and not one for each with ``SO_REUSEPORT``: waiting connections belong to no process, so none
+is lost when a front end ends, regularly or not; no other process can bind the address; and the kernel would
+distribute by the client's port, which is uneven for the few, long-lived connections of clients and load
+balancers. Here a front end accepts one connection at a time, and one that has more than another waits a
+moment first, which keeps them balanced.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.frontend")
 
-# Seconds that others get to take a connection first, and until the next try when none can be taken.
+# Seconds that others get to accept a connection first, and until the next attempt after an error.
 COURTESY = 0.001
 _PAUSE = 0.5
 
 
 class Door:
-    """Accepts connections and makes protocols for them.
+    """Accepts connections and creates protocols for them.
 
     Args:
-        listener: bound, shared; not blocking.
-        board: where the numbers stand; ``seat`` is this front end's own.
-        make: makes the protocol of one connection.
-        tls: what to speak TLS with; None: in the clear.
+        listener: bound, shared, non-blocking.
+        board: the numbers of connections; ``seat`` is this front end's.
+        make: creates the protocol of one connection.
+        tls: None for connections without TLS.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Door:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # The fewest connections that another had when this one let it go first; -1: it has not.
+        # The fewest connections that another had when this one let it go first; -1: it did not.
         self._gave_way_to = -1
-        self._count = 0
+        self.connections = 0  # accepted and not ended
 
     def open(self) -> None:
-        """Takes connections from now on."""
-        self._board.put(self._seat, self._count)
+        """Accepts connections from now on."""
+        self._board.put(self._seat, self.connections)
         self._watch()
 
     def close(self) -> None:
-        """Takes no more."""
+        """Accepts no more connections."""
         if self.is_closed:
             return
         if self._timer is not None:
@@ -76,19 +76,14 @@ class Door:
 
     def left(self) -> None:
         """A connection has ended."""
-        self._count -= 1
+        self.connections -= 1
         if not self.is_closed:
-            self._board.put(self._seat, self._count)
+            self._board.put(self._seat, self.connections)
 
     @property
     def is_closed(self) -> bool:
         """Whether :meth:`close` was called."""
         return self._listener.fileno() < 0
-
-    @property
-    def connections(self) -> int:
-        """Those that were taken and have not ended."""
-        return self._count
 
     def _watch(self) -> None:
         self._timer = None
@@ -96,8 +91,8 @@ class Door:
 
     def _on_waiting(self) -> None:
         fewest = self._board.fewest()
-        # Once more where the others have taken some meanwhile: on a busy machine they need more time.
-        if self._count > fewest > self._gave_way_to:
+        # Again if the others have accepted some meanwhile: on a busy machine they need more time.
+        if self.connections > fewest > self._gave_way_to:
             self._gave_way_to = fewest
             self._wait(COURTESY)
             return
@@ -107,12 +102,12 @@ class Door:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            # Descriptors may have run out (F38); what waits is taken when there are some again.
+            # Descriptors may have run out (F38); try again later.
             _log.error("No connection can be accepted: %s", error.strerror or error)
             self._wait(_PAUSE)
             return
-        self._count += 1
-        self._board.put(self._seat, self._count)
+        self.connections += 1
+        self._board.put(self._seat, self.connections)
         task = self._loop.create_task(self._take(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -128,6 +123,6 @@ class Door:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._make, connection, **self._tls)
         except OSError:
-            # The client has gone again.
+            # The client has already disconnected.
             connection.close()
             self.left()

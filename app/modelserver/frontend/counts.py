@@ -1,7 +1,7 @@
-"""How many connections each front end has, where all of them can see it.
+"""The number of connections of each front end, in a page of shared memory.
 
-A page of shared memory with a number for each seat. The kernel wakes every front end for a connection that
-waits at their common listener; with the numbers the one that has the fewest can be let go first.
+The kernel wakes every front end for a connection that waits at their common listener; by these numbers, the
+one with the fewest can go first.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Board:
         self.seats = seats
 
     def put(self, seat: int, connections: int) -> None:
-        """Says how many connections the front end in this seat has."""
+        """Sets the number of connections of the front end in this seat."""
         _SEAT.pack_into(self._map, seat * _SEAT.size, connections)
 
     def leave(self, seat: int) -> None:
-        """Nobody sits there: it is not waited for."""
+        """Marks the seat as empty, so that the others do not wait for it."""
         self.put(seat, ABSENT)
 
     def fewest(self) -> int:
@@ -38,7 +38,7 @@ class Board:
         return min(numbers)
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Unmaps the memory."""
         self._map.close()
 
 

@@ -1,8 +1,8 @@
-"""What a front end does with requests: it hands them to the server and writes the answers.
+"""A front end's side of the link: it sends requests to the server and writes the answers.
 
-Requests on hot routes travel whole and come back as the arguments of one :meth:`Exchange.reply` (or of
-``begin``, ``send`` and ``end``). For all others the server runs its ASGI application, and the messages of
-ASGI travel: this process is the HTTP around it. So every answer has the bytes that one process would write.
+Requests on hot routes are sent whole and answered by the arguments of one :meth:`Exchange.reply` (or of
+``begin``, ``send`` and ``end``). For all others the server runs its ASGI application, and ASGI messages are
+sent. So every answer has the bytes that a single process would write.
 """
 
 from __future__ import annotations
@@ -14,23 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.inference.routes import find_target
-from modelserver.wire.frontend import (
-    Ask,
-    Begin,
-    Call,
-    Content,
-    Done,
-    End,
-    Gone,
-    Head,
-    More,
-    Part,
-    Piece,
-    Refused,
-    Reply,
-    Taken,
-    ToFrontend,
-)
+from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,18 +23,17 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange
 
 _encode_headers = msgspec.msgpack.Encoder().encode
-# Bytes of parts that the server may believe to be on their way when they are not, and seconds between looks
-# at what clients have taken.
+# Bytes that clients must have taken before the server is told, and seconds between checks of that.
 _UNTOLD = 1 << 16
 _TELL_SECONDS = 0.01
-# What of ASGI's scope travels, in the order of the message that takes it.
-_OF_SCOPE = Call.__struct_fields__[1:]
+# The parts of the ASGI scope that are sent, in the order of the message's fields.
+_OF_SCOPE = messages.Call.__struct_fields__[1:]
 
 
 class Forwarder:
     """The endpoint of a front end: its hot routes and its ASGI application."""
 
-    def __init__(self, link: Link[ToFrontend]) -> None:
+    def __init__(self, link: Link[messages.ToFrontend]) -> None:
         self._send = link.send
         self._numbers = itertools.count()
         self._asked: dict[int, Exchange] = {}
@@ -59,14 +42,14 @@ class Forwarder:
         self._calls: dict[int, _Call] = {}
         self._relaying = False
         self._handlers: dict[type, Callable[[Any, bytes], None]] = {
-            Reply: self._answer,
-            Begin: self._begin,
-            Part: self._part,
-            End: self._answer,
-            More: self._to_call,
-            Head: self._to_call,
-            Content: self._to_call,
-            Done: self._to_call,
+            messages.Reply: self._answer,
+            messages.Begin: self._begin,
+            messages.Part: self._part,
+            messages.End: self._answer,
+            messages.More: self._to_call,
+            messages.Head: self._to_call,
+            messages.Content: self._to_call,
+            messages.Done: self._to_call,
         }
 
     # -- hot routes
@@ -74,13 +57,13 @@ class Forwarder:
     find = staticmethod(find_target)
 
     def serve(self, exchange: Exchange) -> None:
-        """Asks the server for an answer."""
+        """Sends the request to the server."""
         number = next(self._numbers)
         self._asked[number] = exchange
         exchange.on_disconnect = lambda: self._gone(number)
         body = exchange.body
         self._send(
-            Ask(
+            messages.Ask(
                 number,
                 len(body),
                 exchange.target.text.encode("latin-1"),
@@ -99,17 +82,17 @@ class Forwarder:
     def _gone(self, number: int) -> None:
         self._streams.pop(number, None)
         if self._asked.pop(number, None) is not None:
-            self._send(Gone(number))
+            self._send(messages.Gone(number))
 
     # -- everything else
 
     async def __call__(
         self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """The ASGI application: the server's own, from afar."""
+        """The ASGI application, which runs in the server."""
         number = next(self._numbers)
         call = self._calls[number] = _Call(number, self._send, receive)
-        self._send(Call(number, *(scope[name] for name in _OF_SCOPE)))
+        self._send(messages.Call(number, *(scope[name] for name in _OF_SCOPE)))
         try:
             while (message := await call.outgoing.get()) is not None:
                 await send(message)
@@ -117,43 +100,45 @@ class Forwarder:
             call.end()
             del self._calls[number]
 
-    def _to_call(self, message: More | Head | Content | Done, body: bytes) -> None:
+    def _to_call(
+        self, message: messages.More | messages.Head | messages.Content | messages.Done, body: bytes
+    ) -> None:
         call = self._calls.get(message.number)
         if call is not None:
             call.take(message, body)
 
     # -- from the server
 
-    def handle(self, message: ToFrontend, body: bytes) -> bool:
-        """Acts on a message of the server; False if it is none about a request."""
+    def handle(self, message: messages.ToFrontend, body: bytes) -> bool:
+        """Handles a message of the server; False if it is not about a request."""
         handler = self._handlers.get(type(message))
         if handler is None:
             return False
         handler(message, body)
         return True
 
-    def _answer(self, message: Reply | End, body: bytes) -> None:
-        """The whole of an answer, or the end of one in parts."""
+    def _answer(self, message: messages.Reply | messages.End, body: bytes) -> None:
+        """A whole answer, or the end of one in parts."""
         self._streams.pop(message.number, None)
         exchange = self._asked.pop(message.number, None)
         if exchange is None:
             return
         self._relaying = True
         try:
-            if isinstance(message, Reply):
+            if isinstance(message, messages.Reply):
                 exchange.reply(message.status, body, message.content_type, message.extra, message.phrase)
             else:
                 exchange.end(message.complete)
         finally:
             self._relaying = False
 
-    def _begin(self, message: Begin, _: bytes) -> None:
+    def _begin(self, message: messages.Begin, _: bytes) -> None:
         exchange = self._asked.get(message.number)
         if exchange is not None:
             self._streams[message.number] = _Stream(exchange)
             exchange.begin(message.status, message.content_type, message.extra, message.phrase)
 
-    def _part(self, message: Part, body: bytes) -> None:
+    def _part(self, message: messages.Part, body: bytes) -> None:
         stream = self._streams.get(message.number)
         if stream is None:
             return
@@ -163,24 +148,24 @@ class Forwarder:
             asyncio.get_running_loop().call_soon(self._tell_taken)
 
     def _tell_taken(self) -> None:
-        """Tells the server how far clients are, and looks again soon while there is something to tell."""
+        """Tells the server how much clients have taken, and checks again soon while more is to be told."""
         for number, stream in self._streams.items():
             taken = stream.taken
             if taken - stream.told >= _UNTOLD:
                 stream.told = taken
-                self._send(Taken(number, taken))
+                self._send(messages.Taken(number, taken))
         self._is_telling = any(stream.total - stream.told >= _UNTOLD for stream in self._streams.values())
         if self._is_telling:
             asyncio.get_running_loop().call_later(_TELL_SECONDS, self._tell_taken)
 
     def count(self, status: int) -> None:
-        """Tells the server of an answer that it does not know: it counts those that it gave itself."""
+        """Tells the server about an answer that this front end gave itself."""
         if not self._relaying:
-            self._send(Refused(status))
+            self._send(messages.Refused(status))
 
 
 class _Stream:
-    """An answer in parts: bytes that came of it, and bytes that the server was told to be taken."""
+    """An answer in parts: bytes received (``total``), and bytes reported as taken (``told``)."""
 
     __slots__ = ("_exchange", "told", "total")
 
@@ -194,12 +179,12 @@ class _Stream:
 
     @property
     def taken(self) -> int:
-        """Bytes that are on their way to the client."""
+        """Bytes that were sent to the client."""
         return self.total - self._exchange.unsent()
 
 
 class _Call:
-    """A request on its way through the server's application."""
+    """A request to the server's application."""
 
     def __init__(self, number: int, send: Callable[..., None], receive: Callable[[], Awaitable[Any]]) -> None:
         self.outgoing: asyncio.Queue[Any] = asyncio.Queue()
@@ -208,21 +193,23 @@ class _Call:
         self._receive = receive
         self._pulling: asyncio.Task[None] | None = None
 
-    def take(self, message: More | Head | Content | Done, body: bytes) -> None:
-        """Acts on a message of the server."""
-        if isinstance(message, More):
+    def take(
+        self, message: messages.More | messages.Head | messages.Content | messages.Done, body: bytes
+    ) -> None:
+        """Handles a message of the server."""
+        if isinstance(message, messages.More):
             self._pulling = asyncio.get_running_loop().create_task(self._pull())
-        elif isinstance(message, Head):
+        elif isinstance(message, messages.Head):
             self.outgoing.put_nowait(
                 {"type": "http.response.start", "status": message.status, "headers": message.headers}
             )
-        elif isinstance(message, Content):
+        elif isinstance(message, messages.Content):
             self.outgoing.put_nowait({"type": "http.response.body", "body": body, "more_body": message.more})
         else:
             self.outgoing.put_nowait(None)
 
     def end(self) -> None:
-        """Reads no more."""
+        """Stops reading."""
         if self._pulling is not None:
             self._pulling.cancel()
 
@@ -230,4 +217,4 @@ class _Call:
         event = await self._receive()
         left = event["type"] == "http.disconnect"
         body = event.get("body", b"")
-        self._send(Piece(self._number, len(body), event.get("more_body", False), left), body)
+        self._send(messages.Piece(self._number, len(body), event.get("more_body", False), left), body)

@@ -24,12 +24,12 @@ _TRIM_SECONDS = 5.0
 
 
 class Link(asyncio.Protocol, Generic[MessageT]):
-    """Sends and receives messages; what is sent in one turn of the loop goes out in one write.
+    """Sends and receives messages; all that are sent in one turn of the loop are one write.
 
-    Large bodies go by shared memory once there is an :attr:`arena`; where it has no room, by the socket.
+    Large bodies use shared memory once there is an :attr:`arena`, or the socket if it has no room.
 
     Args:
-        decoder: of what the other side sends.
+        decoder: decodes the other side's messages.
         on_message: called with each message and its body.
         on_lost: called once, when the other side is gone.
     """
@@ -58,7 +58,7 @@ class Link(asyncio.Protocol, Generic[MessageT]):
             for message, body in self._reader.feed(data):
                 self._on_message(message, body)
         except (FrameError, NoSuchBlock):
-            _log.exception("What came over the link between server and front end makes no sense")
+            _log.exception("The link between server and front end carried invalid data")
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -70,7 +70,7 @@ class Link(asyncio.Protocol, Generic[MessageT]):
         self._on_lost()
 
     def send(self, message: Message, body: bytes = b"") -> None:
-        """Queues a message; dropped when the other side is gone, of which ``on_lost`` tells."""
+        """Queues a message; it is dropped if the other side is gone."""
         place = self._store(body) if len(body) >= LARGE else None
         self._turn.add(message, body, place=place)
         if not self._flush_is_due:
@@ -93,7 +93,7 @@ class Link(asyncio.Protocol, Generic[MessageT]):
         return body
 
     def _trim(self) -> None:
-        """What was stored for the last large bodies is the system's again."""
+        """Returns unused shared memory to the system."""
         self._trimming = None
         if self.arena is not None:
             self.arena.trim()
@@ -111,17 +111,17 @@ class Link(asyncio.Protocol, Generic[MessageT]):
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the other side to read."""
+        """Bytes that the other side has not read yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
-        """Ends the connection when all is written."""
+        """Closes the connection after everything is written."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Closes the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,8 +1,7 @@
 """A front-end process: ``python -m modelserver.frontend SEAT SEATS LINK_FD LISTENER_FD BOARD_FD [ARENA_FD]``.
 
-It takes connections, speaks HTTP with the limits and refusals of the server, and hands requests on. It has no
-model, no queue and no user code, and imports neither torch nor FastAPI. It ends when the server tells it to,
-and when the server is gone.
+It accepts connections, handles HTTP with the server's limits, and passes requests on. It has no models,
+queues or user code, and imports neither torch nor FastAPI. It ends when the server says so or is gone.
 """
 
 from __future__ import annotations
@@ -32,20 +31,8 @@ from modelserver.http.intake import Intake
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.logs import ACCESS_LOGGER
 from modelserver.tls.context import Certificate, renew, server_context
+from modelserver.wire import frontend as messages
 from modelserver.wire.arena import adopt
-from modelserver.wire.frontend import (
-    Certified,
-    Close,
-    Closed,
-    Hurry,
-    Open,
-    Ready,
-    Setup,
-    ToFrontend,
-    Tokens,
-    Told,
-    to_frontend_decoder,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,12 +42,12 @@ _ENDING_CHECK = 0.02  # seconds
 
 
 class Frontend:
-    """What happens in the process.
+    """A front end in its process.
 
     Args:
         listener: the shared listening socket.
-        board: of the numbers of connections; ``seat`` is this process's own.
-        on_end: called when it has nothing more to do.
+        board: the numbers of connections; ``seat`` is this process's.
+        on_end: called when there is nothing more to do.
     """
 
     def __init__(self, listener: socket.socket, board: Board, seat: int, on_end: Callable[[], None]) -> None:
@@ -70,7 +57,7 @@ class Frontend:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self.link: Link[ToFrontend] = Link(to_frontend_decoder, self._on_message, on_end)
+        self.link: Link[messages.ToFrontend] = Link(messages.to_frontend_decoder, self._on_message, on_end)
         self._forwarder = Forwarder(self.link)
         self._access: AccessLog | None = None
         self._listener: Listener | None = None
@@ -78,27 +65,27 @@ class Frontend:
         self._tls: SSLContext | None = None
         self._verifier = Verifier(time.time)
 
-    def _on_message(self, message: ToFrontend, body: bytes) -> None:
+    def _on_message(self, message: messages.ToFrontend, body: bytes) -> None:
         if self._forwarder.handle(message, body):
             return
-        if isinstance(message, Setup):
+        if isinstance(message, messages.Setup):
             self._set_up(message)
-        elif isinstance(message, Tokens):
+        elif isinstance(message, messages.Tokens):
             self._verifier.replace(
                 Fingerprint(Scope(name), digest, expires) for name, digest, expires in message.tokens
             )
-        elif isinstance(message, Certified):
-            assert self._tls is not None  # noqa: S101 - the server knows that it is there
+        elif isinstance(message, messages.Certified):
+            assert self._tls is not None  # noqa: S101 - sent only with TLS
             renew(self._tls, Certificate(*message.tls))
-        elif isinstance(message, Open):
+        elif isinstance(message, messages.Open):
             assert self._door is not None  # noqa: S101 - Setup came first
             self._door.open()
-        elif isinstance(message, Close):
+        elif isinstance(message, messages.Close):
             self._close()
-        elif isinstance(message, Hurry):
+        elif isinstance(message, messages.Hurry):
             self._hurry()
 
-    def _set_up(self, setup: Setup) -> None:
+    def _set_up(self, setup: messages.Setup) -> None:
         logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if setup.access else logging.CRITICAL)
         access = self._access = AccessLog(stamped=setup.stamped, names_failures=setup.names_failures)
         access.start(self._loop)
@@ -133,7 +120,7 @@ class Frontend:
         check_regularly(self._loop, [listener])
 
     def _close(self) -> None:
-        """No more connections; those that exist close after the request they are busy with."""
+        """Accepts no more connections; existing ones close after their current request."""
         if self._closing:
             return
         self._closing = True
@@ -141,7 +128,7 @@ class Frontend:
             self._door.close()
             for connection in list(self._listener.state.connections):
                 connection.shutdown()
-        self.link.send(Closed())
+        self.link.send(messages.Closed())
         self._end_when_empty()
 
     def _end_when_empty(self) -> None:
@@ -160,7 +147,7 @@ class Frontend:
 
 
 class _Connection(HttpProtocol):
-    """A connection that is missed when it ends."""
+    """A connection that tells the acceptor when it ends."""
 
     def __init__(self, config: Config, listener: Listener, door: Door) -> None:
         super().__init__(config, listener)
@@ -178,9 +165,9 @@ class _Connection(HttpProtocol):
 
 
 class TellServer(logging.Handler):
-    """Hands records to the server, which has the log files."""
+    """Sends log records to the server, which writes the log files."""
 
-    def __init__(self, link: Link[ToFrontend]) -> None:
+    def __init__(self, link: Link[messages.ToFrontend]) -> None:
         super().__init__()
         self._link = link
 
@@ -189,7 +176,7 @@ class TellServer(logging.Handler):
         if record.exc_info:
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         text = text.encode("utf-8", "replace").decode()
-        self._link.send(Told(record.name, record.levelno, record.created, text))
+        self._link.send(messages.Told(record.name, record.levelno, record.created, text))
 
 
 async def run(  # noqa: PLR0917 - the arguments of the program
@@ -208,7 +195,7 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     if arena is not None:
         frontend.link.arena = adopt(arena)
     await loop.create_unix_connection(lambda: frontend.link, sock=ours)
-    frontend.link.send(Ready())
+    frontend.link.send(messages.Ready())
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

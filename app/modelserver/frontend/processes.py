@@ -1,4 +1,4 @@
-"""The front ends of a server: started, watched, replaced, ended."""
+"""The front ends of a server: starts, watches, replaces and ends them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.frontend")
 
-# Seconds that a front end may take to start, to say that it takes no more connections, and to end.
+# Seconds that a front end may take to start, to confirm that it accepts no more connections, and to end.
 START_PATIENCE = 60.0
 CLOSE_PATIENCE = 5.0
 END_PATIENCE = 2.0
-# Starts in a row that may fail before the server gives up; only while it starts itself.
+# Failed attempts in a row before the server gives up; only during its own start.
 _START_ATTEMPTS = 3
 _LONGEST_PAUSE = 5.0
-# A front end that lived as long as this did not fail at its start.
+# A front end that ran this long did not fail at its start.
 _LONG_LIFE = 10.0
 
 CORES_EACH = 8
@@ -44,9 +44,9 @@ MOST = 4
 
 
 def front_ends(wanted: int | str, cores: int) -> int:
-    """How many processes take in requests; 1: the server itself.
+    """How many processes handle HTTP; 1: the server itself.
 
-    ``auto`` is one for each ``CORES_EACH`` cores, at most ``MOST``: see docs/scaling.md for why.
+    ``auto`` is one per ``CORES_EACH`` cores, at most ``MOST``; docs/scaling.md says why.
     """
     if isinstance(wanted, int):
         return wanted
@@ -54,14 +54,14 @@ def front_ends(wanted: int | str, cores: int) -> int:
 
 
 class _Seat:
-    """The place of one front end, and who sits there now."""
+    """The place of one front end, and the process in it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.keeper: asyncio.Task[None] | None = None
         self.process: asyncio.subprocess.Process | None = None
         self.desk: Desk | None = None
-        # Somebody has been ready to work here.
+        # Done as soon as a process was ready here.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
@@ -80,9 +80,9 @@ class Fleet:
     """``count`` front-end processes at one listening socket.
 
     Args:
-        listener: bound; nobody listens on it before :meth:`open`.
-        setup: what each front end must know.
-        hot: see :class:`Desk`, as ``app`` and ``on_status``.
+        listener: bound; :meth:`open` starts to listen on it.
+        setup: the configuration of each front end.
+        hot, app, on_status: see :class:`Desk`.
     """
 
     def __init__(  # noqa: PLR0917 - made in one place
@@ -109,18 +109,18 @@ class Fleet:
         self._closing = False
 
     def start(self) -> None:
-        """Starts the processes; they take no connections yet."""
+        """Starts the processes; they accept no connections yet."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         for seat in self._seats:
             seat.keeper = loop.create_task(self._keep(seat))
 
     async def open(self, backlog: int) -> None:
-        """Waits until all are ready, and lets them take connections.
+        """Waits until all are ready, and lets them accept connections.
 
         Raises:
             ConfigError: they cannot be started.
-            OSError: the address was taken by somebody else.
+            OSError: another process listens on the address.
         """
         await asyncio.gather(*(self._until_ready(seat) for seat in self._seats))
         self._listener.listen(backlog)
@@ -130,13 +130,13 @@ class Fleet:
         _log.info("%d front ends take requests: processes %s", self._count, ", ".join(map(str, self.pids)))
 
     def allow(self, tokens: Tokens) -> None:
-        """Only these tokens are good at the front ends, as soon as they hear of it."""
+        """Only these tokens are valid at the front ends from now on."""
         self._tokens = tokens
         for seat in self._seats:
             seat.tell(tokens)
 
     def certify(self, tls: tuple[bytes, bytes, bytes]) -> None:
-        """The front ends show this chain, key and authorities, if they speak TLS at all; new ones too."""
+        """The front ends, new ones too, use this chain, key and authorities; ignored without TLS."""
         if self._setup.tls is None:
             return
         self._setup = msgspec.structs.replace(self._setup, tls=tls)
@@ -145,11 +145,11 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run."""
+        """The running processes."""
         return [seat.process.pid for seat in self._seats if seat.process is not None]
 
     async def refuse(self) -> None:
-        """No more connections; returns when no front end takes any."""
+        """Returns when no front end accepts connections any more."""
         if self._closing:
             return
         self._closing = True
@@ -161,12 +161,12 @@ class Fleet:
             await asyncio.wait([desk.closed for desk in desks], timeout=CLOSE_PATIENCE)
 
     async def close(self, grace: float) -> None:
-        """Waits at most ``grace`` seconds for connections to end, then cuts them off; ends the processes."""
+        """Waits at most ``grace`` seconds for connections to end, aborts the rest and ends the processes."""
         await self.refuse()
         keepers = [seat.keeper for seat in self._seats if seat.keeper is not None]
         for seat in self._seats:
             if seat.process is None and seat.keeper is not None:
-                # It pauses between two lives.
+                # It waits before starting the next process.
                 seat.keeper.cancel()
         if keepers:
             _, left = await asyncio.wait(keepers, timeout=grace)
@@ -189,7 +189,7 @@ class Fleet:
             raise ConfigError(f"The front ends (frontend_processes={self._count}) cannot be started.")
 
     async def _keep(self, seat: _Seat) -> None:
-        """Keeps one seat taken until the fleet ends."""
+        """Runs a front end in the seat, one after the other, until the fleet ends."""
         failures = 0
         while not self._closing:
             began = time.monotonic()
@@ -204,7 +204,7 @@ class Fleet:
             await asyncio.sleep(min(_LONGEST_PAUSE, 0.05 * 2**failures) if failures > 1 else 0.0)
 
     async def _live(self, seat: _Seat) -> str:
-        """One life of a front end; returns how it ended."""
+        """Runs one front end; returns how it ended."""
         desk = Desk(self._hot, self._app, self._on_status)
         try:
             process = seat.process = await self._launch(desk, seat.number)
@@ -218,7 +218,7 @@ class Fleet:
             if desk.ready.done() and not desk.lost.done():
                 self._welcome(seat)
                 await desk.lost
-            # Its end of the link is closed: it has ended or is about to.
+            # It closed its end of the link: it has ended or is about to.
             await asyncio.wait([ending], timeout=END_PATIENCE)
         finally:
             desk.link.abort()
@@ -249,7 +249,7 @@ class Fleet:
                 str(number),
                 str(self._count),
                 *map(str, inherited),
-                # `-m` looks for modules in the current directory first: nobody else may write to it.
+                # `-m` searches the current directory first: it must not be writable by others.
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 pass_fds=inherited,
@@ -267,9 +267,9 @@ class Fleet:
 
 
 def create_arena() -> Arena | None:
-    """Memory to share with a front end; None where the system has none.
+    """Memory to share with a front end; None if the system has none.
 
-    It runs no user code, so what it writes is read where it is, and not copied first as a worker's is.
+    A front end runs no user code, so its data is read in place and not copied first as a worker's.
     """
     arena = create()
     if arena is not None:

@@ -1,4 +1,4 @@
-"""The server's side of one front end: its requests, and the way to answer them."""
+"""The server's side of the link to a front end: its requests and their answers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,7 @@ from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.frontend.link import Link
 from modelserver.http.answers import is_kserve
 from modelserver.http.exchange import Exchange, Target
-from modelserver.wire.frontend import (
-    Ask,
-    Begin,
-    Call,
-    Closed,
-    Content,
-    Done,
-    End,
-    FromFrontend,
-    Gone,
-    Head,
-    More,
-    Part,
-    Piece,
-    Ready,
-    Refused,
-    Reply,
-    Taken,
-    Told,
-    from_frontend_decoder,
-)
+from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.frontend")
 
-# Bytes that may wait for a front end when parts of answers come on top.
+# If more bytes wait for a front end when a part of an answer is sent, it is replaced.
 MAX_UNSENT = 1 << 28
 
 _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
@@ -53,12 +33,12 @@ _GONE = {"type": "http.disconnect"}
 
 
 class Desk:
-    """Answers what one front end asks.
+    """Answers the requests of one front end.
 
     Args:
         hot: the endpoint of the hot routes.
         app: the ASGI application of the address, for all other requests.
-        count: told the status of each answer that the application does not count itself.
+        count: called with the status of each answer that the application does not count itself.
     """
 
     def __init__(self, hot: HotRoutes, app: Application, count: Callable[[int], None]) -> None:
@@ -66,7 +46,9 @@ class Desk:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
-        self.link: Link[FromFrontend] = Link(from_frontend_decoder, self._on_message, self._on_lost)
+        self.link: Link[messages.FromFrontend] = Link(
+            messages.from_frontend_decoder, self._on_message, self._on_lost
+        )
         self.count = count
         self.exchanges: dict[int, RemoteExchange] = {}
         self._hot = hot
@@ -74,23 +56,23 @@ class Desk:
         self._calls: dict[int, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[type, Callable[[Any, bytes], None]] = {
-            Gone: self._gone,
-            Taken: self._taken,
-            Call: self._call,
-            Piece: self._piece,
-            Refused: lambda message, _: count(message.status),
-            Told: lambda message, _: _write_record(message),
-            Ready: lambda *_: _settle(self.ready),
-            Closed: lambda *_: _settle(self.closed),
+            messages.Gone: self._gone,
+            messages.Taken: self._taken,
+            messages.Call: self._call,
+            messages.Piece: self._piece,
+            messages.Refused: lambda message, _: count(message.status),
+            messages.Told: lambda message, _: _write_record(message),
+            messages.Ready: lambda *_: _settle(self.ready),
+            messages.Closed: lambda *_: _settle(self.closed),
         }
 
-    def _on_message(self, message: FromFrontend, body: bytes) -> None:
-        if type(message) is Ask:
+    def _on_message(self, message: messages.FromFrontend, body: bytes) -> None:
+        if type(message) is messages.Ask:
             self._ask(message, body)
         else:
             self._handlers[type(message)](message, body)
 
-    def _ask(self, ask: Ask, body: bytes) -> None:
+    def _ask(self, ask: messages.Ask, body: bytes) -> None:
         exchange = self.exchanges[ask.number] = RemoteExchange(self, ask, body)
         try:
             target = self._hot.find(ask.url)
@@ -99,43 +81,42 @@ class Desk:
                 return
             exchange.target = target
             self._hot.serve(exchange)
-        except Exception:  # noqa: BLE001 - it must not keep the other requests of the turn from being served
-            # As one process does where an endpoint raises what it should have answered.
-            _log.exception("Failure while taking in a request")
+        except Exception:  # noqa: BLE001 - the other requests of the turn must still be served
+            _log.exception("Failure while receiving a request")
             error = InternalError()
             exchange.fail(error, kserve=is_kserve(ask.url.decode("latin-1")))
 
-    def _gone(self, message: Gone, _: bytes) -> None:
+    def _gone(self, message: messages.Gone, _: bytes) -> None:
         exchange = self.exchanges.pop(message.number, None)
         if exchange is not None:
             exchange.leave()
 
-    def _taken(self, message: Taken, _: bytes) -> None:
+    def _taken(self, message: messages.Taken, _: bytes) -> None:
         exchange = self.exchanges.get(message.number)
         if exchange is not None:
             exchange.taken = message.total
 
-    def _call(self, message: Call, _: bytes) -> None:
+    def _call(self, message: messages.Call, _: bytes) -> None:
         call = self._calls[message.number] = _Call(message.number, self.link)
         task = asyncio.get_running_loop().create_task(self._run(message, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, message: Call, call: _Call) -> None:
+    async def _run(self, message: messages.Call, call: _Call) -> None:
         try:
             await self._app(_scope(message), call.receive, call.send)
         finally:
             self._calls.pop(message.number, None)
-            self.link.send(Done(message.number))
+            self.link.send(messages.Done(message.number))
 
-    def _piece(self, message: Piece, body: bytes) -> None:
+    def _piece(self, message: messages.Piece, body: bytes) -> None:
         call = self._calls.get(message.number)
         if call is not None:
             event = {"type": "http.request", "body": body, "more_body": message.more}
             call.put(_GONE if message.left else event)
 
     def _on_lost(self) -> None:
-        """The front end is gone, and all its clients with it."""
+        """The front end is gone, with all its clients."""
         _settle(self.lost)
         for future in (self.ready, self.closed):
             future.cancel()
@@ -150,11 +131,11 @@ _UNREAD = Target("", b"", "")
 
 
 class RemoteExchange(Exchange):
-    """A request that a front end took in. What is said here is said there by the exchange that it has."""
+    """A request that a front end received; the exchange there sends what is answered here."""
 
     __slots__ = ("_desk", "_headers", "_number", "_packed", "_sent", "taken")
 
-    def __init__(self, desk: Desk, ask: Ask, body: bytes) -> None:
+    def __init__(self, desk: Desk, ask: messages.Ask, body: bytes) -> None:
         super().__init__(_UNREAD, ask.method, ask.version, body)
         self._desk = desk
         self._number = ask.number
@@ -164,12 +145,11 @@ class RemoteExchange(Exchange):
         self.encoding = ask.encoding
         self.deadline_ms = ask.deadline_ms
         self.request_id = ask.request_id
-        # Bytes of parts, and those of them that the client has taken.
+        # Bytes of parts, and how many of them the client has taken.
         self._sent = self.taken = 0
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        # Decoded when somebody looks.
         if self._headers is None:
             self._headers = _decode_headers(self._packed)
         return self._headers
@@ -178,7 +158,7 @@ class RemoteExchange(Exchange):
         return self._packed
 
     def leave(self) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         self.disconnected = True
         on_disconnect, self.on_disconnect = self.on_disconnect, None
         if on_disconnect is not None:
@@ -195,25 +175,25 @@ class RemoteExchange(Exchange):
         desk.exchanges.pop(self._number, None)
         desk.count(status)
         if not self.disconnected:
-            desk.link.send(Reply(self._number, len(body), status, content_type, extra, phrase), body)
+            desk.link.send(messages.Reply(self._number, len(body), status, content_type, extra, phrase), body)
 
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
         if self.answered:
             return
         self.answered = True
         self.begun = status
-        self._desk.link.send(Begin(self._number, status, content_type, extra, phrase))
+        self._desk.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:
         if self.begun and part and not self.disconnected:
             link = self._desk.link
             if link.unsent > MAX_UNSENT:
-                # A slow client's connection is cut by its front end; here the front end itself does not read.
-                _log.error("A front end does not take what it is sent; it is replaced")
+                # Slow clients are the front end's to disconnect; here the front end itself does not read.
+                _log.error("A front end does not read what it is sent; it is replaced")
                 link.abort()
             else:
                 self._sent += len(part)
-                link.send(Part(self._number, len(part)), part)
+                link.send(messages.Part(self._number, len(part)), part)
 
     def unsent(self) -> int:
         return self._sent - self.taken
@@ -225,38 +205,38 @@ class RemoteExchange(Exchange):
         self.on_disconnect = None
         self._desk.exchanges.pop(self._number, None)
         self._desk.count(status if complete else 500)
-        self._desk.link.send(End(self._number, complete))
+        self._desk.link.send(messages.End(self._number, complete))
 
 
 class _Call:
-    """A request on its way through the application of this process."""
+    """A front end's request to the application in this process."""
 
-    def __init__(self, number: int, link: Link[FromFrontend]) -> None:
+    def __init__(self, number: int, link: Link[messages.FromFrontend]) -> None:
         self._number = number
         self._link = link
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._has_asked = False
 
     def put(self, event: dict[str, Any]) -> None:
-        """What the front end sent of the body, or that the client has gone."""
+        """Adds a part of the body, or the client's disconnect."""
         self._has_asked = False
         self._events.put_nowait(event)
 
     async def receive(self) -> dict[str, Any]:
         if not self._has_asked and self._events.empty():
             self._has_asked = True
-            self._link.send(More(self._number))
+            self._link.send(messages.More(self._number))
         return await self._events.get()
 
     async def send(self, event: dict[str, Any]) -> None:
         if event["type"] == "http.response.start":
-            self._link.send(Head(self._number, event["status"], list(event.get("headers", ()))))
+            self._link.send(messages.Head(self._number, event["status"], list(event.get("headers", ()))))
         else:
             body = bytes(event.get("body", b""))
-            self._link.send(Content(self._number, len(body), event.get("more_body", False)), body)
+            self._link.send(messages.Content(self._number, len(body), event.get("more_body", False)), body)
 
 
-def _scope(message: Call) -> dict[str, Any]:
+def _scope(message: messages.Call) -> dict[str, Any]:
     scope = msgspec.structs.asdict(message)
     del scope["number"]
     return {
@@ -273,8 +253,8 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _write_record(message: Told) -> None:
-    """Logs what a front end tells, with its own time."""
+def _write_record(message: messages.Told) -> None:
+    """Logs a front end's record, with its time."""
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):
         return

@@ -1,1 +1,1 @@
-"""gRPC: TorchServe's two services and the Open Inference Protocol, on the same pools and queues as REST."""
+"""gRPC: TorchServe's services and the Open Inference Protocol, on the same pools and queues as REST."""

@@ -1,4 +1,4 @@
-"""Calls: from bytes to a message, to the method that answers it, to an ending that is logged and counted."""
+"""Calls: from bytes to a message, to the method that answers it, to a status that is logged and counted."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("modelserver.grpc")
-# Takes a message, or an iterator of them, and the context; gives a message, or an iterator of them.
+# From a message, or an iterator of messages, and the context to a message, or an iterator of messages.
 Method: TypeAlias = "Callable[[Any, Context], Any]"
-# Told about each call: client, `service/method`, code's number, status of HTTP, seconds.
+# Called for each call: client, `service/method`, code's number, status of HTTP, seconds.
 OnCall: TypeAlias = "Callable[[str, str, int, int, float], None]"
 
-# Messages that helpers take apart.
+# Messages that helpers parse.
 _ASIDE = "inference.ModelInferRequest"
-# Of a status, in characters: gRPC carries it in a header, and clients bound those to 8 KiB.
+# Characters of a status text: gRPC sends it in a header, and clients limit those to 8 KiB.
 _LONGEST_TEXT = 4096
-# Bytes in a second: who takes an answer at this rate has not stopped to read. Nothing is heard of what the
-# client takes out of its buffers, which may have so many bytes.
+# A client that reads so many bytes per second has not stalled. Its buffers, which may hold so many bytes,
+# take data without our noticing whether it reads them.
 _SLOWEST = 64 << 10
 _BUFFERED = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all calls of a server share. ``stopping`` ends streams that only wait for their client.
+    """What all calls of a server share. ``stopping`` ends streams that wait for their client.
 
-    ``send_timeout``: seconds that a client may take for a part of an answer, and more for a large one.
+    ``send_timeout``: seconds that a client may take to read a part of an answer; more for a large one.
     """
 
     on_call: OnCall
@@ -62,11 +62,7 @@ class Surroundings:
 def handlers(
     name: str, methods: Mapping[str, Method], tell: Tell, surroundings: Surroundings
 ) -> grpc.GenericRpcHandler:
-    """The handlers of a service. ``tell`` says how its errors end a call.
-
-    Raises:
-        KeyError: the service has no method of a given name, or none is given for one of its methods.
-    """
+    """The handlers of a service; ``tell`` maps its errors to statuses. Raises KeyError for other methods."""
     found = service(name).methods_by_name
     if set(found) != set(methods):
         raise KeyError(f"{name} has the methods {', '.join(found)}")
@@ -105,10 +101,10 @@ def _handler(
 
 
 class _Sender:
-    """Sends the parts of an answer, and lets none be made any more for a client that takes none.
+    """Sends the parts of an answer, and ends the answer if the client stops reading.
 
-    gRPC for Python cannot end a call that waits for its client: the part that was being sent stays until
-    the client takes it, and is told the error, or leaves.
+    gRPC for Python cannot end a call that waits for its client: the part being sent stays until the client
+    reads it, and then gets the error, or disconnects.
     """
 
     def __init__(
@@ -134,23 +130,20 @@ class _Sender:
         if self._closing is not None:
             await self._closing
             raise PayloadTooLarge(
-                f"The client reads too slowly: it took no part of its answer for {seconds:.0f} s."
+                f"The client reads too slowly: it read no part of its answer for {seconds:.0f} s."
             )
 
     def _give_up(self, seconds: float) -> None:
         client = client_address(self._context)
         _log.warning(
-            "The call %s of %s ends: its client took no part of its answer for %.0f s",
-            self._path,
-            client,
-            seconds,
+            "The call %s of %s ends: its client reads nothing for %.0f s", self._path, client, seconds
         )
-        # The answers wait for what comes after the part; nobody else asks them for more.
+        # The iterator is suspended until the part is sent, so it can be closed.
         self._closing = self._loop.create_task(self._answers.aclose())
 
 
 def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
-    """Messages are read here and not by gRPC, which would tell clients nothing about a wrong one (F11)."""
+    """Parses messages here and not in gRPC, which would not tell clients what is wrong (F11)."""
     kind = message_class(descriptor.input_type)
     name = descriptor.input_type.full_name
 
@@ -161,15 +154,15 @@ def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
             message = kind.FromString(body)
             return message if len(body) <= LIGHT_BYTES else Received(message, body)
         except DecodeError as error:
-            raise BadRequest(f"The message is no {name}: {error}") from error
+            raise BadRequest(f"The message is not of type {name}: {error}") from error
 
     return parse
 
 
 def _unread(kind: Descriptor, body: bytes) -> Encoded:
-    """A message that the event loop does not take apart. Raises BadRequest for all but ModelInfer's."""
+    """A message that is not parsed on the event loop. Raises BadRequest for all but ModelInfer's."""
     if kind.full_name != _ASIDE:
-        raise BadRequest(f"The message has too much in it for a {kind.full_name}.")
+        raise BadRequest(f"The message is too large for a {kind.full_name}.")
     return Encoded(kind, body, texts_of(kind, body))
 
 
@@ -204,7 +197,8 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
     served.request = path
     try:
         surroundings.gate.check(path, context)
-        _check_awaited(context)
+        if context.cancelled():
+            raise asyncio.CancelledError  # noqa: TRY301 - as if it happened later
         yield
     except InvalidKey as error:
         code = StatusCode.PERMISSION_DENIED
@@ -213,12 +207,12 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         code, text = tell(error)
         await context.abort(code, text[:_LONGEST_TEXT])
     except (asyncio.CancelledError, grpc.aio.InternalError) as error:
-        # The latter: nothing can be sent any more, for the client has left.
+        # InternalError: nothing can be sent, as the client has disconnected.
         left = context.time_remaining()
         late = left is not None and left <= 0.002
         code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
         raise asyncio.CancelledError from error
-    except Exception:  # noqa: BLE001 - whatever it is, the client is told something
+    except Exception:  # noqa: BLE001 - the client gets a status in any case
         code = StatusCode.INTERNAL
         _log.exception("The call %s failed", path)
         await context.abort(code, FAILED)
@@ -227,14 +221,8 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         surroundings.on_call(client_address(context), path, number(code), http_class(code), seconds)
 
 
-def _check_awaited(context: Context) -> None:
-    """Nothing is begun for nobody. Raises CancelledError."""
-    if context.cancelled():
-        raise asyncio.CancelledError
-
-
 def client_address(context: Context) -> str:
-    """The peer's, as the access log has it: `127.0.0.1:5000`."""
+    """The peer's address as in the access log: `127.0.0.1:5000`."""
     peer = context.peer()
     kind, _, address = peer.partition(":")
     return unquote(address) if kind in ("ipv4", "ipv6") else peer

@@ -1,4 +1,4 @@
-"""Messages that stay bytes: to take them apart, or to put them together, would hold up the event loop."""
+"""Messages that stay bytes, as parsing or serializing them would block the event loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from modelserver.grpc.messages import AnyMessage
 
-# Fields of a message that are light by themselves, however many bytes they have: buffers that stay as they
-# are. By number, each with those in it.
+# Fields of a message that are cheap to parse, however large they are: buffers, which are not decoded. By
+# number, each with such fields inside it.
 _Buffers: TypeAlias = "dict[int, _Buffers]"
 _BUFFERS: dict[str, _Buffers] = {
     # raw_input_contents; of the inputs' contents fp32_contents and fp64_contents.
@@ -30,7 +30,7 @@ _WIDTHS = {1: 8, 5: 4}
 
 
 class Encoded:
-    """A message as its bytes. ``texts`` are fields of it that are text, as attributes."""
+    """A message as its bytes. ``texts`` are its text fields, as attributes."""
 
     def __init__(self, descriptor: Descriptor, content: bytes, texts: dict[str, str] | None = None) -> None:
         self.DESCRIPTOR = descriptor
@@ -51,7 +51,7 @@ class Encoded:
 
 
 class Received:
-    """A message, and the bytes it was read from: to serialize a large one anew copies it several times."""
+    """A message and the bytes it was parsed from: serializing a large one would copy it several times."""
 
     __slots__ = ("_content", "_message")
 
@@ -68,12 +68,12 @@ class Received:
 
 
 def is_heavy(name: str, body: bytes) -> bool:
-    """Whether to take apart a message of this type would take long."""
+    """Whether parsing a message of this type would take long."""
     return len(body) > LIGHT_BYTES and _weight(memoryview(body), _BUFFERS.get(name, {}))[0] > LIGHT_BYTES
 
 
 def texts_of(descriptor: Descriptor, body: bytes) -> dict[str, str]:
-    """The texts that a message has beside other messages, "" where there is none. Raises BadRequest."""
+    """The text fields of a message, "" for missing ones. Raises BadRequest."""
     texts = {each.number: each.name for each in descriptor.fields if each.type == each.TYPE_STRING}
     found = dict.fromkeys(texts.values(), "")
     try:
@@ -81,12 +81,14 @@ def texts_of(descriptor: Descriptor, body: bytes) -> dict[str, str]:
             if number in texts:
                 found[texts[number]] = str(content, "utf-8")
     except (UnicodeDecodeError, IndexError) as error:
-        raise BadRequest(f"The message is no {descriptor.full_name}: Error parsing message") from error
+        raise BadRequest(
+            f"The message is not of type {descriptor.full_name}: Error parsing message"
+        ) from error
     return found
 
 
 def _weight(body: memoryview, buffers: _Buffers, left: int = _MOST_FIELDS) -> tuple[int, int]:
-    """Bytes that are not in buffers, and how many fields more may be looked at; too many weigh enough."""
+    """Bytes outside buffers, and how many more fields may be read; too many fields count as heavy."""
     total = len(body)
     try:
         for number, content in _fields(body):
@@ -101,16 +103,13 @@ def _weight(body: memoryview, buffers: _Buffers, left: int = _MOST_FIELDS) -> tu
                 inner, left = _weight(content, within, left)
                 total += inner
     except IndexError:
-        # To be told by who reads it whole.
+        # The parser will report it.
         return LIGHT_BYTES + 1, left
     return total, left
 
 
 def _fields(body: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Number and content of each field; the content of those without a length is empty.
-
-    Raises IndexError for what is no message.
-    """
+    """Number and content of each field; fields without a length have empty content. Raises IndexError."""
     place, end = 0, len(body)
     while place < end:
         tag, place = _read_varint(body, place)

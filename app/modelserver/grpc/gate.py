@@ -18,12 +18,12 @@ _OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 
 
 class Gate:
-    """Lets calls pass that have the token they need; the model repository needs that of management.
+    """Passes calls that have the token they need; the model repository needs the management token.
 
     Args:
-        verifier: of the tokens; None where none are asked for.
+        verifier: checks the tokens; None if none are required.
         scope: what calls of this server need.
-        ping_token: whether ``Ping`` needs one too.
+        ping_token: whether ``Ping`` needs a token.
     """
 
     def __init__(self, verifier: Verifier | None, scope: Scope, *, ping_token: bool) -> None:

@@ -1,7 +1,7 @@
 """Writes the descriptors of ``protos/``: ``python -m modelserver.grpc.generate`` (needs grpcio-tools).
 
-They are data, not code: messages are made from them when the server starts, in a pool of their own. So any
-version of protobuf can be installed, and a process may hold other clients' copies of the same messages.
+They are data, not code: messages are made from them at the server's start, in a separate pool. So any version
+of protobuf can be installed, and the process may contain other copies of the same messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def generate() -> bytes:
 
     Raises:
         ImportError: grpcio-tools is not installed.
-        ValueError: a proto is wrong; protoc says on stderr what.
+        ValueError: a proto is invalid; protoc prints the reason to stderr.
     """
     protoc = import_module("grpc_tools.protoc")
     well_known = Path(str(protoc.__file__)).parent / "_proto"

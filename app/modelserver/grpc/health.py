@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
 
 NAME = "grpc.health.v1.Health"
-EVERY = 0.5  # seconds between looks, for those who watch
+EVERY = 0.5  # seconds between checks for watchers
 
 _Answer = message("grpc.health.v1.HealthCheckResponse")
 
 
 class HealthService:
-    """Serving as long as ``/ping`` says Healthy, or the model has a worker, and the server does not stop.
+    """Serving while ``/ping`` says Healthy, or the model has a worker, and the server is not stopping.
 
     Args:
         registry: of the models.
         services: full names that stand for the whole server.
-        stopping: set when the server takes no more calls.
+        stopping: set when the server accepts no more calls.
     """
 
     def __init__(self, registry: Registry, services: Collection[str], stopping: asyncio.Event) -> None:

@@ -1,9 +1,8 @@
 """TorchServe's inference service (reference 20).
 
-What is better than in TorchServe: a call's deadline and cancellation take its request out of the queue; a
-handler that does not answer in parts ends ``StreamPredictions`` with its one answer; ``StreamPredictions2``
-serves models without sequences too, needs no id (the answer names the one that was made), and answers for a
-model that does not exist in band.
+Unlike in TorchServe, a call's deadline and cancellation remove its request from the queue; a handler that
+does not answer in parts ends ``StreamPredictions`` with its only answer; ``StreamPredictions2`` serves models
+without sequences too, needs no id (the answer has a new one), and reports unknown models in band.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class InferenceService:
         }
 
     async def ping(self, _: AnyMessage, __: Context) -> AnyMessage:
-        """The text of REST's ``/ping``; the call ends well even where that says Unhealthy."""
+        """The text of REST's ``/ping``; the status is OK even if it says Unhealthy."""
         status = "Healthy" if self._registry.healthy else "Unhealthy"
         return _Health(health=pretty({"status": status}).decode().rstrip())
 
@@ -83,9 +82,9 @@ class InferenceService:
     async def converse(
         self, requests: AsyncIterator[AnyMessage], context: Context
     ) -> AsyncIterator[AnyMessage]:
-        """One request after the other, each with its answer in parts; the next is read when it is whole.
+        """One request after the other, each with its answer in parts; the next is read after the last part.
 
-        A failure is an answer with a status, and the stream goes on.
+        A failure is an answer with a status, and the stream continues.
         """
         async for asked in requests:
             try:
@@ -109,7 +108,7 @@ class InferenceService:
 
 
 def _read(asked: AnyMessage, model: ModelVersion) -> Asked:
-    """As for a prediction over REST, so that both can share a batch."""
+    """As a prediction over REST, so that both can share a batch."""
     names, given = model.sequence_headers, asked.sequence_id.encode()
     sequence = [(names.id.encode(), given)] if given and names is not None else []
     return Asked([_pack(dict(asked.input))], FIELDS, sequence=sequence)
@@ -121,7 +120,7 @@ def _answer(request: Request, content: bytes) -> AnyMessage:
 
 
 def _of_sequence(answer: AnyMessage, asked: AnyMessage) -> AnyMessage:
-    """The answer, which says the client's sequence where it says none."""
+    """The answer, with the client's sequence if it has none."""
     if asked.HasField("sequence_id") and not answer.HasField("sequence_id"):
         answer.sequence_id = asked.sequence_id
     return answer

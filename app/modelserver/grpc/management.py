@@ -1,7 +1,7 @@
-"""TorchServe's management service (reference 20); what it does is what the management API over REST does.
+"""TorchServe's management service (reference 20), on top of the management API over REST.
 
-What is better than in TorchServe: a list without a limit is one of 100 models (TorchServe's is empty), and
-errors that it leaves without a text have theirs. A call that ends early leaves no change half done.
+Unlike in TorchServe, a list without a limit has 100 models (TorchServe's is empty), all errors have a text,
+and a call that ends early leaves no change half done.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ManagementService:
         return self._api.list_by(Parameters(_given(asked)))
 
     async def _register(self, asked: AnyMessage) -> Response:
-        # Other than over REST nobody waits for workers unless asked to (reference 20).
+        # Unlike over REST, the call waits for workers only if asked to (reference 20).
         return await self._api.register_by(Parameters({**_positive(asked), "synchronous": asked.synchronous}))
 
     async def _scale(self, asked: AnyMessage) -> Response:
@@ -94,7 +94,7 @@ def _status(response: Response) -> str:
 
 
 def _positive(asked: AnyMessage) -> dict[str, Any]:
-    """The same without negative numbers, which stand for the default there."""
+    """The same without negative numbers, which mean the default here."""
     return {name: value for name, value in _given(asked).items() if not isinstance(value, int) or value > 0}
 
 
@@ -107,13 +107,13 @@ _T = TypeVar("_T")
 
 
 class Finishing:
-    """A client that leaves, or whose deadline passes, does not stop the change that it began."""
+    """Finishes changes even if the client disconnects or its deadline passes."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, act: Coroutine[Any, Any, _T]) -> _T:
-        """Its result, or its error. To be cancelled while waiting does not cancel it."""
+        """The result of ``act``, or its error; cancelling the wait does not cancel it."""
         task = asyncio.ensure_future(act)
         self._running.add(task)
         task.add_done_callback(self._forget)
@@ -122,4 +122,4 @@ class Finishing:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, if only here
+            task.exception()  # so that asyncio does not log it

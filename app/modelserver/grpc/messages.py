@@ -1,4 +1,4 @@
-"""The messages and services of ``protos/``, made from their descriptors in a pool of their own."""
+"""The messages and services of ``protos/``, made from their descriptors in a separate pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["DecodeError", "Message", "message", "service"]
 PROTOS = Path(__file__).parent / "protos"
 DESCRIPTORS = PROTOS / "descriptors.binpb"
 
-# Fields are known at run time only, so to a type checker a message may have any.
+# Fields are known at run time only.
 AnyMessage: TypeAlias = Any
 
 

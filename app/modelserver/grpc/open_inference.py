@@ -1,7 +1,7 @@
 """The Open Inference Protocol over gRPC, with Triton's stream and repository (kserve reference 6, 8).
 
-Requests are cut into rows, batched and joined as over REST. Better than in KServe: the version of a model
-counts, readiness has its status, loading and unloading answer, wrong sizes are the client's fault.
+Requests are cut into rows, batched and joined as over REST. Unlike in KServe, model versions are respected,
+readiness has its status, loading and unloading have responses, and wrong sizes are errors of the client.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
 
-# Requests of one stream that are worked on, or whose answers its client has not taken.
+# Requests of one stream that are in progress, or whose answers the client has not taken.
 WINDOW = 64
 
 _NOT_NEAR = "Only clients on the server's machine may load and unload models here."
@@ -56,8 +56,8 @@ class OpenInferenceService:
     """Health, metadata, inference, and the models of the store.
 
     Args:
-        services: what it answers from.
-        stopping: set when the server takes no more calls; it is not ready then.
+        services: registry, settings and helpers.
+        stopping: set when the server accepts no more calls; it is not ready then.
     """
 
     def __init__(self, services: Services, stopping: asyncio.Event) -> None:
@@ -93,7 +93,7 @@ class OpenInferenceService:
         }
 
     async def server_live(self, _: AnyMessage, __: Context) -> AnyMessage:
-        """Whoever answers lives."""
+        """Always live."""
         return _Live(live=True)
 
     async def server_ready(self, _: AnyMessage, __: Context) -> AnyMessage:
@@ -101,15 +101,15 @@ class OpenInferenceService:
         return _Ready(ready=is_ready(self._registry) and not self._stopping.is_set())
 
     async def model_ready(self, asked: AnyMessage, _: Context) -> AnyMessage:
-        """Whether a loaded worker is there. Raises ModelNotFound, ModelVersionNotFound."""
+        """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""
         return _ModelReady(ready=self._registry.get(asked.name, asked.version or None).pool.ready)
 
     async def server_metadata(self, _: AnyMessage, __: Context) -> AnyMessage:
-        """As over REST; TorchServe has this in its proto only."""
+        """As over REST; TorchServe only declares it."""
         return _Server(name="modelserver", version=__version__, extensions=EXTENSIONS)
 
     async def model_metadata(self, asked: AnyMessage, _: Context) -> AnyMessage:
-        """As over REST, and the bounds of its batches."""
+        """As over REST, with the limits of the model's batches."""
         model = self._registry.get(asked.name, asked.version or None)
         return _Model(
             name=model.name,
@@ -130,7 +130,7 @@ class OpenInferenceService:
         return answer
 
     async def infer_one(self, asked: AnyMessage, context: Context) -> tuple[AnyMessage, str | None]:
-        """The answer to one request, which came alone or in a stream, and the batch that clients hear of."""
+        """The answer to one request, alone or in a stream, and the batch id if clients are told one."""
         version = asked.model_version or None
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
@@ -143,7 +143,7 @@ class OpenInferenceService:
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], context: Context
     ) -> AsyncIterator[AnyMessage]:
-        """Requests that are worked on at the same time; answers in their order, failures among them."""
+        """Processes requests concurrently; answers, and failures, are in order."""
 
         async def answer(asked: AnyMessage) -> AnyMessage:
             try:
@@ -160,11 +160,11 @@ class OpenInferenceService:
             yield part
 
     async def index(self, asked: AnyMessage, _: Context) -> AnyMessage:
-        """The models that are there, and those of the store that could be."""
+        """The loaded models, and those in the store."""
         return _Index(models=await list_models(self._registry, self._settings, only_ready=asked.ready))
 
     async def load(self, asked: AnyMessage, context: Context) -> AnyMessage:
-        """Loads a model of the store, or loads it anew."""
+        """Loads or reloads a model of the store."""
         name = self._named(asked, context, ())
         await self._finishing.run(load_model(self._registry, self._settings, name))
         return _Loaded(model_name=name, isLoaded=True)
@@ -196,10 +196,10 @@ _Out = TypeVar("_Out")
 async def in_order(
     items: AsyncIterator[_In], work: Callable[[_In], Awaitable[_Out]], window: int
 ) -> AsyncIterator[_Out]:
-    """The results. At most ``window`` wait to be taken; then no further item is read.
+    """The results in order; reads no further item while ``window`` of them wait to be taken.
 
     Raises:
-        Exception: what ``items`` or ``work`` raises, when its turn has come.
+        Exception: what ``items`` or ``work`` raises, in its turn.
     """
     begun: asyncio.Queue[asyncio.Future[_Out] | None] = asyncio.Queue()
     room = asyncio.Semaphore(window)

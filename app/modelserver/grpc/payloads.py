@@ -1,7 +1,6 @@
-"""The payload log of gRPC: the same services, whose messages are logged as well.
+"""The payload log of gRPC: the same services with logged messages.
 
-An event's body is the message; the content type names it. An answer in parts is one event, its message as if
-the parts had come at once.
+An event's body is the message, named by its content type. An answer in parts is logged as one message.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LoggedInferenceService(InferenceService):
-    """TorchServe's inference service; only what ended well is logged as an answer."""
+    """TorchServe's inference service; only successful answers are logged."""
 
     def __init__(self, registry: Registry, log: PayloadLog) -> None:
         super().__init__(registry)
@@ -48,7 +47,7 @@ class LoggedInferenceService(InferenceService):
                 yield last
         prediction = call.whole()
         if last is not None and prediction is not None:
-            # It is sent; all that it says besides is said of the whole.
+            # The last part is sent already; its other fields apply to the whole answer.
             last.prediction = prediction
             call.answered(_type(last), last.SerializeToString())
 
@@ -58,7 +57,7 @@ class LoggedInferenceService(InferenceService):
 
 
 class LoggedOpenInferenceService(OpenInferenceService):
-    """The Open Inference Protocol; each request of a stream is logged like one that came alone."""
+    """The Open Inference Protocol; each request of a stream is logged like a single one."""
 
     def __init__(self, services: Services, stopping: asyncio.Event, log: PayloadLog) -> None:
         super().__init__(services, stopping)

@@ -1,4 +1,4 @@
-"""A request in a model's pool, and who awaits its answer."""
+"""A call's request in a model's pool."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 REQUEST_ID = "x-request-id"
 BATCH_HEADER = "x-batch-id"
-# Of the parts of an answer, in bytes: what may wait for its client.
+# Bytes of the parts of an answer that may wait for the client.
 MAX_UNSENT = 64 << 20
 
 
 class Pending:
-    """Submitted when made; the end of the ``async with`` takes out what nobody awaits any more.
+    """A submitted request; leaving the ``async with`` cancels it.
 
     Args:
-        model: whose pool it goes to.
-        asked: what it asks.
+        model: whose pool gets it.
+        asked: its rows.
         context: of the call.
-        version: what the client named, if it did.
+        version: as named by the client, if any.
         parts: the answer may come in parts.
 
     Raises:
@@ -62,7 +62,7 @@ class Pending:
 
     @property
     def batches(self) -> bool:
-        """Whether the model does, so that clients are told of batches."""
+        """Whether the model batches, so that clients are told the batch."""
         return self._model.batches
 
     async def __aenter__(self) -> Pending:
@@ -94,7 +94,7 @@ class Pending:
         return self._read()
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The parts of the answer as they come, and what the handler returned. Raises as :meth:`answers`."""
+        """The parts as they arrive, and what the handler returned. Raises as :meth:`answers`."""
         request = self.request
         while True:
             while self._parts:
@@ -121,12 +121,12 @@ class Pending:
 
 
 async def tell_batch(context: Context, batch_id: str) -> None:
-    """Says in the initial metadata which batch a call's request was in (kserve reference 2.2)."""
+    """Sends the id of the request's batch in the initial metadata (kserve reference 2.2)."""
     await context.send_initial_metadata(((BATCH_HEADER, batch_id),))
 
 
 def request_id(context: Context) -> str:
-    """The one of the call's metadata if it is usable, otherwise a new one."""
+    """The id from the call's metadata if it is valid, otherwise a new one."""
     with contextlib.suppress(StopIteration):
         value = next(value for name, value in context.invocation_metadata() or () if name == REQUEST_ID)
         return accept_request_id(value.encode("latin-1", "replace") if isinstance(value, str) else value)

@@ -1,4 +1,4 @@
-"""The addresses of gRPC, and whether they can be had, which is known before gRPC is imported."""
+"""The addresses of gRPC, whose ports are reserved before gRPC is imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrpcAddress:
-    """Where one side listens; ``side`` is ``inference`` or ``management``. Port 0 is any that is free."""
+    """An address; ``side`` is ``inference`` or ``management``. Port 0 is any free one."""
 
     side: str
     host: str
@@ -29,12 +29,12 @@ class GrpcAddress:
 
     @property
     def keys(self) -> str:
-        """The settings that say so, as errors name them."""
+        """The settings of the address, as errors name them."""
         return f"grpc_{self.side}_address={self.host}, grpc_{self.side}_port={self.port}"
 
 
 def addresses(settings: Settings) -> tuple[GrpcAddress, GrpcAddress]:
-    """Those of inference and of management."""
+    """The addresses of inference and of management."""
     return (
         GrpcAddress("inference", settings.grpc_inference_address, settings.grpc_inference_port),
         GrpcAddress("management", settings.grpc_management_address, settings.grpc_management_port),
@@ -43,10 +43,10 @@ def addresses(settings: Settings) -> tuple[GrpcAddress, GrpcAddress]:
 
 @contextlib.contextmanager
 def reserved(settings: Settings) -> Iterator[list[socket.socket]]:
-    """Holds the ports until gRPC can listen there; whoever does that closes the sockets first.
+    """Holds the ports until gRPC can listen there, for which the sockets must be closed.
 
     Raises:
-        ConfigError: one of them cannot be had; names the settings.
+        ConfigError: one of them is not available; names the settings.
     """
     with contextlib.ExitStack() as stack:
         wanted = addresses(settings) if settings.enable_grpc_api else ()
@@ -66,7 +66,7 @@ def _hold(address: GrpcAddress) -> socket.socket:
 
 
 def taken(address: GrpcAddress, reason: str) -> ConfigError:
-    """Why the server does not start."""
+    """The error that stops the server's start."""
     return ConfigError(
         f"Cannot listen on {address.keys}: {reason}; choose another port, or enable_grpc_api=false"
     )

@@ -1,4 +1,4 @@
-"""The codec of ModelInfer: messages to rows, and answers to messages; on the event loop, or by a helper."""
+"""The codec of ModelInfer: messages to rows, and answers to messages; on the event loop or in a helper."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ModelInfer:
     """The codec.
 
     Args:
-        limits: of what one request may bring.
-        aside: has the helpers for what would hold up the event loop.
+        limits: of one request.
+        aside: has the helpers for what would block the event loop.
         intake: counts what waits for them.
     """
 
@@ -42,7 +42,7 @@ class ModelInfer:
         self._intake = intake
 
     async def read(self, asked: AnyMessage, model: ModelVersion) -> Inference:
-        """What a message asks of the model. Raises BadRequest, PayloadTooLarge, IntakeFull."""
+        """The rows of a message. Raises BadRequest, PayloadTooLarge, IntakeFull."""
         takes = Takes.of(model, self._limits)
         if not isinstance(asked, Encoded):
             with contextlib.suppress(TooHeavy):
@@ -52,7 +52,7 @@ class ModelInfer:
             return await self._helpers.call(SECONDS, read_bytes, body, takes)
 
     async def encode(self, asked: Inference, model: ModelVersion, ended: Request) -> AnyMessage:
-        """The response. Raises InternalError for answers that make none."""
+        """The response. Raises InternalError for unsuitable answers."""
         answering = asked.answering(model, ended)
         if answering.is_light:
             return make_response(answering)
@@ -61,12 +61,12 @@ class ModelInfer:
 
 
 def read_message(asked: AnyMessage, takes: Takes, *, light: bool = False) -> Inference:
-    """What a message asks of a model; one that takes no rows gets it as JSON.
+    """The rows of a message; a model that takes no rows gets it as JSON.
 
     Raises:
         BadRequest: names what is wrong.
-        PayloadTooLarge: more rows than a request may have.
-        TooHeavy: only where it must be ``light``, and reading it would take long.
+        PayloadTooLarge: too many rows.
+        TooHeavy: only if ``light``: reading it would take long.
     """
     request = read_request(asked, takes.limits, light=light)
     if takes.rows:
@@ -78,21 +78,21 @@ def read_message(asked: AnyMessage, takes: Takes, *, light: bool = False) -> Inf
 
 
 def read_bytes(body: bytes, takes: Takes) -> Inference:
-    """What a helper does of it."""
+    """:func:`read_message` in a helper."""
     try:
         asked = _Request.FromString(body)
     except DecodeError as error:
-        raise BadRequest(f"The message is no {_Request.DESCRIPTOR.full_name}: {error}") from error
+        raise BadRequest(f"The message is not of type {_Request.DESCRIPTOR.full_name}: {error}") from error
     return read_message(asked, takes).without_inputs()
 
 
 def make_response(answering: Answering) -> AnyMessage:
-    """The response. Raises InternalError for answers that make none."""
+    """The response. Raises InternalError for unsuitable answers."""
     rows = answering.kind == TENSORS
     return response(answering, answering.outputs() if rows else outputs_of_json(answering.answers[0]))
 
 
 def encode_response(answering: Answering) -> bytes:
-    """What a helper does of it."""
+    """:func:`make_response` in a helper."""
     encoded: bytes = make_response(answering).SerializeToString()
     return encoded

@@ -1,6 +1,6 @@
 """The gRPC servers: inference and Open Inference on one port, management on another.
 
-Imported only where gRPC is on: importing it takes about a tenth of a second.
+Imported only if gRPC is on, as that takes about a tenth of a second.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class GrpcServers:
     """Both servers.
 
     Args:
-        services: what they answer from.
-        on_call: told about each call that has ended.
-        certificate: calls are taken over TLS only, if ``enable_grpc_ssl`` says so.
+        services: registry, settings and helpers.
+        on_call: called for each call that has ended.
+        certificate: for TLS, used if ``enable_grpc_ssl`` is set.
     """
 
     def __init__(self, services: Services, on_call: OnCall, certificate: Certificate | None = None) -> None:
@@ -54,7 +54,7 @@ class GrpcServers:
         """Starts to accept connections. ``held`` are the sockets that keep the ports until then.
 
         Raises:
-            ConfigError: somebody else listens at a port.
+            ConfigError: another process listens on a port.
         """
         for holder in held:
             holder.close()
@@ -95,7 +95,7 @@ class GrpcServers:
         shown = certificate
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            """Asked at each handshake, in a thread of gRPC's: what is new since it was asked before."""
+            """Called at each handshake, in a thread of gRPC: the certificate if it has changed."""
             nonlocal shown
             current = self._certificate
             if current is None or current is shown:
@@ -111,7 +111,7 @@ class GrpcServers:
         return server.add_secure_port(address, credentials)
 
     def certify(self, certificate: Certificate) -> None:
-        """Connections from now on are shown this certificate."""
+        """New connections use this certificate."""
         if self._certificate is not None:
             self._certificate = certificate
 
@@ -143,14 +143,14 @@ class GrpcServers:
         settings = self._services.settings
         largest = settings.max_request_size
         if side == "management":
-            # Its messages have parameters only.
+            # Its messages only have parameters.
             largest = min(largest, MAX_PARAMETERS_BODY)
         options = [
             ("grpc.max_receive_message_length", largest),
             ("grpc.max_send_message_length", -1),
-            # Two servers at one port would each get some of the calls.
+            # Otherwise two servers could share a port and each get some of the calls.
             ("grpc.so_reuseport", 0),
-            # Calls beyond a thousand that wait to be taken in would be cancelled at random, unknown to us.
+            # By default, gRPC cancels waiting calls beyond a thousand at random, without our knowing.
             ("grpc.server.max_pending_requests", _MOST_PENDING),
             ("grpc.server.max_pending_requests_hard_limit", _MOST_PENDING),
         ]
@@ -161,13 +161,13 @@ class GrpcServers:
         return options
 
     def refuse(self) -> None:
-        """Takes no more calls; those that are there go on, but streams that wait for their client end."""
+        """Accepts no more calls; those in progress continue, but streams that wait for their client end."""
         self._stopping.set()
         if not self._ending:
             self._ending = [asyncio.ensure_future(server.stop(_FOREVER)) for server in self._servers]
 
     async def close(self, grace: float) -> None:
-        """Waits for the answers on their way, at most ``grace`` seconds, and ends what is left."""
+        """Waits at most ``grace`` seconds for calls in progress, and ends the rest."""
         self.refuse()
         if self._ending:
             await asyncio.wait(self._ending, timeout=grace)

@@ -1,4 +1,4 @@
-"""How gRPC joins the server: late, and imported in a thread, so that HTTP listens as early as without it."""
+"""Starts gRPC late, and imports it in a thread, so that it does not delay HTTP."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _log = logging.getLogger("modelserver.grpc")
 async def open_grpc(
     services: Services, on_call: OnCall, held: Sequence[socket.socket], certificate: Certificate | None
 ) -> GrpcServers | None:
-    """The servers, listening where ``held`` keeps the ports; None where gRPC is off or not installed.
+    """The servers, listening on the ``held`` ports; None if gRPC is off or not installed.
 
     Raises:
-        ConfigError: a port cannot be had.
+        ConfigError: a port is not available.
     """
     if not held:
         return None
@@ -48,8 +48,8 @@ async def open_grpc(
 
 @contextlib.contextmanager
 def _without_fork_handlers() -> Iterator[None]:
-    """Workers are started by fork and exec: gRPC's handlers, made for children that go on with it, can crash
-    them. It reads the variable when it begins; workers, which may use gRPC themselves, do not see it.
+    """Turns off gRPC's fork handlers, which can crash workers, started by fork and exec. gRPC reads the
+    variable when it starts; workers, which may use gRPC themselves, do not get it.
     """
     before = os.environ.get(_FORK_SUPPORT)
     os.environ[_FORK_SUPPORT] = "0"

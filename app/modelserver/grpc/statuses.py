@@ -1,4 +1,4 @@
-"""How errors end calls: TorchServe's services (reference 20), Open Inference (kserve reference 6)."""
+"""From errors to statuses: TorchServe's services (reference 20), Open Inference (kserve reference 6)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from modelserver.http.intake import IntakeFull
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What a call ends with: its code and the text for the client.
+# The status of a call: its code and the text for the client.
 Ending: TypeAlias = tuple[StatusCode, str]
 Tell: TypeAlias = "Callable[[ModelServerError], Ending]"
 
 
 class Refused(ModelServerError):
-    """What no queue took: the model or its version does not exist, or nobody serves it."""
+    """A request that no queue accepted: the model or version does not exist, or is not served."""
 
     def __init__(self, reason: ModelServerError) -> None:
         super().__init__(reason.message)
@@ -51,14 +51,14 @@ _BY_HTTP = {
     504: StatusCode.DEADLINE_EXCEEDED,
 }
 
-# The way back, for metrics that count by the classes of HTTP; what is not here is the server's fault.
+# The reverse, for metrics by HTTP status class; codes that are not listed count as 500.
 _TO_HTTP = {code: status for status, code in _BY_HTTP.items()} | {
     StatusCode.OK: 200,
     StatusCode.FAILED_PRECONDITION: 400,
     StatusCode.ALREADY_EXISTS: 409,
 }
 
-# Where TorchServe's Java classes are, which its clients see behind the message.
+# The packages of TorchServe's Java classes, which its clients see after the message.
 _JAVA_PACKAGES = {
     "ModelNotFoundException": "org.pytorch.serve.archive.model.",
     "ModelVersionNotFoundException": "org.pytorch.serve.archive.model.",
@@ -88,12 +88,12 @@ def number(code: StatusCode) -> int:
 
 
 def torchserve_text(error: ModelServerError) -> str:
-    """The message, and TorchServe's class on a line of its own."""
+    """The message, and TorchServe's class on a separate line."""
     return f"{error.message}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
 
 
 def tell_refusal(error: ModelServerError) -> Ending:
-    """A prediction that no queue took: INTERNAL, whatever the reason, and sometimes the class alone."""
+    """A prediction that no queue accepted: INTERNAL, whatever the reason, and sometimes the bare class."""
     if isinstance(error, ModelNotFound | ModelVersionNotFound):
         return StatusCode.INTERNAL, torchserve_text(error)
     own = "BadRequestException" if isinstance(error, BadRequest) else "InternalServerException"
@@ -101,16 +101,16 @@ def tell_refusal(error: ModelServerError) -> Ending:
 
 
 def tell_prediction(error: ModelServerError) -> Ending:
-    """A prediction that was refused, or failed: then by its HTTP status."""
+    """A prediction that was refused, or failed: by its HTTP status."""
     if isinstance(error, Refused):
         return tell_refusal(error.reason)
     return by_http(error.status), torchserve_text(error)
 
 
 def tell_management(error: ModelServerError) -> Ending:
-    """What the management service says, as TorchServe.
+    """The management service, as in TorchServe.
 
-    A version that exists, and the removal of a default one, are UNKNOWN; a file that exists is INTERNAL.
+    An existing version and the removal of a default one are UNKNOWN; an existing file is INTERNAL.
     """
     if isinstance(error, MethodNotAllowed):
         return StatusCode.PERMISSION_DENIED, API_DISABLED
@@ -126,7 +126,7 @@ def tell_management(error: ModelServerError) -> Ending:
 
 
 def tell_open_inference(error: ModelServerError) -> Ending:
-    """By the HTTP status that V2 has over REST, with its text; UNAVAILABLE where clients may try again."""
+    """By the HTTP status of V2 over REST, with its text; UNAVAILABLE if clients may retry."""
     if isinstance(error, MethodNotAllowed):
         return StatusCode.PERMISSION_DENIED, error.message
     if isinstance(error, IntakeFull):

@@ -24,7 +24,7 @@ _LIMITS = RequestLimits()
 
 _Answer = message("inference.ModelInferResponse")
 
-# The field of typed contents; halves have none and are raw only.
+# The fields of typed contents; half-precision types have none and are raw only.
 _FIELDS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -41,10 +41,10 @@ _FIELDS = {
 }
 
 
-# Parameters of REST that KServe's client sends here too; sizes in them would keep requests out of a batch.
+# Parameters of REST that KServe's client sends here too; sizes in them would prevent sharing a batch.
 _OF_REST = frozenset({"binary_data", "binary_data_output", "binary_data_size"})
 
-# Elements of these lie in messages as they do in tensors; the first byte of their field says which it is.
+# Datatypes with the same bytes in messages and tensors, and the first byte of their fields.
 _TAGS = {"FP32": 6 << 3 | 2, "FP64": 7 << 3 | 2}
 
 
@@ -54,13 +54,13 @@ def read_request(
     *,
     light: bool = False,
 ) -> InferRequest:
-    """What a ModelInferRequest asks for; its ``binary`` says whether the contents were raw.
+    """A ModelInferRequest; ``binary`` says whether its contents were raw.
 
-    The parameters with which REST says what is binary mean nothing here, and are dropped.
+    REST's parameters about binary data have no meaning here and are dropped.
 
     Raises:
         BadRequest: names the input or output that is wrong.
-        TooHeavy: only where it must be ``light``, and reading it would take long.
+        TooHeavy: only if ``light``: reading it would take long.
     """
     for what in ("inputs", "outputs", "parameters"):
         limits.check_tensors(what, len(getattr(asked, what)))
@@ -124,7 +124,7 @@ def _typed(each: AnyMessage) -> memoryview:
         raise BadRequest(f"input '{each.name}': {each.datatype} has no typed contents, send it raw")
     for name in given:
         if name != field:
-            raise BadRequest(f"input '{each.name}': {each.datatype} data is in {name}, it belongs in {field}")
+            raise BadRequest(f"input '{each.name}': {each.datatype} data is in {name} instead of {field}")
     try:
         packed = _packed(each.contents, each.datatype)
         return memoryview(pack(each.datatype, getattr(each.contents, field)) if packed is None else packed)
@@ -133,7 +133,7 @@ def _typed(each: AnyMessage) -> memoryview:
 
 
 def _packed(contents: AnyMessage, datatype: str) -> memoryview | None:
-    """The bytes of a tensor as they are in the message, or None where that has them in another form."""
+    """The bytes of a tensor as they are in the message, or None if they have another form there."""
     tag = _TAGS.get(datatype)
     encoded = memoryview(contents.SerializeToString() if tag else b"")
     if not encoded or encoded[0] != tag:
@@ -159,10 +159,10 @@ def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
 
 
 def response(answering: Answering, outputs: Sequence[Output]) -> AnyMessage:
-    """The answer: raw where the request was, and where an output has no typed form.
+    """The answer: raw if the request was, or if an output has no typed form.
 
     Raises:
-        InternalError: an output is not what it says.
+        InternalError: an output does not match its datatype.
     """
     answer = _Answer(model_name=answering.name, model_version=answering.version, id=answering.id)
     for name, value in (answering.parameters or {}).items():
@@ -191,7 +191,7 @@ _PARAMETER_KINDS: dict[type, str] = {
 }
 
 
-# Models in an envelope, which take and give the protocol's JSON
+# Models in an envelope, which use the protocol's JSON
 
 
 class _JsonOutput(msgspec.Struct):
@@ -225,7 +225,7 @@ def outputs_of_json(content: bytes) -> list[Output]:
     try:
         return [_output(each) for each in _decode(content).outputs]
     except (msgspec.DecodeError, UnicodeDecodeError, TensorError, BadRequest) as error:
-        raise InternalError(f"The answer is none of the Open Inference Protocol: {error}") from error
+        raise InternalError(f"The answer does not follow the Open Inference Protocol: {error}") from error
 
 
 def _output(each: _JsonOutput) -> Output:
@@ -237,7 +237,7 @@ def _output(each: _JsonOutput) -> Output:
 
 
 def _texts(data: msgspec.Raw) -> list[bytes]:
-    """The elements of BYTES; what is no text is its JSON, as envelopes have it."""
+    """The elements of BYTES; elements that are not text become JSON, as in envelopes."""
     try:
         return [value.encode() for value in from_json(BYTES, data)]
     except TensorError:

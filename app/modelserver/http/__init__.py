@@ -1,1 +1,1 @@
-"""HTTP/1.1 as bytes: connections, exchanges, and what is answered at the edge."""
+"""HTTP/1.1 as bytes: connections, exchanges, and early responses."""

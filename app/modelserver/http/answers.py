@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 
-# Answers describe a moment: nobody may keep them.
+# Answers describe a moment: they must not be cached.
 NO_CACHE = (
     (b"pragma", b"no-cache"),
     (b"cache-control", b"no-cache; no-store, must-revalidate, private"),
@@ -23,7 +23,7 @@ NO_CACHE = (
 )
 NO_CACHE_BLOCK = b"".join(name + b": " + value + b"\r\n" for name, value in NO_CACHE)
 
-# A handler's word on these would contradict the connection, or what every answer says, as in TorchServe.
+# Handlers cannot set these, as in TorchServe: they belong to the connection or are in every answer.
 _RESERVED = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"}) | {
     name.decode() for name, _ in NO_CACHE
 }
@@ -41,14 +41,14 @@ _STATUS_LINES = {status: _standard_line(status) for status in range(100, 1000)}
 
 
 def status_line(status: int, phrase: str = "") -> bytes:
-    """The first line of an answer; ``phrase`` replaces the standard one. Line breaks in it become spaces."""
+    """The first line of an answer; ``phrase`` replaces the standard one, with spaces for line breaks."""
     if not phrase or status not in _STATUS_LINES:
         return _STATUS_LINES.get(status) or _STATUS_LINES[500]
     return f"HTTP/1.1 {status} {clean(phrase)}\r\n".encode("latin-1", "replace")
 
 
 def header_block(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Header lines, without what could begin another header (F13) and what is not a handler's to say."""
+    """Header lines, without line breaks in values (F13) and without headers that handlers cannot set."""
     return b"".join(name + b": " + value + b"\r\n" for name, value in header_pairs(headers))
 
 
@@ -69,16 +69,16 @@ def clean(text: str) -> str:
 
 
 def pretty(value: Any) -> bytes:
-    """Two-space indented JSON with a newline at its end, null fields left out."""
+    """JSON, indented by two spaces, with a newline at its end and without null fields."""
     return _indented(_without_nulls(value))
 
 
 def _indented(value: Any) -> bytes:
     try:
-        # The standard library leaves functions in a circle with each text that it indents.
+        # When indenting, the standard library leaves a reference cycle behind at each call.
         return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
     except (TypeError, ValueError, OverflowError):
-        # It is strict with numbers and text.
+        # msgspec is strict with numbers and text.
         pass
     return json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
@@ -99,10 +99,10 @@ def is_kserve(path: str) -> bool:
 def error_body(
     error: ModelServerError, *, kserve: bool = False, batch_id: str | None = None
 ) -> tuple[int, bytes]:
-    """Status and body of an error. On V1 and V2 routes ``error`` stands beside TorchServe's fields.
+    """Status and body of an error. On V1 and V2 routes, ``error`` is added to TorchServe's fields.
 
-    ``batch_id`` is that of a V1 request to a model that batches, empty for a request that was in no batch:
-    clients of KServe's batcher find its keys (kserve reference 2.2).
+    ``batch_id`` is for V1 requests to a model that batches, empty if the request was in no batch: the body
+    then has the keys of KServe's batcher (kserve reference 2.2).
     """
     status = (error.kserve_status or error.status) if kserve else error.status
     body: dict[str, object] = {"code": status, "type": error.type, "message": error.message}

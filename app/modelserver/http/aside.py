@@ -1,4 +1,4 @@
-"""Requests and answers that would hold up the event loop: worked on aside, by helpers and threads."""
+"""Requests and answers that would block the event loop are processed aside, by helpers and threads."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
-# Of bodies, in bytes: what may be worked on aside or wait for it, besides one that has it all for itself.
+# Bytes of bodies that may be processed aside or wait for it; a single body may be larger.
 MOST_WAITING = 64 << 20
-# Of a helper: what it needs itself, and for each byte of the largest body.
+# Bytes of memory that a helper needs, and for each byte of the largest body.
 _ADDRESS_SPACE = 512 << 20
 _SPACE_PER_BYTE = 64
 
 
 class Aside:
-    """What is worked on aside, and the helpers for it.
+    """The work that is done aside, and the helpers for it.
 
     Args:
-        max_body: bytes that a body may have.
+        max_body: maximum size of a body in bytes.
     """
 
     def __init__(self, max_body: int) -> None:
@@ -37,7 +37,7 @@ class Aside:
     def start(
         self, size: int, work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]
     ) -> Callable[[], None]:
-        """Begins work on ``size`` bytes and returns what ends it; ``fail`` is told its error."""
+        """Starts work on ``size`` bytes and returns a function that cancels it; ``fail`` gets its error."""
         if self._waiting and self._waiting + size > MOST_WAITING:
             work.close()
             fail(ServiceUnavailable("Too many large bodies wait to be read."))
@@ -47,17 +47,16 @@ class Aside:
         self._tasks.add(task)
 
         def done(_: object) -> None:
-            # Here, for a task that is ended at once does not even begin.
+            # A task that is cancelled at once never starts: it could not clean up itself.
             self._tasks.discard(task)
             self._waiting -= size
             work.close()
 
-        def end() -> None:
+        def cancel() -> None:
             task.cancel()
 
         task.add_done_callback(done)
-
-        return end
+        return cancel
 
     @staticmethod
     async def _run(work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]) -> None:
@@ -66,11 +65,11 @@ class Aside:
         except ModelServerError as error:
             fail(error)
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
-            _log.exception("Failure while working on a request aside")
+            _log.exception("Failure while processing a request aside")
             fail(InternalError())
 
     async def settle(self, grace: float) -> None:
-        """Waits for what is worked on, at most ``grace`` seconds."""
+        """Waits at most ``grace`` seconds for the work to finish."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace)
 

@@ -1,16 +1,17 @@
-"""uvicorn's HTTP protocol, with a short way for hot routes and firm limits for all.
+"""uvicorn's HTTP protocol, with a fast path for hot routes and firm limits for all.
 
 * Requests on hot routes become a :class:`ConnectionExchange` and never an ASGI task.
-* A body over the limit is answered 413 before it is read whole, a head over its limit 431, no HTTP 400.
-* An offer to upgrade is passed over, and trailers are dropped: neither is anybody's request or header.
-* Who sends a head or a body too slowly, does not take an answer, or holds an idle connection for too long, is
-  cut off by one timer for all connections (F15), instead of one per request.
-* Of one piece only so much is parsed at a time that thousands of requests in it hold up nobody.
-* What a request holds is let go when it ends, however it ends, not when a collector comes by.
+* A body over the limit is answered with 413 before it is read whole, a head over its limit with 431, and
+  malformed HTTP with 400.
+* Offers to upgrade are ignored, and trailers are dropped.
+* Clients that send a head or a body too slowly, do not read their answer, or keep an idle connection for too
+  long are disconnected by one timer for all connections (F15), instead of one per request.
+* Large pieces are parsed in slices, so that thousands of requests in one do not block the event loop.
+* A request's memory is freed when it ends, however it ends, not when the garbage collector runs.
 * Header names keep the client's case for handlers that look them up by it (reference 7.3).
 
-It builds on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``;
-``tests/http/test_connection.py`` holds uvicorn to them.
+It relies on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``;
+``tests/http/test_connection.py`` checks that uvicorn still has them.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
-# Of a request that was refused before it was read.
+# The target of a request that was refused before it was read.
 _UNREAD = Target("", b"", "-")
-# What asks for no prediction, whatever the path.
+# Methods that never predict, whatever the path.
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
-# Bytes that must move between two checks for the client to count as sending, or as taking its answer.
+# Bytes that must move between two checks for the client to count as sending, or as reading its answer.
 MIN_PROGRESS = 4096
 # Bytes that are parsed in one go, and seconds after which the rest of a piece waits for the loop's next turn.
 _SLICE, _TURN = 1 << 14, 0.004
-# A client that has ended its side may be gone or may wait for its answer; this is how one finds out.
+# Tells clients that closed their side and are gone from those that wait for an answer.
 _ARE_YOU_THERE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
-# What clients are given by default, and the time between two looks at all connections; in seconds.
+# Default timeouts for clients, and the time between two checks of all connections; in seconds.
 RECEIVE_TIMEOUT, SEND_TIMEOUT, KEEP_ALIVE = 60.0, 60.0, 75.0
 CHECK_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class Listener:
-    """What the connections of one listener share. Times in seconds, sizes in bytes."""
+    """What the connections of one listener share. Times are in seconds, sizes in bytes."""
 
     hot: HotRoutes | None
     max_body: int
@@ -77,7 +78,7 @@ class Listener:
     cors: Cors | None = None
 
     def check(self, now: float) -> None:
-        """Closes the connections that are too slow or idle for too long; to be called every few seconds."""
+        """Closes connections that are too slow or idle for too long; to be called every few seconds."""
         for protocol in list(self.state.connections):
             if isinstance(protocol, HttpProtocol):
                 protocol.check(now)
@@ -99,27 +100,27 @@ class HttpProtocol(HttpToolsProtocol):
         self._listener = listener
         self.cors = listener.cors
         self._raw_headers: list[tuple[bytes, bytes]] = []
-        # Bytes of the pieces that came within a head, of the piece that it began in, and of the last piece.
+        # Bytes of the pieces received within a head, of the piece that it began in, and of the last piece.
         self._header_bytes = self._first_piece = self._last_piece = 0
         self._in_head = True
-        # Bytes that came since the last of a body: sizes of chunks, trailers.
+        # Bytes since the last ones of a body: sizes of chunks, trailers.
         self._framing = 0
         # The head offers an upgrade: it is read again without the offer.
         self._offer = False
-        # What of the last piece is still to be parsed.
+        # The part of the last piece that has not been parsed yet.
         self._unparsed: memoryview | None = None
         self._refused = False
-        # The exchange whose request is coming in, and the one whose turn it is.
+        # The exchange whose request is being received, and the one whose turn it is.
         self._incoming: ConnectionExchange | None = None
         self._exchange: ConnectionExchange | None = None
-        # Since when the client owes us the rest of a request (or, between requests, a new one).
+        # Since when we wait for the rest of a request (or, between requests, for a new one).
         self._waiting_since = monotonic()
         self._receiving = False
         self._seen = 0
-        # Bytes of the request that is coming in, and how many of them the intake counts.
+        # Bytes of the request that is being received, and how many of them the intake counts.
         self._came = 0
         self._counted = 0
-        # Bytes of answers, how many of them the client had taken at the last progress, and when that was.
+        # Bytes of answers, how many of them the client had read at the last progress, and when that was.
         self.written = 0
         self._taken = 0
         self._stalled_since: float | None = None
@@ -138,7 +139,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._refused:
             return
         if self._unparsed is not None:
-            # uvicorn has let the transport read on.
+            # uvicorn resumed reading.
             self._unparsed = memoryview(b"".join((self._unparsed, data)))
             self.flow.pause_reading()
             return
@@ -159,8 +160,8 @@ class HttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 self._decline_upgrade(memoryview(data)[offer.args[0] :])
         except httptools.HttpParserCallbackError:
-            # Not the client's fault: an endpoint of the short way raised what it should have answered.
-            _log.exception("Failure while taking in a request")
+            # Not the client's fault: a hot endpoint raised an error that it should have answered.
+            _log.exception("Failure while receiving a request")
             if not self._refused:
                 self._refuse(InternalError(), self._exchange)
             return
@@ -172,7 +173,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._count_piece()
 
     def _is_of_one_body(self, size: int) -> bool:
-        """Whether so many bytes are nothing but a part of an announced body, which is parsed at once."""
+        """Whether that many bytes are only part of an announced body, which is parsed at once."""
         exchange = self._incoming
         return exchange is not None and exchange.announced - exchange.received >= size
 
@@ -182,7 +183,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.data_received(left[:_SLICE])
             left = left[_SLICE:]
             if left and (self.pipeline or perf_counter() > until):
-                # After the requests that are there, or in the loop's next turn.
+                # After the pipelined requests, or in the loop's next turn.
                 self._unparsed = left
                 self.flow.pause_reading()
                 if not self.pipeline:
@@ -197,11 +198,10 @@ class HttpProtocol(HttpToolsProtocol):
                 self.flow.resume_reading()
 
     def _decline_upgrade(self, rest: memoryview) -> None:
-        """Takes a head that offers an upgrade, and the ``rest`` behind it, for an ordinary request.
+        """Handles a head that offers an upgrade, and the ``rest`` behind it, as an ordinary request.
 
-        To no protocol is upgraded here, and such a request has its body as any other (RFC 9110, 7.8). The
-        parser takes what follows for another protocol, and nothing tells it otherwise: another one reads the
-        head again, without the offer.
+        No upgrades are supported, and such a request has a body like any other (RFC 9110, 7.8). The parser
+        takes what follows for another protocol, so a new parser reads the head again, without the offer.
         """
         while not self._refused:
             self._offer = False
@@ -209,7 +209,7 @@ class HttpProtocol(HttpToolsProtocol):
             lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
             lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
             self.parser = httptools.HttpRequestParser(self)
-            # As uvicorn's: what comes after a request that closes does not take away its answer.
+            # As uvicorn's: data after a request that closes the connection must not prevent its answer.
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
             try:
@@ -220,32 +220,32 @@ class HttpProtocol(HttpToolsProtocol):
                 return
 
     def _count_piece(self) -> None:
-        """The last piece is part of a request that is not whole yet."""
+        """The last piece is part of a request that is not complete yet."""
         self._came += self._last_piece
         cycle = self.cycle
         answered = not self._in_head and cycle is not None and cycle.response_complete
         self._count(0 if answered else self._came)
         if self.pipeline:
-            # It waits for its turn; uvicorn may have let the transport read on.
+            # The request waits for its turn; uvicorn may have resumed reading.
             self.flow.pause_reading()
             return
         listener = self._listener
         if (self._header_bytes if self._in_head else self._framing) > HEADER_LIMIT:
             self._refuse(HeadersTooLarge(), self._incoming)
         elif answered:
-            # The rest of a body that nobody waits for is dropped, but not without end.
+            # The rest of a body after its answer is dropped, within the limit.
             if self._came > listener.max_body:
                 self._close_gently()
         elif listener.intake.is_over:
             self._refuse(IntakeFull(listener.intake.limit), self._incoming)
 
     def _count(self, held: int) -> None:
-        """The request that is coming in holds so many bytes."""
+        """Tells the intake how many bytes the request being received holds."""
         self._listener.intake.held += held - self._counted
         self._counted = held
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's
-        """The client sends no more; True keeps the connection for the answers that are owed to it."""
+        """The client closed its side; True keeps the connection for the pending answers."""
         cycle = self.cycle
         if self._refused or self._receiving or cycle is None or cycle.response_complete:
             return False
@@ -256,7 +256,7 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def _ask_whether_there(self, cycle: ConnectionExchange | RequestResponseCycle) -> None:
-        """A client that is gone for good looks like one that still reads, until it is sent something."""
+        """A client that is gone looks like one that still reads until something is sent to it."""
         if isinstance(cycle, ConnectionExchange):
             asks = not cycle.begun and cycle.http_version == "1.1"
         else:
@@ -273,7 +273,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
 
     def _is_gone(self) -> bool:
-        """Its system answers with a reset where nobody reads; that is not told of while nothing is read."""
+        """Whether the connection was reset; asyncio does not report that while it does not read."""
         connection = self.transport.get_extra_info("socket")
         return connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
@@ -281,7 +281,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._count(0)
         exchange, self._exchange = self._exchange, None
-        # These know the connection: what it knows of them would keep all of it.
+        # These refer to the connection: break the reference cycle.
         self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
         self.pipeline.clear()
         self._unparsed = None
@@ -292,7 +292,7 @@ class HttpProtocol(HttpToolsProtocol):
     # -- from the parser
 
     def on_message_begin(self) -> None:
-        # What uvicorn does here is done when a request turns out to take the long way.
+        # For ASGI requests, _take_long_way does later what uvicorn does here.
         self.url = b""
         self._raw_headers = []
         self._first_piece = self._last_piece
@@ -300,7 +300,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._incoming = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # What comes behind a body is a trailer: a header by it would be one that nobody checked.
+        # After a body it is a trailer: it must not become a header, which nothing would check.
         if self._in_head:
             self._raw_headers.append((name, value))
 
@@ -344,7 +344,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((self.cycle, self.app))
 
     def _stop(self, guard: Guard, method: bytes) -> bool:
-        """Refuses a request that the guard does not let pass; a browser's preflight has no token."""
+        """Refuses a request that the guard rejects; preflight requests of browsers have no token."""
         if self.cors is not None and is_preflight(method.decode(), self._raw_headers):
             return False
         error = guard.check(method, self.url, self._raw_headers)
@@ -406,7 +406,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._serve(exchange)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Called when it is a request's turn: its headers are there, its body may not be."""
+        """Called when it is a request's turn: its headers are complete, its body may not be."""
         if isinstance(cycle, ConnectionExchange):
             self._begin(cycle)
         elif announced_length(cycle.scope["headers"]) > self._listener.max_body:
@@ -426,7 +426,7 @@ class HttpProtocol(HttpToolsProtocol):
         return ConnectionExchange(self, target, method, version, list(scope["headers"]), keep_alive=False)
 
     def _begin(self, exchange: ConnectionExchange) -> None:
-        """It is this exchange's turn."""
+        """Starts the exchange: it is its turn."""
         if exchange.announced > self._listener.max_body:
             self._refuse(too_large(self._listener.max_body), exchange)
             return
@@ -438,12 +438,12 @@ class HttpProtocol(HttpToolsProtocol):
         if exchange.expects_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not exchange.more_body:
-            # A pipelined request whose body came while the one before it was being answered.
+            # A pipelined request whose body arrived while the one before it was being answered.
             self._serve(exchange)
 
     def _serve(self, exchange: ConnectionExchange) -> None:
         if len(exchange.body) > self._listener.max_body:
-            # A pipelined body: nobody looked at its size while it came.
+            # A pipelined body: its size was not checked while it arrived.
             self._refuse(too_large(self._listener.max_body), exchange)
             return
         assert self._listener.hot is not None  # noqa: S101 - there is no exchange without
@@ -454,7 +454,7 @@ class HttpProtocol(HttpToolsProtocol):
     def finish(
         self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
     ) -> None:
-        """Writes an exchange's answer, and its body where that is apart; makes way for the next request."""
+        """Writes an exchange's answer, and its body if that is separate; starts the next request."""
         now = monotonic()
         self._listener.on_response(
             self._peer, exchange.method.decode(), exchange.target.text, exchange.http_version, status,
@@ -478,7 +478,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._answered(now)
 
     def on_response_complete(self) -> None:
-        """uvicorn's own, without a timer per answer."""
+        """As uvicorn's, without a timer per answer."""
         self._answered(monotonic())
 
     def _answered(self, now: float) -> None:
@@ -496,7 +496,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._next()
 
     def _hold(self) -> None:
-        """The client does not read: it gets no further answers before it took those it has."""
+        """The client does not read: it gets no further answers until it has read the earlier ones."""
         self._held = True
         self.flow.pause_reading()
 
@@ -513,11 +513,11 @@ class HttpProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         if self._unparsed is not None and not self.pipeline:
-            # It may be the rest of the request whose turn it is now.
+            # This may be the rest of the request whose turn it is now.
             self.loop.call_soon(self._parse_rest)
 
     def _refuse(self, error: ModelServerError, exchange: ConnectionExchange | None = None) -> None:
-        """Answers a request that is not going to be read to its end, and closes."""
+        """Answers a request that will not be read to its end, and closes the connection."""
         self._refused = True
         self._count(0)
         if exchange is not None:
@@ -525,24 +525,24 @@ class HttpProtocol(HttpToolsProtocol):
             return
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
-            # Good requests came before: theirs are the answers that are still owed, then the connection ends.
+            # Good requests came before: they are still answered, then the connection is closed.
             cycle.keep_alive = False
             return
         if cycle is not None and cycle.more_body:
             if cycle.response_complete:
-                # It was answered before its body had come.
+                # It was answered before its body was complete.
                 self._close_gently()
                 return
-            # Whatever the application still says to this request goes nowhere.
+            # Anything else that the application answers to this request is dropped.
             cycle.disconnected = True
             cycle.message_event.set()
         unread = ConnectionExchange(self, _UNREAD, b"-", "1.1", [], keep_alive=False)
         unread.fail(error, kserve=is_kserve(self.url.decode("latin-1")))
 
     def _close_gently(self) -> None:
-        """Closes once the client had a chance to read the answer.
+        """Closes after the client had a chance to read the answer.
 
-        Closing at once while it is still sending would make its system throw the answer away.
+        If the connection were closed at once while the client still sends, its system would drop the answer.
         """
         if not self._receiving:
             self.transport.close()
@@ -553,18 +553,18 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         self.loop.call_later(2.0, self.transport.close)
 
-    # -- limits in time
+    # -- timeouts
 
     def check(self, now: float) -> None:
-        """Closes the connection if the client is gone, or owes us something for too long."""
+        """Closes the connection if the client is gone, or does not send or read for too long."""
         unsent = self.transport.get_write_buffer_size()
         if (unsent and self._is_stalled(unsent, now)) or (self.flow.read_paused and self._is_gone()):
-            # Closing in order would wait for a client that does not read.
+            # A regular close would wait for a client that does not read.
             self.transport.abort()
             return
         cycle = self.cycle
         if self.flow.read_paused or (unsent and not self._receiving):
-            # The rest of a request cannot come, or an answer is being taken.
+            # The rest of a request cannot arrive, or an answer is being read.
             self._waiting_since = now
         elif cycle is not None and not cycle.response_complete and not self.flow.write_paused:
             received = cycle.received if isinstance(cycle, ConnectionExchange) else len(cycle.body)
@@ -582,9 +582,9 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _is_stalled(self, unsent: int, now: float) -> bool:
-        """Whether the client has taken next to nothing of its answers for ``send_timeout``."""
+        """Whether the client has read next to nothing of its answers for ``send_timeout``."""
         taken = self.written - unsent
-        # An answer that uvicorn writes is not among those counted: any change is progress.
+        # Answers written by uvicorn are not counted: any change is progress.
         if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
             self._taken, self._stalled_since = taken, now
         return now - self._stalled_since > self._listener.send_timeout
@@ -593,7 +593,7 @@ class HttpProtocol(HttpToolsProtocol):
 def check_regularly(
     loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = CHECK_SECONDS
 ) -> None:
-    """Arms the timer that checks all connections, now and for ever."""
+    """Checks all connections now and every ``every`` seconds from then on."""
     now = monotonic()
     for listener in listeners:
         listener.check(now)

@@ -22,24 +22,24 @@ _log = logging.getLogger("modelserver.api")
 
 _pack = msgspec.msgpack.Encoder().encode
 
-# Pieces of a body with fewer bytes than this are kept joined: each object of its own costs more than they do.
+# Pieces of a body smaller than this are joined: an object for each would cost more than copying.
 _SMALL_PIECE = 4096
-# A body with more bytes than this is not copied to stand behind its head.
+# A body larger than this is not copied to be written with its head.
 _JOINED = 1 << 16
-# What makes a head worth a second look: no Host, or two; a transfer coding; a length of many digits.
+# What makes a head suspicious: no Host, or two; a transfer coding; a length of many digits.
 _NO_HOST = 1 << 20
 _SHORT_LENGTH = 12
 
 
 class _NoEvent:
-    """Stands where uvicorn would wake a task that reads the body."""
+    """Replaces the event by which uvicorn wakes a task that reads the body."""
 
     def set(self) -> None:
         pass
 
 
 class Connection(Protocol):
-    """What brings requests, one after the other, and takes their answers."""
+    """A source of requests, one after the other, that takes their answers."""
 
     transport: Any
     cors: Cors | None
@@ -48,16 +48,16 @@ class Connection(Protocol):
     def finish(
         self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
     ) -> None:
-        """Writes what is left of an answer, and makes way for the next request."""
+        """Writes the rest of an answer, and starts the next request."""
 
 
 class ConnectionExchange(Exchange):
     """An exchange on a connection of this process.
 
-    What the server itself reads of the headers is also in ``announced`` (content length, 0 without one) and
-    ``doubt`` (0 where nobody could understand the head in another way, see :mod:`modelserver.http.head`).
+    Headers that the server itself reads also become ``announced`` (content length, 0 without one) and
+    ``doubt`` (0 if the head is unambiguous, see :mod:`modelserver.http.head`).
 
-    While it is the connection's current request it stands in for uvicorn's ``RequestResponseCycle``.
+    While it is the connection's current request, it replaces uvicorn's ``RequestResponseCycle``.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class ConnectionExchange(Exchange):
         headers: list[tuple[bytes, bytes]],
         keep_alive: bool,
     ) -> None:
-        # Each request comes by here, and `super()` costs as much again.
+        # Called for each request: `super()` would double the cost.
         Exchange.__init__(self, target, method, http_version)
         self.protocol = protocol
         self._headers = headers
@@ -100,7 +100,7 @@ class ConnectionExchange(Exchange):
         for name, value in headers:
             read = _READERS.get(name)
             if read is None:
-                # Few clients spell a name in a way of their own.
+                # Few clients use another case than those listed.
                 read = _READERS.get(name.lower())
             if read is not None:
                 read(self, value)
@@ -113,7 +113,7 @@ class ConnectionExchange(Exchange):
         return self._headers
 
     def receive(self, piece: bytes) -> int:
-        """Takes in a piece of the body; returns the bytes received so far."""
+        """Adds a piece of the body; returns the bytes received so far."""
         pieces, size = self.pieces, len(piece)
         if pieces and size < _SMALL_PIECE:
             last = pieces[-1]
@@ -127,7 +127,7 @@ class ConnectionExchange(Exchange):
         return self.received
 
     def complete(self) -> None:
-        """The body is whole."""
+        """The body is complete."""
         self.more_body = False
         pieces = self.pieces
         # The first piece is never a bytearray.
@@ -149,7 +149,7 @@ class ConnectionExchange(Exchange):
         if status != 204:
             parts.append(b"content-length: %d\r\n" % len(body))
         parts.append(b"connection: keep-alive\r\n\r\n" if keep else b"connection: close\r\n\r\n")
-        # These have no body, whatever the handler returned: a client would take it for the next answer.
+        # These have no body, whatever the handler returned: a client would read it as the next answer.
         if status in (204, 304) or self.method == b"HEAD":
             body = b""
         if len(body) <= _JOINED:
@@ -216,7 +216,7 @@ class ConnectionExchange(Exchange):
         transport = self.protocol.transport
         self.protocol.finish(self, 500, b"", keep=False)
         if not chunked:
-            # An end in order would be the end of the answer.
+            # A regular close would mark a complete answer.
             transport.abort()
 
     @property
@@ -282,7 +282,7 @@ _READERS: dict[bytes, Callable[[ConnectionExchange, bytes], None]] = {
     b"host": _read_host,
     b"transfer-encoding": _read_coding,
     b"x-request-id": _read_id,
-    # The client's own deadline in milliseconds: ours, and the one that Envoy sets for services behind it.
+    # The client's deadline in milliseconds: our header, and the one that Envoy sets for its services.
     b"x-request-timeout-ms": _read_deadline,
     b"x-envoy-expected-rq-timeout-ms": _read_deadline,
 }

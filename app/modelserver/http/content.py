@@ -1,4 +1,4 @@
-"""Request bodies before anybody decodes them: compressed ones are inflated, a form's field is looked up."""
+"""Request bodies before they are decoded: compressed ones are inflated, a form's field is looked up."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-# Of a form: its parts, the bytes of one part's headers, the options in one header.
+# Limits of a form: its parts, the bytes of one part's headers, the options in one header.
 _MAX_PARTS = 1000
 _MAX_PART_HEAD = 8192
 _MAX_OPTIONS = 16
-# Bytes of a content type that may name a form, and of a field's value that are looked at.
+# Bytes of a form's content type, and bytes that are read of a field's value.
 _MAX_TYPE = 1024
 _MAX_VALUE = 4096
-# Of a query: more have no use, and take long.
+# Parameters of a query: more are useless and take long.
 MAX_PARAMETERS = 1024
-# Bytes of a body that only names parameters.
+# Bytes of a body that only has parameters.
 MAX_PARAMETERS_BODY = 100 << 10
 _DISPOSITION = re.compile(rb"^content-disposition:(.*)", re.IGNORECASE | re.MULTILINE)
 
 
 class UnsupportedEncoding(ModelServerError):
-    """A content encoding that is not understood."""
+    """A content encoding that is not supported."""
 
     status = 415
     type = "UnsupportedMediaTypeException"
 
 
 def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """The body without its content encoding; at most ``limit`` bytes are ever made of it (F6).
+    """The body without its content encoding; never inflates it to more than ``limit`` + 1 bytes (F6).
 
     Raises:
         UnsupportedEncoding: neither gzip, deflate nor identity.
         PayloadTooLarge: more than ``limit`` bytes.
-        BadRequest: the data is not what the encoding says.
+        BadRequest: the data does not match the encoding.
     """
     name = encoding.strip().lower()
     if name in (b"", b"identity"):
@@ -69,20 +69,20 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
 
 
 def read_query(query: bytes) -> list[tuple[str, str]]:
-    """Names and values of a URL's query, empty ones too. Raises BadRequest for more than there may be."""
+    """Names and values of a URL's query, empty ones too. Raises BadRequest for too many."""
     check_query(query)
     return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
 
 
 def check_query(query: bytes) -> None:
-    """Raises BadRequest for more parameters than there may be."""
+    """Raises BadRequest for too many parameters."""
     count = query.count(b"&")
     if count >= MAX_PARAMETERS:
         raise BadRequest(f"The query has {count + 1} parameters, {MAX_PARAMETERS} are allowed.")
 
 
 async def read_parameters_body(request: Request) -> bytes:
-    """The body of a request whose body only names parameters. Raises PayloadTooLarge."""
+    """The body of a request whose body only has parameters. Raises PayloadTooLarge."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -92,10 +92,10 @@ async def read_parameters_body(request: Request) -> bytes:
 
 
 def form_field(body: bytes, content_type: str, name: str) -> str | None:
-    """A field's value in a form, the last one of several; None without one, or if the body is no form.
+    """A field's value in a form, the last one of several; None without one, or if the body is not a form.
 
-    A damaged form is no error here: the worker that decodes the body says what is wrong with it. What it
-    would refuse for its size is not searched to the end.
+    A malformed form is not an error here: the worker that decodes the body reports it. A form that it would
+    refuse for its size is not searched to the end.
     """
     if len(content_type) > _MAX_TYPE:
         return None
@@ -120,7 +120,7 @@ def _urlencoded(body: bytes, name: bytes) -> bytes | None:
 
 def _part(body: bytes, delimiter: bytes, name: bytes) -> bytes | None:
     found = None
-    # What follows the last delimiter is the form's end, or a part that is not complete.
+    # After the last delimiter comes the form's end or an incomplete part.
     for part in (b"\r\n" + body).split(delimiter, _MAX_PARTS + 1)[1:-1]:
         head = part[:_MAX_PART_HEAD].partition(b"\r\n\r\n")[0]
         disposition = _DISPOSITION.search(head)

@@ -1,6 +1,6 @@
-"""What pages of other origins may do (reference 4.4). Off unless a key is set.
+"""What pages of other origins may do (reference 4.4). Off unless a setting enables it.
 
-Different from TorchServe: a browser's preflight is answered at once and needs no token.
+Unlike TorchServe, preflight requests of browsers are answered at once and need no token.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Pairs = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """The headers of every answer, as they are set; names in lower case."""
+    """The headers for every answer, as configured; names in lower case."""
 
     pairs: Pairs
 
     @classmethod
     def of(cls, settings: Settings) -> Cors | None:
-        """Those of the settings, None if none is set."""
+        """The configured headers; None if there are none."""
         given = (
             (b"access-control-allow-origin", settings.cors_allowed_origin),
             (b"access-control-allow-methods", settings.cors_allowed_methods),
@@ -36,18 +36,18 @@ class Cors:
         return cls(pairs) if pairs else None
 
     def missing(self, present: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-        """Those whose names an answer does not have; a handler's own word counts."""
+        """The headers that an answer does not have yet; those set by a handler take precedence."""
         names = {name.lower() for name in present}
         return [(name, value) for name, value in self.pairs if name not in names]
 
     def lines(self, present: bytes) -> bytes:
-        """The same as header lines, each with its end, for an answer that has the lines ``present``."""
+        """The same as header lines, with line ends, for an answer that has the lines ``present``."""
         names = [line.partition(b":")[0] for line in present.split(b"\r\n")] if present else []
         return b"".join(name + b": " + value + b"\r\n" for name, value in self.missing(names))
 
 
 def is_preflight(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a browser asks if it may send a request."""
+    """Whether this is a preflight request: a browser asks if it may send another one."""
     if method != "OPTIONS":
         return False
     return {b"origin", b"access-control-request-method"} <= {name.lower() for name, _ in headers}

@@ -1,4 +1,4 @@
-"""What every answer of the ASGI application has: id, headers, limits, errors as JSON, log and counters."""
+"""What all requests of the ASGI application share: id, headers, limits, errors as JSON, log and counters."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Edge:
     """Wraps the application of one listener.
 
     Args:
-        app: what answers.
-        on_response: told about each answer.
-        max_body: bytes that a body may have.
-        cors: headers for pages of other origins; with them, browsers' preflights are answered here.
-        check: called with method and headers; raises for requests that are not welcome.
+        app: the application.
+        on_response: called for each answer.
+        max_body: maximum size of a body in bytes.
+        cors: headers for pages of other origins; with them, preflight requests are answered here.
+        check: called with method and headers; raises for requests that are not allowed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Edge:
                 check_query(scope["query_string"])
                 await self._app(scope, call.receive, call.send)
         except ClientDisconnect:
-            # It left before its request was whole: there is nothing to answer, log or count.
+            # The client left before its request was complete: there is nothing to answer, log or count.
             is_told = False
         except ModelServerError as error:
             await call.fail(error)
@@ -142,16 +142,16 @@ class _Call:
         await self._send(message)
 
     async def allow(self) -> None:
-        """The answer to a preflight: what is allowed is said by the headers of every answer."""
-        await self.send(
-            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
-        )
-        await self.send({"type": "http.response.body", "body": b""})
+        """Answers a preflight request: the headers of every answer say what is allowed."""
+        await self._answer(200, b"", [])
 
     async def fail(self, error: ModelServerError) -> None:
         if self._begun:
             return
         status, body = error_body(error, kserve=self._kserve)
-        headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body)), *error.headers]
+        await self._answer(status, body, [(b"content-type", JSON.encode()), *error.headers])
+
+    async def _answer(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        headers.append((b"content-length", b"%d" % len(body)))
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})

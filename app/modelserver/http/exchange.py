@@ -1,7 +1,7 @@
-"""One request of inference and the way to answer it, whatever brought it.
+"""One inference request and the way to answer it, wherever it came from.
 
-Inference is most of what the server does, so its requests take a short way: no task, no ASGI messages, one
-look at each header, one write per answer. Everything else goes through the ASGI application.
+Most requests are for inference, so these take a fast path: no task, no ASGI messages, one look at each
+header, one write per answer. Everything else goes through the ASGI application.
 """
 
 from __future__ import annotations
@@ -21,17 +21,14 @@ if TYPE_CHECKING:
     from modelserver.errors import ModelServerError
 
 
-# Bytes of an answer in parts that may wait for a client that reads slowly: as many as a whole answer may have
-# by default (max_response_size).
+# Bytes of an answer in parts that may wait for a slow client: the default limit of a whole answer
+# (max_response_size).
 MAX_UNSENT = 6_553_500
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the first line of a request names: ``path`` is decoded, ``text`` as it was sent.
-
-    ``route`` is the endpoint's own.
-    """
+    """The URL of a request: ``path`` is decoded, ``text`` as sent; ``route`` belongs to the endpoint."""
 
     path: str
     query: bytes
@@ -40,7 +37,7 @@ class Target:
 
 
 def read_target(url: bytes) -> Target | None:
-    """The parts of a URL as it stands in the first line, or None if it is none."""
+    """The parts of a URL from a request's first line; None if it is not a URL."""
     try:
         parsed = httptools.parse_url(url)
         path = parsed.path.decode("ascii")
@@ -52,13 +49,13 @@ def read_target(url: bytes) -> Target | None:
 
 
 class Exchange(ABC):
-    """A request whose body is complete when the endpoint sees it, and its answer.
+    """A request whose body is complete when the endpoint gets it, and its answer.
 
     It is answered by exactly one :meth:`reply`, or in parts by :meth:`begin`, :meth:`send` and :meth:`end`.
 
-    ``encoding`` is that of the body, ``deadline_ms`` the client's own (0: none), ``request_id`` the client's
-    or a new one. ``on_disconnect`` is called if the client leaves before the end of the answer. ``answered``:
-    an answer was given or begun. ``begun`` is the status of an answer in parts between :meth:`begin` and
+    ``encoding`` is the body's, ``deadline_ms`` the client's (0: none), ``request_id`` the client's or a new
+    one. ``on_disconnect`` is called if the client disconnects before the end of the answer. ``answered``: an
+    answer was given or begun. ``begun`` is the status of an answer in parts between :meth:`begin` and
     :meth:`end`, otherwise 0.
     """
 
@@ -97,19 +94,19 @@ class Exchange(ABC):
     @property
     @abstractmethod
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """(name, value) as the client wrote them."""
+        """(name, value) as the client sent them."""
 
     @abstractmethod
     def packed_headers(self) -> bytes:
-        """``headers`` in msgpack, as workers get them."""
+        """``headers`` in msgpack, for workers."""
 
     @abstractmethod
     def reply(
         self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
     ) -> None:
-        """Gives the whole answer. ``extra`` are further header lines, each with its line end.
+        """Sends the whole answer. ``extra`` are further header lines, each with its line end.
 
-        As in TorchServe, an answer of 400 and above closes the connection.
+        As in TorchServe, a status of 400 or more closes the connection.
         """
 
     @abstractmethod
@@ -118,22 +115,22 @@ class Exchange(ABC):
 
     @abstractmethod
     def send(self, part: bytes) -> None:
-        """Gives one part; nothing for one without bytes.
+        """Sends one part; an empty one is ignored.
 
-        What the client has not taken may be ``MAX_UNSENT`` bytes: a part that comes on top of more ends the
-        connection, and ``on_disconnect`` is called, as for a client that leaves.
+        If more than ``MAX_UNSENT`` bytes wait for the client already, the connection is closed instead, and
+        ``on_disconnect`` is called, as for a client that disconnects.
         """
 
     @abstractmethod
     def end(self, complete: bool = True) -> None:
-        """Ends an answer in parts; if it is not ``complete``, the connection, without the last chunk.
+        """Ends an answer in parts; if it is not ``complete``, closes the connection without the last chunk.
 
-        That counts as an answer of 500, which the client cannot be told any more.
+        That counts as an answer of 500, although the client got another status.
         """
 
     @abstractmethod
     def unsent(self) -> int:
-        """The bytes that the client has not taken yet, as far as that is known here."""
+        """The bytes that the client has not taken yet, as far as known here."""
 
     def fail(
         self,
@@ -151,10 +148,10 @@ class Exchange(ABC):
 
 
 class HotRoutes(Protocol):
-    """The endpoint of the short way."""
+    """The endpoint of the fast path."""
 
     def find(self, url: bytes) -> Target | None:
-        """What a URL asks for if requests for it take the short way."""
+        """The target of a URL if its requests take the fast path."""
         ...
 
     def serve(self, exchange: Exchange) -> None:

@@ -1,7 +1,7 @@
-"""What a request's head must be besides well-formed, so that nobody reads another message out of it.
+"""Checks that a well-formed head is unambiguous too.
 
-A request whose length or host two readers could understand differently is how one is smuggled past a proxy
-(RFC 9112, 3.2, 6.1, 11.2): it is refused before anything else is looked at.
+Requests can be smuggled past a proxy if two readers understand a length or host differently (RFC 9112, 3.2,
+6.1, 11.2): such requests are refused before anything else is read.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 HEADER_LIMIT = 65536
-# Digits of a content length: more than any body has, leading zeros included.
+# Digits of a content length, leading zeros included: more than any body needs.
 _MOST_DIGITS = 19
 
 _HOST = b"host"
 _CONTENT_LENGTH = b"content-length"
 _TRANSFER_ENCODING = b"transfer-encoding"
-# By their lengths, which few other headers have: a look at each header of each request.
+# By length, which few other headers have: a cheap test for each header of each request.
 _WATCHED = {len(name): name for name in (_HOST, _CONTENT_LENGTH, _TRANSFER_ENCODING)}
 
 
 class HeadersTooLarge(BadRequest):
-    """The head is over ``HEADER_LIMIT``."""
+    """The head is larger than ``HEADER_LIMIT``."""
 
     status = 431
 
@@ -35,7 +35,7 @@ class HeadersTooLarge(BadRequest):
 
 
 class UnknownCoding(ModelServerError):
-    """A transfer coding besides ``chunked``: where the body ends cannot be told for sure."""
+    """A transfer coding besides ``chunked``: the end of the body is uncertain."""
 
     status = 501
     type = "NotImplementedException"
@@ -45,7 +45,7 @@ class UnknownCoding(ModelServerError):
 
 
 def invalid_message() -> BadRequest:
-    """What is no HTTP."""
+    """The error for what is not HTTP."""
     return BadRequest("Invalid HTTP message.")
 
 
@@ -64,7 +64,7 @@ def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> ModelServe
         elif not value.isdigit() or len(value) > _MOST_DIGITS:
             return BadRequest(f"The content length {value[:40].decode('latin-1')!r} is none.")
     if codings and codings.strip().lower() != b"chunked":
-        # Without chunks at last nobody can tell where the body ends.
+        # Unless the last coding is chunked, the end of the body is unknown.
         ends = codings.rpartition(b",")[2].strip().lower() == b"chunked"
         return UnknownCoding(codings) if ends else invalid_message()
     if version == "1.0":
@@ -75,5 +75,5 @@ def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> ModelServe
 
 
 def announced_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """The content length that the client announced, 0 without one; of headers without a fault."""
+    """The content length in headers that ``fault_of`` accepts; 0 without one."""
     return next((int(value) for name, value in headers if name.lower() == _CONTENT_LENGTH), 0)

@@ -1,5 +1,5 @@
-"""What is still coming in: the bytes of requests that are not whole, or that gRPC brought and nobody has read
-yet, bounded over all connections (F31).
+"""Limits the bytes of requests that are incomplete, or were received by gRPC and not read yet, over all
+connections (F31).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Intake:
 
     @classmethod
     def of(cls, settings: Settings, processes: int = 1) -> Intake:
-        """That of one of several processes, which has its share and room for one request."""
+        """The intake of one of several processes: its share, but room for at least one request."""
         return cls(max(settings.max_incoming_bytes // processes, settings.max_request_size + HEADER_LIMIT))
 
     @property
@@ -36,7 +36,7 @@ class Intake:
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Counts ``size`` bytes in the meantime. Raises IntakeFull."""
+        """Counts ``size`` bytes while in the context. Raises IntakeFull."""
         self.held += size
         try:
             if self.is_over:
@@ -47,7 +47,7 @@ class Intake:
 
 
 class IntakeFull(ServiceUnavailable):
-    """More is coming in at one time than the server may hold."""
+    """More is being received at one time than the server may hold."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(

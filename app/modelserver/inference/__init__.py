@@ -1,1 +1,1 @@
-"""Inference over REST: what each route makes of a body, and of an answer."""
+"""Inference over REST: how each route reads a body and writes an answer."""

@@ -1,7 +1,7 @@
-"""What a protocol makes of a request, and of the answers to its rows; over REST and over gRPC alike.
+"""How a protocol turns a request into rows, and their answers into a response; for REST and gRPC alike.
 
 A codec reads a body, or a message, into :class:`Asked`: its rows, what they must have in common to share a
-batch, and its own timeout. What becomes of them, and which failure a client is told of, is the same for all.
+batch, and its timeout. The rest, such as which failure the client gets, is the same for all protocols.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from modelserver.tensors.limits import RequestLimits
     from modelserver.wire.messages import Answer
 
-# Of processor time that a helper may use for one request or answer.
+# CPU time that a helper may use for one request or answer.
 SECONDS = 10.0
 
-# Headers in msgpack: none.
+# An empty list of headers in msgpack.
 NO_HEADERS = b"\x90"
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -39,12 +39,11 @@ _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 class Asked(msgspec.Struct):
-    """A request as rows of work. This one is a body as it came: its one row's answer is the answer.
+    """A request as rows of work. In this class it is one unchanged body, and its row's answer is the answer.
 
-    ``kind`` and ``content_type`` say what the rows' bytes are, ``extra`` travels with each of them. What
-    requests need in common to share batches is ``key``, empty for those that share them with predictions.
-    ``timeout`` is the client's own, in seconds; None without one. ``sequence`` are headers that say what the
-    request itself said of its sequence.
+    ``kind`` and ``content_type`` are those of the rows' bytes, ``extra`` is sent with each row. Requests with
+    equal ``key`` share batches; it is empty for those that share them with predictions. ``timeout`` is the
+    client's, in seconds, or None. ``sequence`` is the request's statement about its sequence, as headers.
     """
 
     bodies: Sequence[bytes]
@@ -57,7 +56,7 @@ class Asked(msgspec.Struct):
     timeout: float | None = None
     sequence: Sequence[tuple[bytes, bytes]] = ()
 
-    # Whether the answers of the rows make one; then how a row that failed is called.
+    # Whether the rows' answers are joined, and then the name of a failed row in errors.
     joins: ClassVar[bool] = False
     where: ClassVar[str] = ""
 
@@ -70,9 +69,9 @@ class Asked(msgspec.Struct):
         left: float | None,
         explain: bool,
     ) -> Request:
-        """What waits in the model's queue. ``packed`` are the headers, ``left`` seconds the client waits.
+        """The request for the model's queue. ``packed`` are the headers, ``left`` is the call's timeout.
 
-        The first of the model's deadline, that of the call and the request's own counts.
+        The smallest timeout, of the model, the call and the request, takes effect.
         """
         names = model.sequence_headers
         if names is not None:
@@ -98,15 +97,15 @@ class Asked(msgspec.Struct):
         return SequencedRequest(request_id, rows, bodies, now, mark, key=key, deadline=deadline)
 
     def headers(self, packed: bytes) -> bytes:
-        """The client's headers (msgpack of [[name, value], ...]) with those that say its sequence."""
+        """The client's headers (msgpack of [[name, value], ...]) with those of its sequence."""
         return _pack([*_unpack(packed), *self.sequence]) if self.sequence else packed
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         """Body, content type and further header lines of the response over REST.
 
         Raises:
-            ModelServerError: the answers make no response.
-            TooHeavy: it must be done aside, by :meth:`encode_aside`.
+            ModelServerError: there is no valid response to the answers.
+            TooHeavy: use :meth:`encode_aside`.
         """
         (content,) = contents_of(request)
         return content, "", b""
@@ -114,15 +113,14 @@ class Asked(msgspec.Struct):
     async def encode_aside(
         self, model: ModelVersion, request: Request, helpers: Helpers
     ) -> tuple[bytes, str, bytes]:
-        """The same by a helper."""
+        """The same in a helper."""
         return self.encode(model, request)
 
 
 def failure_of(request: Request, where: str = "") -> ModelServerError | None:
-    """Why an ended request has no answer: its own error, or that of the first row that failed.
+    """The error of an ended request, or of its first failed row, which ``where`` names; None without one.
 
-    ``where`` says which of several rows it was. It is not raised here: a request and its error would keep
-    each other until a collector comes by.
+    It is not raised here: request and error would form a reference cycle.
     """
     error = request.error
     if error is not None:
@@ -135,19 +133,19 @@ def failure_of(request: Request, where: str = "") -> ModelServerError | None:
 
 
 def contents_of(request: Request) -> list[bytes]:
-    """What came for each row of a request without a failure."""
+    """The answers to the rows of a request without a failure."""
     return [content for _, content in cast("list[tuple[Answer, bytes]]", request.answers)]
 
 
 class Codec:
-    """A protocol over REST; this one is TorchServe's own, whose bodies are rows as they are.
+    """A protocol over REST; this class is TorchServe's, where a body is one row.
 
     Args:
-        limits: of what one request may bring.
-        helpers: take what would hold up the event loop.
+        limits: of one request.
+        helpers: for work that would block the event loop.
     """
 
-    # Whether errors name the batch of a request to a model that has batches.
+    # Whether errors name the batch of a request to a model that batches.
     tells_batch: ClassVar[bool] = False
 
     def __init__(self, limits: RequestLimits, helpers: Helpers) -> None:
@@ -155,19 +153,19 @@ class Codec:
         self._helpers = helpers
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
-        """What the exchange asks of the model.
+        """The exchange's request to the model.
 
         Raises:
             BadRequest: says what is wrong.
-            PayloadTooLarge: more rows than a request may have.
-            TooHeavy: it must be read aside, by :meth:`read_aside`.
+            PayloadTooLarge: too many rows.
+            TooHeavy: use :meth:`read_aside`.
         """
         route: Route = exchange.target.route
         query = read_query(exchange.target.query) if route.query else None
         return Asked([exchange.body], BODY, exchange.content_type, query, route.url_path)
 
     async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
-        """The same by a helper."""
+        """The same in a helper."""
         return Codec.read(self, exchange, model)
 
     def fail(

@@ -1,4 +1,4 @@
-"""What a model's handler says of itself: ``GET /models/{m}?customized=true`` (reference 5.4)."""
+"""A handler's own metadata: ``GET /models/{m}?customized=true`` (reference 5.4)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TOO_LATE = "Failed to get customized model matadata."  # TorchServe's spelling
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The handler's metadata, None if it said nothing, and the answer whose status and headers it set."""
+    """The handler's metadata, None if it returned nothing, and the answer with its status and headers."""
 
     metadata: dict[str, Any] | None
     answer: Answer
 
 
 async def ask_handler(model: ModelVersion) -> Description:
-    """Has a worker ask the handler, in a batch of its own that waits for no other.
+    """Asks the handler through a worker, in a separate batch that does not wait for others.
 
-    What is no JSON object becomes ``{}``, with a warning in the log.
+    Metadata that is not a JSON object becomes ``{}``, with a warning in the log.
 
     Raises:
         ServiceUnavailable: no worker, or the queue is full; TorchServe's text.
@@ -81,7 +81,7 @@ def _metadata(model: ModelVersion, content: bytes) -> dict[str, Any] | None:
         found = None
     if isinstance(found, dict):
         return found
-    _log.warning("The handler of %s describes itself by something else than a JSON object", model.name)
+    _log.warning("The handler of %s returned metadata that is not a JSON object", model.name)
     return {}
 
 

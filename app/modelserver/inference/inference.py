@@ -1,8 +1,7 @@
 """The hot routes: predictions and explanations in all of TorchServe's forms, KServe's V1 and V2.
 
-The codec of a route's protocol turns a body into rows; they are handed to the model's pool, and the answers
-become a body again.
-Bodies are passed on as bytes; the worker decodes them and encodes the answers.
+The codec of a route's protocol turns a body into rows for the model's pool, and their answers into a body.
+Bodies stay bytes: the worker decodes them and encodes the answers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from modelserver.inference.codec import Asked
     from modelserver.models.registry import ModelVersion, Registry
 
-# Bytes of a compressed body that are inflated on the event loop; they make a thousand times as many at most.
+# Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.
 _LIGHT_COMPRESSED = 1 << 12
 
 # Methods that predict; the OpenAPI document names them.
@@ -40,9 +39,9 @@ class InferenceApi:
 
     Args:
         registry: of the models.
-        max_body: bytes that a body may have, also once inflated.
-        aside: takes what would hold up the event loop.
-        limits: of what one request may bring.
+        max_body: maximum size of a body in bytes, also after inflating it.
+        aside: for work that would block the event loop.
+        limits: of one request.
     """
 
     find = staticmethod(find_target)
@@ -62,7 +61,7 @@ class InferenceApi:
         self._codecs = {name: kind(limits, self._aside.helpers) for name, kind in kinds.items()}
 
     def serve(self, exchange: Exchange) -> None:
-        """Answers one request, now if it is refused, otherwise when its batch comes back."""
+        """Answers one request: now if it is refused, otherwise when its batch is done."""
         served.request = exchange
         route: Route = exchange.target.route
         codec = self._codecs[route.protocol]
@@ -83,7 +82,7 @@ class InferenceApi:
             codec.fail(exchange, error, model)
 
     def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
-        """The same for a request that would hold up the event loop; ``model`` if it was found already."""
+        """The same for a request that would block the event loop; ``model`` if it is already known."""
         codec = self._codecs[route.protocol]
 
         async def read() -> None:
@@ -104,7 +103,7 @@ class InferenceApi:
         )
 
     def _only_one(self) -> str:
-        """The model of ``/invocations`` where the request names none: the only one loaded at start."""
+        """The model of ``/invocations`` if the request names none: the only one loaded at start."""
         at_startup = [model.name for model in self._registry.versions() if model.loaded_at_startup]
         if len(at_startup) != 1:
             raise BadRequest("Parameter model_name is required.")
@@ -130,7 +129,7 @@ class InferenceApi:
 
 
 def _check_method(method: bytes, route: Route) -> None:
-    """Raises MethodNotAllowed; what is no protocol of KServe's takes any usual method, as TorchServe does."""
+    """Raises MethodNotAllowed; routes that are not KServe's allow any usual method, as in TorchServe."""
     if route.kserve:
         raise MethodNotAllowed("POST")
     if method not in _USUAL:
@@ -138,7 +137,7 @@ def _check_method(method: bytes, route: Route) -> None:
 
 
 def _check_light(exchange: Exchange) -> None:
-    """Raises TooHeavy for what takes long to inflate, or to search for a field."""
+    """Raises TooHeavy for bodies that take long to inflate, or to search for a field."""
     if len(exchange.body) > (_LIGHT_COMPRESSED if exchange.encoding else weight.LIGHT_TEXT):
         raise weight.TooHeavy
 

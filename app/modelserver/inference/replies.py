@@ -1,4 +1,4 @@
-"""Who waits for the answer to a request in a queue."""
+"""From ended requests to responses over REST."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("modelserver.api")
 
 
 class Reply:
-    """Turns an ended request into the answer to its exchange."""
+    """Answers an exchange when its request has ended."""
 
     __slots__ = ("_aside", "_asked", "_begun", "_codec", "_exchange", "_model")
 
@@ -41,9 +41,9 @@ class Reply:
         self._begun = False
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
-        """A part of the body, before :meth:`whole` brings the last one (reference 6.6).
+        """A part of the body, before :meth:`whole` sends the last one (reference 6.6).
 
-        Better than TorchServe: its internal mark ``ts_stream_next`` is not among the headers.
+        Unlike in TorchServe, the internal ``ts_stream_next`` is not among the headers.
         """
         if not self._begun:
             self._begun = True
@@ -55,7 +55,7 @@ class Reply:
         self._exchange.send(content)
 
     def _last(self, request: Request) -> None:
-        """The end of an answer in parts. After a failure all that can be done is to break it off."""
+        """The end of an answer in parts, which is broken off after a failure."""
         failure = failure_of(request)
         if failure is not None:
             _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
@@ -67,7 +67,7 @@ class Reply:
         self._exchange.end()
 
     def whole(self, request: Request) -> None:
-        """The one answer is the body, or the last part of it."""
+        """The only row's answer is the body, or its last part."""
         if self._begun:
             self._last(request)
             return
@@ -82,7 +82,7 @@ class Reply:
         self._exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
 
     def joined(self, request: Request) -> None:
-        """What the codec makes of the answers to the rows, or the first failure, which is everybody's."""
+        """The codec makes one body of the rows' answers; the first failure fails all."""
         served.request = self._exchange
         failure = failure_of(request, self._asked.where)
         if failure is not None:
@@ -96,7 +96,7 @@ class Reply:
             self._fail(request, error)
 
     def _encode_aside(self, request: Request) -> None:
-        """The same for answers that would hold up the event loop."""
+        """The same for answers that would block the event loop."""
 
         async def encode() -> None:
             self._encoded(request, await self._asked.encode_aside(self._model, request, self._aside.helpers))
@@ -136,7 +136,7 @@ class Reply:
 
 
 class SequenceReply(Reply):
-    """The same for a model with sequences: the answer names its own."""
+    """The same for a model with sequences: the answer names the sequence."""
 
     __slots__ = ("_said",)
 
@@ -147,7 +147,7 @@ class SequenceReply(Reply):
 
     def _heads(self, request: Request) -> str:
         names = self._model.sequence_headers
-        assert names is not None  # noqa: S101 - that is why this class was taken
+        assert names is not None  # noqa: S101 - otherwise this class is not used
         answered = request.answers[0]
         said = answered[0].headers if answered is not None else getattr(self, "_said", None)
         own = header_block(sequence_headers(request, names, said or ()))

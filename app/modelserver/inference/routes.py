@@ -1,4 +1,4 @@
-"""Paths of inference and what they name."""
+"""The paths of inference and their meaning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from modelserver.http.exchange import Target, read_target
 
-# URLs whose meaning is remembered, and the bytes that one may have for that.
+# How many targets of URLs are cached, and the bytes of the longest of these URLs.
 _TARGETS_KEPT = 1024
 _LONGEST_KEPT = 512
 
@@ -17,9 +17,9 @@ _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path asks for. ``protocol`` is KServe's, ``v1`` or ``v2``, or TorchServe's own.
+    """The meaning of a path. ``protocol`` is ``v1`` or ``v2``, empty for TorchServe's.
 
-    ``query``: it reaches the handler.
+    ``query``: its parameters are passed to the handler.
     """
 
     model: str
@@ -31,12 +31,12 @@ class Route:
 
     @property
     def kserve(self) -> bool:
-        """Whether errors are told as KServe's clients read them."""
+        """Whether errors have the form for KServe's clients."""
         return bool(self.protocol)
 
     @property
     def template(self) -> str:
-        """The path without the names in it."""
+        """The path with placeholders for names."""
         if self.protocol == "v1":
             return f"/v1/models/{{name}}:{'explain' if self.explain else 'predict'}"
         if self.protocol == "v2":
@@ -48,7 +48,7 @@ class Route:
 
 
 def parse_route(path: str) -> Route | None:
-    """The route of a decoded path, or None if it is none of inference (reference 6.1)."""
+    """The route of a decoded path, None if it is not for inference (reference 6.1)."""
     segments = path.split("/")[1:]
     while segments and not segments[-1]:
         segments.pop()
@@ -78,7 +78,7 @@ def parse_route(path: str) -> Route | None:
 
 
 def find_target(url: bytes) -> Target | None:
-    """What a URL asks for if its path is one of inference; it is remembered of those that came last."""
+    """The target of a URL, None if it is not for inference; recent ones are cached."""
     return _kept_target(url) if len(url) <= _LONGEST_KEPT else _read_target(url)
 
 

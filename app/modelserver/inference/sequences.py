@@ -1,12 +1,12 @@
-"""The headers by which a client and a handler speak of a sequence (reference 8.9).
+"""The headers for sequences, of clients and handlers (reference 8.9).
 
-``ts_request_sequence_id`` names it. A request without it begins one: it is given an id and a start header,
-which the handler sees like the client's own. What is better than in TorchServe:
+``ts_request_sequence_id`` is the id. A request without it begins a sequence: it gets an id and a start
+header, which the handler sees like the client's. Unlike in TorchServe:
 
-* every answer names its sequence in the same header, so that a client that sent no id can go on, and the one
-  that began it says ``ts_request_sequence_start: true``: a client whose sequence had ended finds out;
-* a client may say ``ts_request_sequence_end: true``: its place is free after that request, not only when the
-  sequence has been idle for long enough.
+* every answer has the id in the same header, so that a client that sent none can continue, and the first
+  answer has ``ts_request_sequence_start: true``, so that a client notices that its earlier one had ended;
+* a client may send ``ts_request_sequence_end: true``: the sequence ends after that request, and not only
+  after being idle for long enough.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, bytes]:
-    """What the headers (msgpack of [[name, value], ...]) say, and the headers that the handler is to see."""
+    """The mark in the headers (msgpack of [[name, value], ...]), and the headers for the handler."""
     headers = _decode(packed)
     said = {name.lower(): value.strip() for name, value in headers}
     starts = _is_true(said.get(names.start.lower().encode()))
@@ -37,7 +37,7 @@ def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, 
     given = said.get(names.id.lower().encode())
     if given:
         return SequenceMark(given.decode("latin-1"), starts, ends), packed
-    # Not the cheaper ids of requests: whoever knows one could guess the others.
+    # Not the cheaper ids of requests, which can be guessed from one another.
     sequence_id = f"ts-seq-{uuid.uuid4()}"
     own = {names.id.encode(): sequence_id.encode(), names.start.encode(): b"true"}
     unnamed = {name.lower() for name in own}
@@ -48,11 +48,11 @@ def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, 
 def sequence_headers(
     request: Request, names: SequenceHeaders, own: Iterable[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """What an answer says of its sequence, but for what the handler's ``own`` headers already say."""
+    """The sequence headers of an answer, without those among the handler's ``own``."""
     if not isinstance(request, SequencedRequest):
         return []
     told = {names.id: request.mark.id}
-    if request.began:
+    if request.is_first:
         told[names.start] = "true"
     said = {name.lower() for name, _ in own}
     return [(name, value) for name, value in told.items() if name.lower() not in said]

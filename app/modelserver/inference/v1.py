@@ -1,7 +1,6 @@
-"""KServe's V1 bodies: taken apart into instances without being decoded, and put together again.
+"""KServe's V1 bodies: split into instances without decoding them, and joined (kserve reference 1 and 4).
 
-What they look like is in the kserve reference, 1 and 4. Instances keep the bytes the client wrote: numbers
-of any size stay what they are, nothing is reordered.
+Instances keep the client's bytes: numbers of any size stay unchanged, nothing is reordered.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _InstancesOnly(msgspec.Struct, forbid_unknown_fields=True):
-    """The usual body. Anything more takes the longer way."""
+    """The usual body; others are decoded more slowly."""
 
     instances: list[msgspec.Raw]
 
@@ -37,7 +36,7 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Instances(Asked):
-    """A body taken apart: the instances as JSON; the other top-level fields as a JSON object, or nothing."""
+    """A split body: the instances as JSON; other top-level fields as a JSON object, or nothing."""
 
     joins: ClassVar[bool] = True
     where: ClassVar[str] = "instances[%d]: "
@@ -56,7 +55,7 @@ class Instances(Asked):
 
 
 class V1(Codec):
-    """KServe's V1; a model may take its bodies as they are (design section 9, "Rows")."""
+    """KServe's V1; some models take its bodies unsplit (design section 9, "Rows")."""
 
     tells_batch: ClassVar[bool] = True
 
@@ -74,11 +73,10 @@ class V1(Codec):
 
 
 def split(body: bytes) -> Instances:
-    """Takes a body apart. ``inputs`` is read like ``instances`` where that is absent.
+    """Splits a body; ``inputs`` is another name for ``instances``.
 
     Raises:
-        BadRequest: no JSON object, or no list of instances, or an empty one. The messages begin with the
-            phrases that clients of KServe know.
+        BadRequest: not a JSON object, or no instances. The messages begin with KServe's phrases.
     """
     try:
         usual = _decode_usual(body)
@@ -90,7 +88,7 @@ def split(body: bytes) -> Instances:
 
 
 def split_aside(body: bytes, limits: RequestLimits) -> Instances:
-    """What a helper does of it. Raises BadRequest; PayloadTooLarge for more instances than there may be."""
+    """:func:`split` in a helper. Raises BadRequest, PayloadTooLarge for too many instances."""
     apart = split(body)
     limits.check_instances(len(apart.bodies), len(apart.extra))
     return apart
@@ -122,10 +120,10 @@ def _unreadable(error: Exception) -> BadRequest:
 
 
 def join(answers: Sequence[bytes], batch_id: str | None, key: bytes = b"predictions") -> bytes:
-    """A success body; with a batch id in the KServe batcher's form, whose key order is fixed.
+    """The body of a response; with a batch id in the form of KServe's batcher, whose key order is fixed.
 
-    ``key`` is what the answers stand under: ``explanations`` for those (kserve reference 4).
+    ``key`` is the key of the answers (kserve reference 4).
     """
     told = b"" if batch_id is None else b'"message":"","batchId":"%b",' % batch_id.encode()
-    # A large answer is copied once: new memory for it takes milliseconds.
+    # Copy a large answer only once: allocating memory for it takes milliseconds.
     return b"".join((b"{", told, b'"', key, b'":[', b",".join(answers), b"]}"))

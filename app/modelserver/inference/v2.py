@@ -1,4 +1,4 @@
-"""The hot route of the Open Inference Protocol: V2 bodies to rows and back (kserve reference 5, 9)."""
+"""The Open Inference Protocol over REST: V2 bodies to rows and back (kserve reference 5, 9)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from modelserver.tensors.tensor import Output, Tensor
 
 BINARY = "application/octet-stream"
-# The response's parameter that names the batch of a model that has batches.
+# The response's parameter with the batch id, if the model batches.
 BATCH_ID = "batchId"
 
-# Of a timeout, in microseconds, and of a sequence's id, in characters.
+# The largest timeout, in microseconds, and the longest id of a sequence, in characters.
 _LONGEST = 10**15
 _LONGEST_ID = 256
 
@@ -48,7 +48,7 @@ _HEADER_LINE = HEADER_LENGTH.lower().encode() + b": %d\r\n"
 
 
 class Takes(msgspec.Struct, frozen=True):
-    """What a model takes, and how much of it at once. Without ``rows`` it takes requests as they are."""
+    """The requests that a model takes, and their limits. Without ``rows`` it takes them unsplit."""
 
     model: str
     signature: Signature
@@ -58,13 +58,13 @@ class Takes(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, model: ModelVersion, limits: RequestLimits) -> Takes:
-        """What this model takes."""
+        """For this model."""
         rows = model.splits_tensors != "never"
         return cls(model.name, model.options.signature, model.sequence_headers, limits, rows)
 
 
 class Inference(Asked):
-    """A V2 request taken apart; ``whole``: there is nothing to cut, it is one row."""
+    """A V2 request as rows; ``whole``: it is one row, not split."""
 
     asked: InferRequest = InferRequest([])
     whole: bool = True
@@ -73,11 +73,11 @@ class Inference(Asked):
     where: ClassVar[str] = "row %d: "
 
     def without_inputs(self) -> Inference:
-        """The same; what the inputs hold is in the bodies."""
+        """The same without the inputs, whose data is in the bodies."""
         return msgspec.structs.replace(self, asked=replace(self.asked, inputs=[]))
 
     def answering(self, model: ModelVersion, request: Request) -> Answering:
-        """What the response is made of; its parameters are the handler's of the first row that has any."""
+        """The content of the response; its parameters are the handler's of the first row that has any."""
         told = (answer.parameters for answer, _ in filter(None, request.answers) if answer.parameters)
         parameters = _decode_parameters(next(told, b"{}"))
         if model.batches:
@@ -108,7 +108,7 @@ class Inference(Asked):
 
 
 class Answering(msgspec.Struct, frozen=True):
-    """The answers to the rows of a request, of which a response is made; ``name`` is the model's.
+    """The answers to a request's rows, and what else its response needs; ``name`` is the model's.
 
     ``kind`` is the rows', ``id`` and ``parameters`` are the response's.
     """
@@ -124,7 +124,7 @@ class Answering(msgspec.Struct, frozen=True):
 
     @property
     def is_light(self) -> bool:
-        """Whether that is done in no time."""
+        """Whether it can be encoded on the event loop."""
         if len(self.answers) > weight.LIGHT_ROWS:
             return False
         if sum(map(len, self.answers)) <= weight.LIGHT_BYTES:
@@ -135,11 +135,11 @@ class Answering(msgspec.Struct, frozen=True):
         return asked.binary if asked.outputs is None else all(each.binary for each in asked.outputs)
 
     def without_inputs(self) -> Answering:
-        """The same, without what no response needs."""
+        """The same without the request's inputs."""
         return msgspec.structs.replace(self, asked=replace(self.asked, inputs=[]))
 
     def outputs(self) -> list[Output]:
-        """The tensors that the rows' answers make. Raises InternalError if they make none."""
+        """The tensors in the rows' answers. Raises InternalError if these do not fit together."""
         try:
             return join_answers(self.answers, whole=self.whole)
         except TensorError as error:
@@ -150,8 +150,8 @@ def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
     """Body, content type and further header lines of the response.
 
     Raises:
-        BadRequest: an output cannot be told in the form that the client asks for.
-        InternalError: the handler's answers do not make tensors.
+        BadRequest: an output cannot have the form that the client asks for.
+        InternalError: the handler's answers are not tensors that fit together.
     """
     body, length = encode_response(
         answering.name,
@@ -167,10 +167,9 @@ def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
 
 
 class V2(Codec):
-    """KServe's V2 as JSON, with or without binary data behind it.
+    """KServe's V2 as JSON, with or without binary data after it.
 
-    A model may take its bodies as they are (design 9, "Rows"): then they are made JSON, and the content type
-    says so where the client does not.
+    Some models take its bodies unsplit (design 9, "Rows"): these are converted to JSON without binary data.
     """
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
@@ -198,7 +197,7 @@ class V2(Codec):
 
 
 def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:
-    """What a helper does of it: the request comes without its inputs, which are in the rows."""
+    """:func:`_read` in a helper; the request is returned without its inputs, which are in the rows."""
     return _read(body, length, takes).without_inputs()
 
 
@@ -213,8 +212,8 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
 
     Raises:
         BadRequest: names the field that is wrong.
-        PayloadTooLarge: more rows than a request may have.
-        TooHeavy: only where it must be ``light``, and cutting it would take long.
+        PayloadTooLarge: too many rows.
+        TooHeavy: only if ``light``: splitting it would take long.
     """
     takes.signature.check_inputs(request.inputs)
     if request.outputs:
@@ -227,7 +226,7 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
         raise weight.TooHeavy
     extra, whole, bodies = cut(request)
     takes.limits.check_instances(len(bodies), len(extra))
-    # Most are views of the body; on their way to the worker any buffer does.
+    # Most are views of the body; any buffer can be sent to the worker.
     key = b"" if is_plain(request) else extra
     return Inference(
         cast("list[bytes]", bodies),
@@ -242,7 +241,7 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
 
 
 def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
-    """Whether cutting them into rows would take long."""
+    """Whether splitting them into rows would take long."""
     if rows * len(inputs) > 2 * weight.LIGHT_ELEMENTS:
         return True
     texts = (each for each in inputs if each.datatype == BYTES and len(each.data) > weight.LIGHT_BYTES)
@@ -250,7 +249,7 @@ def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
 
 
 def header_length(exchange: Exchange) -> str | None:
-    """What the client says about the length of the JSON before binary data, if it does."""
+    """The client's header with the length of the JSON before binary data, if any."""
     for name, value in exchange.headers:
         if len(name) == len(_HEADER) and name.lower() == _HEADER:
             return value.decode("latin-1")
@@ -258,7 +257,7 @@ def header_length(exchange: Exchange) -> str | None:
 
 
 def _timeout(request: InferRequest) -> float | None:
-    """Seconds; taken out of the parameters, or requests that differ in it alone could share no batch."""
+    """Seconds; removed from the parameters, so that requests that differ only in it can share a batch."""
     if request.parameters is None or "timeout" not in request.parameters:
         return None
     value = request.parameters.pop("timeout")
@@ -268,9 +267,9 @@ def _timeout(request: InferRequest) -> float | None:
 
 
 def take_sequence(request: InferRequest, names: SequenceHeaders | None) -> list[tuple[bytes, bytes]]:
-    """Triton's parameters of sequences as headers; taken out where the model has sequences.
+    """Triton's sequence parameters as headers; removed from the parameters if the model has sequences.
 
-    A ``sequence_id`` of 0 or without a character is none, as in Triton.
+    A ``sequence_id`` that is 0 or empty means none, as in Triton.
     """
     parameters = request.parameters
     if names is None or not parameters:
