@@ -19,7 +19,7 @@ from modelserver.models.version import SavedModel, mar_name
 from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
@@ -125,7 +125,8 @@ class _Fields:
     values: Mapping[str, Any]
 
     def value(self, option: Option) -> Any:
-        read = {"string": self.text, "integer": self.number, "boolean": self.flag}[option.values.type]
+        kinds: dict[str, Callable[[str], Any]] = {"string": self.text, "integer": self.number}
+        read = kinds.get(option.values.type, self.flag)
         return read(option.key) if option.key in self.values else None
 
     def number(self, name: str) -> int | None:
