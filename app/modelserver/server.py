@@ -1,4 +1,4 @@
-"""The server from start to end: bind, load, listen, serve, drain, stop."""
+"""The life of the server: bind, load, listen, serve, drain, stop."""
 
 from __future__ import annotations
 
@@ -79,18 +79,17 @@ class Server:
     """Composed once from its settings; :meth:`run` returns when it has stopped.
 
     Args:
-        loaded: the settings and where they came from.
-        stamped_log: whether access lines bring their own time (see :class:`AccessLog`).
-        on_started: called when the listeners accept connections; told whether all models have loaded, as far
-            as that is known.
-        on_progress: told what the start is busy with.
-        on_notice: told where the server is, what a snapshot brought back, what became of models.
-        wait: ``on_started`` is called only when all models of the start have loaded, or have not.
-        snapshots: the folder of the snapshots; without one none are written or restored (``--ncs``).
+        loaded: the settings and their sources.
+        stamped_log: whether access lines include their time (see :class:`AccessLog`).
+        on_started: called when the listeners accept connections, with whether all models have loaded, as far
+            as known.
+        on_progress: called with each step of the startup.
+        on_notice: called with the addresses, restored models and load results.
+        wait: ``on_started`` is called only after all models have loaded or failed.
+        snapshots: the folder of snapshots; None disables them (``--ncs``).
 
-    Raises:
-        ConfigError: ``model_snapshot`` is no state; ``metrics_config``, ``system_metrics_cmd`` or the
-            authorities of the payload log are no use.
+    Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config``, ``system_metrics_cmd`` or
+    ``payload_log_ca_file``.
     """
 
     def __init__(
@@ -130,11 +129,7 @@ class Server:
         self._signals = 0
 
     async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT; a second one ends the server at once.
-
-        Raises:
-            ConfigError: an address cannot be had.
-        """
+        """Serves until SIGTERM or SIGINT; a second one ends it at once. Raises ConfigError for an address."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()
@@ -148,11 +143,11 @@ class Server:
             }
             held = stack.enter_context(reserved(settings))
             log_notice(settings)
-            # After the addresses are had: another server's file of tokens must not be replaced.
+            # After binding, so as not to replace another server's token file.
             tokens = stack.enter_context(kept_tokens(settings, os.environ, Path.cwd()))
             workdir = stack.enter_context(work_directory())
             if ended := await asyncio.to_thread(end_orphans):
-                _log.warning("%d processes of workers whose server is gone were ended", ended)
+                _log.warning("Ended %d worker processes of servers that are gone", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
             await self._serve(sockets, workdir, tokens, certificate, held)
@@ -238,11 +233,11 @@ class Server:
             self._aside.close()
 
     async def _tell_started(self, registry: Registry, stopping: asyncio.Task[Any]) -> asyncio.Task[bool]:
-        """Says that the server listens and where, and what becomes of its models."""
+        """Reports the addresses and the load results of models."""
         for line in places(self._settings):
             _log.info("%s", line)
             self._on_notice(line)
-        # The command that waits hears of the models; otherwise it is gone by then.
+        # Only a waiting command is still there for the load results.
         tell = self._on_notice if self._wait else lambda _: None
         first = tell_first_loads(registry.versions(), tell, self._began)
         reporting = asyncio.create_task(first)
@@ -254,7 +249,7 @@ class Server:
         return reporting
 
     def _hot_routes(self, registry: Registry, metrics: ServerMetrics) -> HotRoutes:
-        """Inference; where there is a payload log, it sees what comes and goes."""
+        """The inference routes, with the payload log if there is one."""
         settings = self._settings
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
         hot = InferenceApi(registry, settings.max_request_size, self._aside, limits)
@@ -268,7 +263,7 @@ class Server:
     def _watch_secrets(
         self, tokens: Rotation | None, certificate: Certificate | None, listeners: Listeners
     ) -> list[asyncio.Task[None]]:
-        """Takes up other tokens and another certificate when their files change."""
+        """Reloads tokens and certificate when their files change."""
 
         def certify(renewed: Certificate) -> None:
             listeners.certify(renewed)
@@ -281,7 +276,7 @@ class Server:
         return [asyncio.create_task(watch) for watch in watches]
 
     def _watch(self, metrics: ServerMetrics) -> Coroutine[Any, Any, None]:
-        """Reads the state of the system again and again, by the operator's command if there is one."""
+        """Collects system metrics periodically, with the operator's command if there is one."""
         settings = self._settings
         if self._collector is not None:
             return watch_collector(self._collector, metrics, settings.metric_time_interval)
@@ -303,29 +298,29 @@ class Server:
         keeper: StateKeeper | None,
         rpc: GrpcServers | None,
     ) -> None:
-        """No new connections, answers for what waits, then no more workers."""
+        """Refuses new connections, answers waiting requests, then ends the workers."""
         grace = self._settings.drain_timeout
-        _log.info("Stopping: what waits is served, at most for %g s", grace)
+        _log.info("Stopping: serving waiting requests for up to %g s", grace)
         await listeners.refuse()
         if rpc is not None:
             rpc.refuse()
         await self._aside.settle(grace)
         await registry.drain(grace)
         if keeper is not None and registry.on_change is not None:
-            # Of a start that was broken off nothing is kept: it had not loaded all. What goes from here on
-            # goes because the server does.
+            # Not after an aborted startup, which had not loaded all models. Models that end from here on are
+            # still registered.
             registry.on_change = None
             await keeper.write("shutdown")
         if spawner is not None:
-            # Before the workers: those that wait for it are not wanted any more.
+            # Before the workers, as some may be waiting for it.
             await spawner.close()
-        # What the grace did not suffice for is refused: its clients are still there to be told.
+        # Refuses requests left after the grace, while their clients are still connected.
         await registry.close(grace=2.0)
         await listeners.close(5.0)
         if rpc is not None:
             await rpc.close(5.0)
         if self._payloads is not None:
-            # The last answers were given just now.
+            # Last, after the final responses.
             await self._payloads.close(self._settings.payload_log_drain_timeout)
         _log.info("modelserver stopped.")
 
@@ -339,19 +334,19 @@ class Server:
 
 
 async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:
-    """What was opened; where an address cannot be had the models end. Raises ConfigError."""
+    """Awaits the opening; if it fails, ends the models and raises ConfigError."""
     try:
         return await opening
     except (ConfigError, OSError) as error:
         await registry.close(grace=0.0)
         if isinstance(error, ConfigError):
             raise
-        # Another server bound the address at the same time, and was the first to listen.
+        # Another server bound the address at the same time, and listened first.
         raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
 
 
 def payload_log(settings: Settings) -> PayloadLog:
-    """The payload log, imported only for those who have one. Raises ConfigError."""
+    """The payload log, imported on demand. Raises ConfigError."""
     from modelserver.payloads.log import PayloadLog  # noqa: PLC0415
 
     return PayloadLog.of(settings)
@@ -359,7 +354,7 @@ def payload_log(settings: Settings) -> PayloadLog:
 
 @contextlib.contextmanager
 def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
-    """A socket bound to the address that plays these roles; its file, if it has one, goes with it."""
+    """A socket bound to the address for these roles; its file, if any, is removed with it."""
     bound = bind(address, ", ".join(f"{role}_address" for role in sorted(roles)))
     try:
         yield bound
@@ -371,7 +366,7 @@ def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def work_directory() -> Iterator[Path]:
-    """An own directory for unpacked models; those of servers that are gone are swept away first."""
+    """A directory for unpacked models; removes those of servers that are gone."""
     base = Path(tempfile.gettempdir())
     for left in base.glob(f"{_WORKDIR_PREFIX}[0-9]*-*"):
         pid = left.name.removeprefix(_WORKDIR_PREFIX).partition("-")[0]
@@ -387,7 +382,7 @@ def work_directory() -> Iterator[Path]:
 
 
 def raise_descriptor_limit() -> None:
-    """Lets this process hold as many connections as the system permits; usually it starts with 1024 (F38)."""
+    """Raises the limit of open descriptors, usually 1024, to what the system permits (F38)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     with contextlib.suppress(ValueError, OSError):
@@ -395,14 +390,14 @@ def raise_descriptor_limit() -> None:
 
 
 def freeze_garbage() -> None:
-    """What exists now lives as long as the server: the collector need not look at it again."""
+    """Excludes existing objects, which live as long as the server, from garbage collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def places(settings: Settings) -> list[str]:
-    """Where the server is, its documentation and its logs."""
+    """The addresses of the server, its documentation and logs."""
     lines = [f"Inference: {settings.inference_address}, Management: {settings.management_address}"]
     if settings.enable_metrics_api:
         lines[0] += f", Metrics: {settings.metrics_address}"
@@ -412,14 +407,14 @@ def places(settings: Settings) -> list[str]:
 
 
 def log_notice(settings: Settings) -> None:
-    """Who may use the server, before given tokens are taken out of the environment."""
+    """Logs who may use the server, before tokens are removed from the environment."""
     for line in notice(settings, os.environ, Path.cwd()):
         level = logging.WARNING if line.startswith(WARNING) else logging.INFO
         _log.log(level, "%s", line.removeprefix(WARNING))
 
 
 def log_configuration(settings: Settings) -> None:
-    """The block that tells an operator what was started (reference 15.5)."""
+    """Logs the configuration (reference 15.5)."""
     _log.info("modelserver version: %s, Python %s", __version__, sys.version.split()[0])
     _log.info("Defaults: %s", settings.compat_defaults)
     _log.info("Inference address: %s", settings.inference_address)

@@ -128,8 +128,8 @@ def _bad_v1(message: str) -> Callable[[Answer], Answer]:
 
 
 _NO_INSTANCES = 'no instances in the request: the body needs "instances", a list of at least one instance'
-_CUT_SHORT = "the request is no inference request: Input data was truncated"
-_NO_TENSORS = "the request is no inference request: Object missing required field `inputs`"
+_CUT_SHORT = "the request is not an inference request: Input data was truncated"
+_NO_TENSORS = "the request is not an inference request: Object missing required field `inputs`"
 
 
 def _strict_bodies() -> dict[str, Callable[[Answer], Answer]]:
@@ -146,7 +146,7 @@ def _strict_bodies() -> dict[str, Callable[[Answer], Answer]]:
         "inputs/v1 list": f"{unreadable}Expected `object`, got `array`",
         "failures/v1 value": f"{unreadable}{malformed}",
         "failures/v1 code": f"{unreadable}{malformed}",
-        "failures/v2 value": f"the request is no inference request: {malformed}",
+        "failures/v2 value": f"the request is not an inference request: {malformed}",
         "versions/v1 predict": _NO_INSTANCES,
         "facts/environment by v1": f"{unreadable}{malformed}",
     }

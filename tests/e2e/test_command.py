@@ -363,7 +363,7 @@ def test_the_start_says_where_things_are(home, detached):
     wait_until(lambda: "echo: 1/1 workers ready (" in home.log(), "the model is told of")
     home.run("--stop", "--foreground")
     assert gone(pid)
-    for word in ("started as process", "is ready, ", ", as it was told to."):
+    for word in ("started as process", "is ready, ", ", as requested."):
         assert word in home.log()
 
 

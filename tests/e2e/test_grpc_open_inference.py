@@ -269,7 +269,7 @@ def test_halves_are_raw(service):
             {"inputs": [floats((1, 2))], "raw_input_contents": [b"", b""]},
             "the number of inputs (1) does not match the expected number of raw input contents (2) for mod",
         ),
-        ({"inputs": [floats((1,)), floats((1,))]}, "input 'x' is there twice"),
+        ({"inputs": [floats((1,)), floats((1,))]}, "input 'x' is given twice"),
         (
             {"inputs": [floats(int_contents=[1])]},
             "input 'x': FP32 data is in int_contents instead of fp32_contents",
@@ -278,7 +278,7 @@ def test_halves_are_raw(service):
         ({"inputs": [{**floats((1,)), "shape": [-1]}]}, "input 'x': shape [-1] has a negative size"),
         (
             {"inputs": [{**floats((1,)), "shape": [1 << 62, 1 << 62]}]},
-            f"input 'x': shape [{1 << 62}, {1 << 62}] has more elements than a body can",
+            f"input 'x': shape [{1 << 62}, {1 << 62}] has more elements than fit in a body",
         ),
         (
             {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2]}], "raw_input_contents": [b"x" * 9]},
@@ -292,7 +292,7 @@ def test_halves_are_raw(service):
             {"inputs": [floats((1,))], "outputs": [{"name": "nothing"}]},
             "Unexpected inference output 'nothing' for model 'mirror'",
         ),
-        ({"inputs": [{**floats((1,)), "datatype": "FP8"}]}, "input 'x': datatype 'FP8' is unknown"),
+        ({"inputs": [{**floats((1,)), "datatype": "FP8"}]}, "input 'x': unknown datatype 'FP8'"),
         (
             {
                 "inputs": [
@@ -309,7 +309,7 @@ def test_halves_are_raw(service):
             "input 'x': an element of 9 bytes is announced where 1 are left",
         ),
         ({"inputs": [floats((1,))], "parameters": {"p": {}}}, "the request: parameter p has no value"),
-        ({"inputs": [floats((1,))], "outputs": [{"name": "o"}, {"name": "o"}]}, "output 'o' is there twice"),
+        ({"inputs": [floats((1,))], "outputs": [{"name": "o"}, {"name": "o"}]}, "output 'o' is given twice"),
         (
             {"inputs": [floats((1,))], "parameters": {"timeout": {"int64_param": -1}}},
             "the request: parameter timeout",

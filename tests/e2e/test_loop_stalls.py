@@ -427,4 +427,4 @@ def test_a_handler_that_prints(server: Server) -> None:
 
     assert answers[0].text == "printed"
     assert loud < 3 * quiet
-    assert "lines were left out" in server.home.log("model_log.log")
+    assert "lines were dropped" in server.home.log("model_log.log")

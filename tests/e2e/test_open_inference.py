@@ -449,10 +449,16 @@ DEEP = json.dumps({"name": "x", "datatype": "FP32", "shape": [0] + 63 * [1], "da
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        (b'{"inputs": [%b]}' % TEXT.replace(b'"a"', b'"\xff"'), "input 'x': its data is no JSON: 'utf-8'"),
-        (b'{"inputs": [%b]}' % TEXT.replace(b'"a"', b'["\xff"]'), "input 'x': its data is no JSON: 'utf-8'"),
+        (
+            b'{"inputs": [%b]}' % TEXT.replace(b'"a"', b'"\xff"'),
+            "input 'x': its data is not valid JSON: 'utf-8'",
+        ),
+        (
+            b'{"inputs": [%b]}' % TEXT.replace(b'"a"', b'["\xff"]'),
+            "input 'x': its data is not valid JSON: 'utf-8'",
+        ),
         (b'{"inputs": [%b]}' % TEXT.replace(b'"x"', b'"\xff"'), "'utf-8' codec"),
-        (b'{"inputs": [%b, %b]}' % (ONE, ONE), "input 'x' is there twice"),
+        (b'{"inputs": [%b, %b]}' % (ONE, ONE), "input 'x' is given twice"),
         (
             b'{"inputs": [%b], "outputs": [{"name": "p"}, {"name": "p"}]}' % ONE,
             "output 'p' is asked for twice",

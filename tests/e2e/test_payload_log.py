@@ -347,4 +347,4 @@ def test_end_with_a_hanging_sink(tmp_path, model_store):
             assert server.process.wait(15) == 0
             sink.gate.set()
 
-        assert "were left when the server ended" in server.home.log("ts_log.log")
+        assert "were unsent when the server stopped" in server.home.log("ts_log.log")

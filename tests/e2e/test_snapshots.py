@@ -94,7 +94,7 @@ def test_place_of_the_logs(tmp_path: Path, model_store: Path) -> None:
     home = Home(tmp_path / "home", {"LOG_LOCATION": str(blocked.parent)})
     with serving(Server(home, model_store)) as server:
         server.registered("echo.mar", initial_workers=0)
-        assert "The snapshot cannot be written" in home.output()
+        assert "Cannot write the snapshot" in home.output()
         blocked.unlink()
         server.management.put("/models/echo", params={"min_worker": 0})
         assert len(list(blocked.glob("*-snapshot.cfg"))) == 1

@@ -278,7 +278,7 @@ def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
     answer = server.v1("parts", [{"body": {"endless": 10, "notes": str(file)}}])
 
     assert answer.status_code == 500
-    assert "answers in parts" in answer.json()["error"]
+    assert "streams its answer" in answer.json()["error"]
     assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
 
 

@@ -121,7 +121,7 @@ def test_changed_files_are_taken_up(server: Server, authority: Authority) -> Non
     before = serial("inference")
     new_key, new_chain = authority.issue("renewed")
     chain.write_bytes(new_chain.read_bytes())
-    wait_until(lambda: "the certificate stays as it was" in server.home.output(), "it looks")
+    wait_until(lambda: "keeping the current certificate" in server.home.output(), "it looks")
     assert serial("inference") == serial("management") == before
     key.write_bytes(new_key.read_bytes())
     wait_until(lambda: serial("management") != before, "it looks again")
@@ -129,7 +129,7 @@ def test_changed_files_are_taken_up(server: Server, authority: Authority) -> Non
     wait_until(
         lambda: serial("inference") == serial("management") == serial("metrics"), "front ends hear of it"
     )
-    assert server.home.output().count("the certificate stays as it was") == 1
+    assert server.home.output().count("keeping the current certificate") == 1
 
 
 def test_keystore_and_client_certificates(start_server: Any, authority: Authority) -> None:

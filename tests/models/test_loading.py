@@ -91,7 +91,7 @@ async def test_other_version_in_the_archive(
     registry = await restore(new_registry(), saved(a={"1.0": entry("a")}))
 
     assert [model.version for model in registry.versions("a")] == ["1.1"]
-    assert "a 1.0 was to be restored, a has version 1.1 now" in caplog.text
+    assert "a 1.0 could not be restored as a now has version 1.1" in caplog.text
 
 
 async def test_both_versions_from_one_file(new_registry: Callable[..., Registry], store: Path) -> None:
@@ -279,4 +279,4 @@ async def test_models_that_fail() -> None:
     told = {line[0]: line for line in said}
     assert told["b"].startswith("b: 0/1 workers ready (0.")
     assert told["b"].endswith(" s): no such file")
-    assert told["c"].endswith(": it is not known why")
+    assert told["c"].endswith(": unknown reason")

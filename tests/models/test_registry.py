@@ -92,7 +92,7 @@ async def test_too_many_workers(registry: Registry, preparation: Preparation) ->
         await register(registry, "m.mar", workers=1025)
     assert registry.names() == []
     model = await register(registry, "m.mar")
-    with pytest.raises(BadRequest, match="99999999999999999999 workers were asked for"):
+    with pytest.raises(BadRequest, match="99999999999999999999 workers were requested"):
         await registry.scale("m", None, 99999999999999999999, 99999999999999999999)
 
     assert model.pool.workers == []

@@ -138,7 +138,7 @@ def test_memory(
     if fits:
         check_room(before, after)
         return
-    with pytest.raises(OutOfMemory, match=rf"need about \d+ MiB, and {available} MiB are available"):
+    with pytest.raises(OutOfMemory, match=rf"need about \d+ MiB, but {available} MiB are available"):
         check_room(before, after)
 
 

@@ -68,5 +68,5 @@ async def test_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     folder.full = False
     await kept.changed()
 
-    assert "The snapshot cannot be written" in caplog.text
+    assert "Cannot write the snapshot" in caplog.text
     assert len(folder.written) == 1

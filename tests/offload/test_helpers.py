@@ -48,7 +48,7 @@ async def test_unforeseen_errors(helpers: Helpers, caplog: pytest.LogCaptureFixt
 
 async def test_time_is_bounded(helpers: Helpers) -> None:
     """A helper that uses more processor time than its call may is ended; the next call has another."""
-    with pytest.raises(PayloadTooLarge, match=r"more than 0\.1 s of processor time"):
+    with pytest.raises(PayloadTooLarge, match=r"more than 0\.1 s of CPU time"):
         await helpers.call(0.1, heavy_work.spin)
 
     assert await helpers.call(5.0, heavy_work.double, b"a", 1) == [b"a"]

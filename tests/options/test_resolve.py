@@ -276,7 +276,7 @@ def test_a_gpu_that_is_not_there_becomes_the_cpu() -> None:
     options = _resolve(None, "deviceType: gpu")
     assert options.device_type == "cpu"
     assert options.warnings == (
-        "model-config.yaml: deviceType=gpu: there is no GPU to use, the model runs on the CPU",
+        "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU",
     )
 
 

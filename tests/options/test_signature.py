@@ -50,7 +50,7 @@ def test_a_signature() -> None:
         ("{inputs: [{name: x, datatype: FP32, shape: [true]}]}", "inputs[0].shape is [True], a list"),
         (
             "{inputs: [{name: x, datatype: FP32, shape: [1]}, {name: x, datatype: FP32, shape: [1]}]}",
-            "inputs: 'x' is there twice, names of their own are needed",
+            "inputs: 'x' is given twice, unique names are needed",
         ),
     ],
 )

@@ -214,8 +214,8 @@ def test_a_torchrun_block_says_how_many_processes(block: str, expected: Torchrun
         ("{nproc-per-node: 0}", "torchrun.nproc-per-node=0: a whole number of at least 1 is needed"),
         ("{nproc-per-node: 9999}", f"torchrun.nproc-per-node=9999: at most {MAX_PROCESSES} is possible"),
         ("{OMP_NUMBER_THREADS: x}", "torchrun.OMP_NUMBER_THREADS=x: a whole number of at least 1 is needed"),
-        ("{nnodes: 2}", "torchrun.nnodes=2: only 1 is possible, a worker lives on one machine"),
-        ("{node-rank: 1}", "torchrun.node-rank=1: only 0 is possible, a worker lives on one machine"),
+        ("{nnodes: 2}", "torchrun.nnodes=2: only 1 is possible, a worker runs on one machine"),
+        ("{node-rank: 1}", "torchrun.node-rank=1: only 0 is possible, a worker runs on one machine"),
     ],
 )
 def test_a_torchrun_block_that_cannot_be_meant_is_refused(value: str, message: str) -> None:
@@ -283,7 +283,7 @@ def test_a_batcher_refuses_what_is_no_positive_number(value: str) -> None:
 def test_a_batcher_is_a_mapping_of_single_keys() -> None:
     """No list, and no key in two spellings."""
     assert "a mapping of maxBatchSize" in _refusal("batcher: [32]")
-    assert "given twice" in _refusal("batcher: {maxLatency: 1, max_latency: 2}")
+    assert "given in two spellings" in _refusal("batcher: {maxLatency: 1, max_latency: 2}")
 
 
 def test_unknown_words_for_our_own_keys_are_refused() -> None:

@@ -110,7 +110,7 @@ async def test_failing_sink(sink: SinkServer, caplog: pytest.LogCaptureFixture) 
         clock.now = 60.0
         log.put(event())
         assert settled(log) == {"failed": 5}
-        assert caplog.messages[1].endswith("are lost: 4 were not taken by the sink (it answered 500)")
+        assert caplog.messages[1].endswith("are lost: 4 could not be sent (it answered 500)")
         sink.status = 200
         log.put(event())
         assert settled(log) == {"failed": 5, "sent": 1}
@@ -165,7 +165,7 @@ async def test_end_in_time(sink: SinkServer, caplog: pytest.LogCaptureFixture) -
 
     assert time.monotonic() - started < 5.0
     assert log.counts()["shutdown"] == 20
-    assert caplog.messages[-1].endswith("20 were left when the server ended")
+    assert caplog.messages[-1].endswith("20 were unsent when the server stopped")
 
 
 def test_settings(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ async def test_failed_start(
     assert counts("scaled") == [("up", "queue_wait"), ("down", "start_failed")]
     assert (pool.autoscaling.decision.reason, pool.autoscaling.decision.wish) == ("start_failed", 2)
     assert "2 -> 1 workers (start_failed): no room" in caplog.text
-    assert caplog.text.count("1 workers stay, 2 are wished for (start_failed)") == 1
+    assert caplog.text.count("keeping 1 workers, 2 are wanted (start_failed)") == 1
     look(autoscaler, now, 12.0)
     assert len(pool.workers) == 2
 

@@ -82,7 +82,7 @@ async def test_flood(reader: LineReader, tail: deque[str], caplog: pytest.LogCap
     reader._loop = _Clock(6.0)  # type: ignore[assignment]
     reader.data_received(b"later\n")
     assert caplog.messages[-2:] == [
-        f"[1000 lines were left out: more than {LINES_A_SECOND} came in a second]", "later",
+        f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]", "later",
     ]  # fmt: skip
 
 

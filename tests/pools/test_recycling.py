@@ -112,7 +112,7 @@ async def test_one_that_is_too_large_from_the_start(
 
     assert len(stage.processes) == 1
     assert pool.ready
-    assert "151 bytes as soon as it is loaded" in caplog.text
+    assert "151 bytes right after loading" in caplog.text
 
 
 async def test_a_fresh_one_that_cannot_load(
@@ -129,7 +129,7 @@ async def test_a_fresh_one_that_cannot_load(
 
     assert [worker.pid for worker in pool.workers] == [1000]
     assert caplog.text.count("W-9000-m_1 is recycled: it has answered 1 requests") == 1
-    assert "W-9000-m_1 goes on: a fresh one could not be loaded: no memory" in caplog.text
+    assert "W-9000-m_1 is kept, a new one could not be loaded: no memory" in caplog.text
     assert counts("recycled") == []
 
 

@@ -408,7 +408,7 @@ async def test_answer_to_another_batch(make: Any, stage: Any, owner: Owner) -> N
     assert process.killed
     assert owner.answered == []
     assert owner.lost[0][0] is running
-    assert "nobody waits for" in worker.failure
+    assert "unexpected answer" in worker.failure
 
 
 async def test_killed_worker_takes_nothing(make: Any, stage: Any) -> None:

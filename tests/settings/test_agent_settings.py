@@ -121,7 +121,7 @@ def test_numbers_of_the_batcher(tmp_path: Path, name: str, text: str) -> None:
         ("payload_log_url=http://a:b/", "payload_log_url: http://host[:port][/path], or https, is needed"),
         ("payload_log_url=http://a/b c", "payload_log_url: http://host[:port][/path], or https, is needed"),
         ("payload_log_url=s3://bucket", "events are not written to s3://"),
-        ("payload_log_url=http://me:secret@a/", "a user and a password cannot be given in it"),
+        ("payload_log_url=http://me:secret@a/", "user and password are not allowed"),
         ("payload_log_mode=some", "payload_log_mode=some: one of all, request, response is needed"),
         ("payload_log_headers=x y", "payload_log_headers=x y: names of headers, separated by commas"),
         ("payload_log_annotations=a", "payload_log_annotations=a: name=value items, separated by commas"),

@@ -130,16 +130,14 @@ def test_metrics_lines(tmp_path, logs):
 
 
 def test_console(tmp_path, capsys):
-    """With the console on, everything is printed too; access lines have a switch of their own."""
-    logs = setup_logging(tmp_path, console=True, access_console=False)
+    """With the console on, everything is printed too."""
+    logs = setup_logging(tmp_path, console=True)
     for name in LOGGERS:
         logging.getLogger(name).info("from %s", name)
     logs.close()
     printed = capsys.readouterr().out
 
-    assert [name for name in LOGGERS if f"from {name}\n" in printed] == [
-        name for name in LOGGERS if name != "modelserver.access"
-    ]
+    assert [name for name in LOGGERS if f"from {name}\n" not in printed] == []
 
 
 def test_console_off_prints_nothing(logs, capsys):
@@ -250,7 +248,7 @@ def test_log4j_is_accepted_with_one_warning(tmp_path, name):
     lines = (tmp_path / "ts_log.log").read_text().splitlines()
 
     assert len(lines) == 1
-    assert "log4j configurations are not read" in lines[0]
+    assert "log4j configurations are not supported" in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,8 @@ def test_lone_surrogate_does_not_break_the_text():
 
 def test_series_are_bounded():
     """Beyond the limit children work but are neither kept nor shown (F69)."""
-    counter = Counter("c", "C.", ("x",), max_series=10)
+    counter = Counter("c", "C.", ("x",))
+    counter.max_series = 10
     for number in range(10_000):
         counter.labels(str(number)).add()
 

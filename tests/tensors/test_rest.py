@@ -166,10 +166,10 @@ def test_outputs() -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"", "no inference request"),
-        (b"[]", "no inference request"),
+        (b"", "not an inference request"),
+        (b"[]", "not an inference request"),
         (b'{"id": "7"}', "inputs"),
-        (b"[" * 100_000, "no inference request"),
+        (b"[" * 100_000, "not an inference request"),
         (body(), "inputs is empty"),
         (body(an_input(name=None)), "name"),
         (body(an_input(name=3)), "name"),
@@ -180,13 +180,13 @@ def test_outputs() -> None:
         (body(an_input(shape=[1 << 62] * 10_000)), "10000 sizes"),
         (body(an_input(shape=[3])), "'x': its shape needs 12 bytes, its data has 8"),
         (body(an_input(shape=[1])), "its shape needs 4 bytes"),
-        (body(an_input(datatype="FLOAT")), "'x': datatype 'FLOAT' is unknown, there are BOOL"),
+        (body(an_input(datatype="FLOAT")), "'x': unknown datatype 'FLOAT', supported are BOOL"),
         (body(an_input(datatype=None)), "datatype"),
         (body(an_input(data=None)), "'x': 'data' is missing"),
-        (body(an_input(data="12")), "'x': its data is no list"),
+        (body(an_input(data="12")), "'x': its data is not a list"),
         (body(an_input(datatype="INT8", data=[1, 300])), "'x': a value is out of the range of INT8"),
         (body(an_input(datatype="BYTES", data=["a", "b", "c"])), "'x': its shape has 2 elements, its data 3"),
-        (body(an_input(), an_input()), "input 'x' is there twice"),
+        (body(an_input(), an_input()), "input 'x' is given twice"),
         (body(an_input(parameters={"a": [1]})), "input 'x': parameter a"),
         (body(an_input(), parameters={"a": None}), "the request: parameter a"),
         (body(an_input(), parameters={"a": 1 << 64}), "the request: parameter a has more than 64 bits"),
@@ -194,7 +194,7 @@ def test_outputs() -> None:
         (body(an_input(), parameters={"binary_data_output": 1}), "binary_data_output"),
         (body(an_input(), outputs=[{"name": "p"}, {"name": "p"}]), "output 'p' is asked for twice"),
         (body(an_input(), outputs=[{"name": "p", "parameters": {"binary_data": "yes"}}]), "binary_data"),
-        (body(an_input(datatype="BYTES", shape=[1], data=["\ud800"])), "no inference request"),
+        (body(an_input(datatype="BYTES", shape=[1], data=["\ud800"])), "not an inference request"),
         (
             body(an_input(datatype="BYTES", shape=[1], data=["~"])).replace(b"~", b"\xff"),
             "input 'x': .*utf-8",
@@ -203,7 +203,7 @@ def test_outputs() -> None:
             body(an_input(datatype="BYTES", shape=[1], data=[["~"]])).replace(b"~", b"\xff"),
             "input 'x': .*utf-8",
         ),
-        (body(an_input(name="~")).replace(b"~", b"\xff"), "no inference request: .*utf-8"),
+        (body(an_input(name="~")).replace(b"~", b"\xff"), "not an inference request: .*utf-8"),
         (body(an_input(shape=[0] + 31 * [1], data=[])), "'x': shape has 32 sizes, 31 are allowed"),
     ],
 )
@@ -393,6 +393,6 @@ def test_what_json_has_no_form_for() -> None:
 
     assert fields["outputs"][0]["data"] == [None, None, 1.0]
     with pytest.raises(
-        BadRequest, match="output 'p' has bytes that are no text: ask for it with binary_data"
+        BadRequest, match="output 'p' has bytes that are not text: request it with binary_data"
     ):
         answer(InferRequest([]), tensor("p", [b"\xff"], "BYTES"))

@@ -99,7 +99,7 @@ def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None
     java.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
 
     message = refusal(settings(keystore=store, keystore_pass="wrong-password"))
-    assert message.endswith("no PKCS12 file, or keystore_pass does not open it")
+    assert message.endswith("not a PKCS12 file, or keystore_pass is wrong")
     assert "wrong-password" not in message
     assert f"keytool -importkeystore -srckeystore {java} " in refusal(settings(keystore=java))
 

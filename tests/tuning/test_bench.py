@@ -76,5 +76,5 @@ def test_inputs_that_are_answered_with_an_error_are_refused(tmp_path: Path) -> N
 
 def test_a_server_that_is_gone_ends_the_tuning(tmp_path: Path) -> None:
     """It is no failure of the setting."""
-    with pytest.raises(TuningError, match="does not answer any more: nobody there"):
+    with pytest.raises(TuningError, match="no longer responds: nobody there"):
         make(tmp_path, b"a", url="gone").serve(SETTING)

@@ -189,7 +189,7 @@ def test_an_interruption_leaves_nothing(work: Path, number: signal.Signals) -> N
         process.stdout.read()
     assert len(family) >= 2
     assert process.returncode == 130
-    assert said == "Interrupted: the server is stopped, nothing was written.\n"
+    assert said == "Interrupted: the server was stopped, nothing was written.\n"
     assert not any(alive(member) for member in family)
     assert list(temp.iterdir()) == []
     assert not (work / "sleeper-tuning").exists()

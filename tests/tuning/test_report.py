@@ -89,7 +89,7 @@ def test_a_busy_machine_is_said_first(result: Result) -> None:
     """The warning stands directly below the title, and only where there is something to warn of."""
     busy = html_report("model", result, {USED_BY_OTHERS: "40 %"}, "", "")
 
-    assert '</h1>\n<p class="miss"><strong>Other programs used 40 % of the processors' in busy
+    assert '</h1>\n<p class="miss"><strong>Other programs used 40 % of the CPUs' in busy
     assert "Other programs" not in page(result)
 
 

@@ -259,7 +259,7 @@ async def test_plain_handlers(bench: Any, caplog: pytest.LogCaptureFixture) -> N
     made.ask(1)
 
     assert await made.result() == (1, False, b"plain")
-    assert "no `async def`" in caplog.text
+    assert "not an `async def`" in caplog.text
 
 
 async def test_ids_are_unique(bench: Any) -> None:

@@ -298,7 +298,7 @@ def test_handler_file_outside_of_the_archive(
     try:
         for name in ("archive_outside.py:handle", "archive_outside:handle"):
             assert load_handler(f"{place}/{name}", model_dir).entry([], None) == [42]
-        with pytest.raises(HandlerNotUsable, match=rf"The handler file {place}/none\.py is not there"):
+        with pytest.raises(HandlerNotUsable, match=rf"The handler file {place}/none\.py does not exist"):
             load_handler(f"{place}/none.py:handle", model_dir)
     finally:
         sys.path[:] = before

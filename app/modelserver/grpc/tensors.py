@@ -95,7 +95,7 @@ def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
     names: set[str] = set()
     for each in tensors:
         if each.name in names:
-            raise BadRequest(f"{what} '{each.name}' is there twice")
+            raise BadRequest(f"{what} '{each.name}' is given twice")
         names.add(each.name)
 
 

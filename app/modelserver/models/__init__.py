@@ -1,1 +1,1 @@
-"""What a model is: where it comes from, how it is configured, and which ones there are."""
+"""The models: where they come from, how they are configured, and which are registered."""

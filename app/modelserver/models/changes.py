@@ -1,4 +1,4 @@
-"""Changing how a running version is served, without ending a request: our own addition to scaling."""
+"""Changes to how a running version is served, without aborting requests: our own addition to scaling."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be changed: the names of options, and their values.
-
-    Exactly what is named changes: a delay alone leaves the policy, other than at a registration.
-    """
+    """The options to change, and their values. Unlike at a registration, a delay does not imply a policy."""
 
     values: Mapping[str, Any]
 
     @classmethod
     def of(cls, **given: Any) -> Change:
-        """A change whose values were checked as those of a registration are. Raises BadRequest."""
+        """A change with values validated as at a registration. Raises BadRequest."""
         checked = Registration(**given)
         named = {name: checked.given(name) for name in CHANGEABLE if checked.given(name) is not None}
         if "batch_policy" in named:
@@ -38,15 +35,14 @@ class Change:
         return ", ".join(f"{name}={_shown(value)}" for name, value in self.values.items())
 
     def applied_to(self, options: ModelOptions) -> ModelOptions:
-        """The options with the change. Raises BadRequest for what such a version cannot have."""
+        """The options with the change. Raises BadRequest for changes that this version does not support."""
         changed = self.values
         if reason := _fixed(options):
             for name in changed:
-                # It decides how a batch is made: something else where requests are not batched like others.
                 if CHANGEABLE[name].group == BATCHES:
                     raise BadRequest(f"{name} cannot be changed while the model runs: {reason}")
         if options.sequence_batching and changed.get("autoscale"):
-            raise BadRequest("autoscale=true is not possible: the workers keep the state of sequences")
+            raise BadRequest("autoscale=true is not possible: the workers hold the state of sequences")
         sources = {**options.sources, **dict.fromkeys(changed, REGISTER)}
         return replace(options, **changed, sources=sources)
 
@@ -56,7 +52,7 @@ def _shown(value: object) -> str:
 
 
 def _fixed(options: ModelOptions) -> str:
-    """Why a version's batches stay as they are, or nothing."""
+    """Why the batching of a version cannot be changed, or an empty string."""
     if options.sequence_batching:
         return "its requests belong to sequences"
     if options.continuous_batching or options.async_communication:

@@ -1,4 +1,4 @@
-"""What a server begins with: the models of a snapshot and of the settings, and what became of them."""
+"""The models that a server loads at startup, from a snapshot and the settings, and the outcome."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ async def load_first(
     on_progress: Callable[[str], None],
     on_notice: Callable[[str], None],
 ) -> bool:
-    """Loads what was registered last, and what the settings name (design, section 9); whether that was all.
+    """Loads the latest snapshot and the models in the settings (design, section 9); True if all succeeded.
 
-    ``given`` is the state that the settings name themselves. What is done is told to ``on_progress``, what
-    came of it to ``on_notice``.
+    ``given`` is the state in ``model_snapshot``. Steps are reported to ``on_progress``, outcomes to
+    ``on_notice``.
     """
     settings, saved, origin = loaded.settings, given, loaded.sources["model_snapshot"]
     if (
@@ -56,7 +56,7 @@ async def load_first(
     if saved:
         also = "nothing" if alone else ",".join(map(str, settings.load_models)) or "nothing"
         _log.info(
-            "Restoring %d model versions from %s; also loading, unless they are among them: %s",
+            "Restoring %d model versions from %s; also loading, unless restored: %s",
             *(len(saved), origin, also),
         )
         await restore(registry, saved, on_progress)
@@ -72,10 +72,10 @@ async def load_first(
 async def restore(
     registry: Registry, saved: Sequence[SavedModel], on_progress: Callable[[str], None]
 ) -> None:
-    """Registers what a snapshot names; what cannot be is listed as failed, with the reason (F55).
+    """Registers the versions of a snapshot; failures are listed with their reason (F55).
 
-    Other than TorchServe, which does not start then. Where the archive has another version by now, that
-    one takes the place, with a warning. A failed version is the default only where there is no other.
+    If the archive now has a different version, that one is registered instead, with a warning. A failed
+    version is only the default if there is no other.
     """
     for item in saved:
         on_progress(f"Restoring {item.name} {item.version}")
@@ -100,7 +100,7 @@ async def _restore_one(
     model.options = replace(model.options, sources=sources)
     if model.version != item.version:
         _log.warning(
-            "%s %s was to be restored, %s has version %s now, which takes its place",
+            "%s %s could not be restored as %s now has version %s, which was registered instead",
             *(item.name, item.version, item.registration.url, model.version),
         )
     return model
@@ -109,15 +109,14 @@ async def _restore_one(
 async def load_initial(
     registry: Registry, settings: Settings, on_progress: Callable[[str], None], *, restored: bool
 ) -> list[str]:
-    """Registers what the settings name (reference 2.3); what cannot be is logged and left out.
+    """Registers the models in the settings (reference 2.3); returns a line for each that failed.
 
-    ``restored``: a snapshot came first; what it brought is not loaded again. Returns a line on each that
-    was left out.
+    ``restored``: a snapshot was restored before; its models are not loaded again.
     """
     left_out = []
     for registration in await asyncio.to_thread(initial, settings):
         if restored and _is_restored(registry, registration):
-            _log.info("%s was restored already", registration.url)
+            _log.info("%s was already restored", registration.url)
             continue
         _log.info("Loading initial models: %s", registration.url)
         on_progress(f"Loading {registration.url}")
@@ -133,7 +132,7 @@ async def load_initial(
 
 
 def initial(settings: Settings) -> list[Registration]:
-    """What the settings name."""
+    """The registrations that the settings ask for."""
     store = settings.model_store
     if settings.load_all and store is not None:
         return [Registration(url=name) for name in sorted(loadable(store))]
@@ -149,7 +148,7 @@ def default_name(url: str) -> str:
 
 
 def _is_restored(registry: Registry, registration: Registration) -> bool:
-    """Whether a version of this archive, and of the name that is asked for, is there already."""
+    """Whether a version of this archive and name is already registered."""
     file = (registration.url or "").rstrip("/").rpartition("/")[2]
     return any(
         mar_name(model) == file and registration.model_name in (None, model.name)
@@ -159,7 +158,7 @@ def _is_restored(registry: Registry, registration: Registration) -> bool:
 
 
 def _listed(models: Iterable[ModelVersion]) -> str:
-    """Names and versions in words, with the reason for what could not be restored."""
+    """Names and versions as text, with the reasons of failures."""
     return "; ".join(
         f"{model.name} {model.version}"
         + (f" FAILED ({shortened(model.failure, 200)})" if isinstance(model, FailedVersion) else "")
@@ -170,9 +169,9 @@ def _listed(models: Iterable[ModelVersion]) -> str:
 async def tell_first_loads(
     models: Iterable[ModelVersion], tell: Callable[[str], None], started: float
 ) -> bool:
-    """Tells log and operator of each model once all its workers have loaded or have not; whether all have.
+    """Reports each model once all its workers have loaded or failed; returns whether all have loaded.
 
-    ``started``: seconds of the monotonic clock from which the times are counted.
+    ``started``: seconds of the monotonic clock from which times are counted.
     """
     outcomes = await asyncio.gather(*(_tell_one(model, tell, started) for model in models))
     return all(outcomes)
@@ -182,14 +181,14 @@ async def _tell_one(model: ModelVersion, tell: Callable[[str], None], started: f
     workers = list(model.pool.workers)
     if workers:
         await asyncio.wait([worker.first_load for worker in workers])
-    # A worker that failed may have come back meanwhile; what counts is now.
+    # A worker that failed may have been restarted since.
     ready = model.pool.statistics().ready
     wanted = model.pool.min_workers
     text = f"{model.name}: {ready}/{wanted} workers ready ({time.monotonic() - started:.1f} s)"
     if ready >= wanted:
         _log.info("%s", text)
     else:
-        text = f"{text}: {shortened(model.pool.failure or 'it is not known why', LONGEST)}"
+        text = f"{text}: {shortened(model.pool.failure or 'unknown reason', LONGEST)}"
         _log.error("%s", text)
     tell(text)
     return ready >= wanted

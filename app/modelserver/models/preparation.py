@@ -1,4 +1,4 @@
-"""From a registration to a model version that can be served: archive, configuration, options, pool."""
+"""Turns a registration into a model version that can be served: archive, configuration, options, pool."""
 
 from __future__ import annotations
 
@@ -44,33 +44,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.models")
 
-# Requests that an asynchronous handler has at a time, in each worker.
+# Concurrent requests of an asynchronous handler, per worker.
 MAX_ASYNC_CALLS = 256
-# What handlers are told: they compare it with the TorchServe that they were written for.
+# Reported to handlers, which compare it with the TorchServe that they were written for.
 TORCHSERVE_VERSION = "0.12.0"
-# Where workers find the list of metrics that handlers may look up.
+# Tells workers the file with the metrics that handlers may look up.
 METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
-# A frame cannot hold more rows.
+# The most rows that fit in a frame.
 MAX_BATCH_SIZE = 1 << 20
 
-# What a frame's head may need per answer, beside the answer itself.
+# Bytes of a frame's head per answer.
 _HEAD_ROOM = 65536
 
 AnyPool = TypeVar("AnyPool", bound=Pool)
 
 
 class Preparation:
-    """Everything that stays the same from one registration to the next.
+    """Everything that registrations share.
 
-    Args:
-        settings: of the server.
-        sources: where each setting came from.
-        workdir: an own directory for what is unpacked.
-        metrics: of the server.
-        devices: the GPUs.
-        spawner: forks workers; without it each is a new Python.
-
-    ``grace``: seconds in which a version that goes may serve what waits for it.
+    ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
+    ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``grace``: seconds that
+    a removed version has to answer waiting requests.
     """
 
     def __init__(
@@ -114,9 +108,9 @@ class Preparation:
         *,
         beside: Path | None = None,
     ) -> ModelArchive:
-        """Finds, fetches and unpacks what its URL names; the progress of a download is told and logged.
+        """Finds, downloads and unpacks the archive; the progress of a download is reported and logged.
 
-        ``beside``: the downloaded file that is to be replaced, which stays until the other has its place.
+        ``beside``: the downloaded file that the archive will replace; it is kept until then.
         """
         url, store = registration.url or "", self._settings.model_store
         transfer = Transfer(progress=Steps(url, on_progress), beside=beside)
@@ -125,7 +119,7 @@ class Preparation:
         return await self._reader.open(located, self._workdir)
 
     def close(self) -> None:
-        """No more archives are opened."""
+        """Ends the helper processes; no more archives can be opened."""
         self._reader.close()
 
     async def build(
@@ -137,13 +131,12 @@ class Preparation:
         at_startup: bool,
         on_progress: Callable[[str], None] | None = None,
     ) -> ModelVersion:
-        """Composes the version and installs its packages if it has any; no worker is started yet.
+        """Creates the version and installs its packages, without starting workers.
 
         Raises:
-            BadRequest: a batch size beyond all measure, packages that cannot be installed.
-            InternalError: more parallel devices than there are, or files that cannot be looked at.
-            InvalidModel: no handler anywhere, a runtime that is not Python, a configuration that cannot be
-            read or served.
+            BadRequest: the batch size is too large, or packages cannot be installed.
+            InternalError: not enough devices, or unreadable files.
+            InvalidModel: no handler, an unsupported runtime, or an invalid configuration.
         """
         manifest = archive.manifest
         version = manifest.model_version
@@ -176,10 +169,7 @@ class Preparation:
         )  # fmt: skip
 
     def _handler(self, registration: Registration, archive: ModelArchive) -> str:
-        """Whose handler it is; only the one of the settings may be a file outside of the archive.
-
-        Raises InvalidModel where there is none, or none that may be used.
-        """
+        """The handler; only ``default_service_handler`` may be outside the archive. Raises InvalidModel."""
         handler = registration.handler or archive.manifest.handler
         if not handler and (default := self._settings.default_service_handler):
             if os.path.isabs(default):
@@ -193,7 +183,7 @@ class Preparation:
         return handler
 
     def failed(self, saved: SavedModel, reason: str) -> FailedVersion:
-        """The place of a version that could not be restored."""
+        """A placeholder for a version that could not be restored."""
         name, version, registration = saved.name, saved.version, saved.registration
         archive = ModelArchive(registration.url or "", self._workdir / "absent", Manifest(name, version))
         options = self._resolve(name, registration, archive, at_startup=True)
@@ -254,7 +244,7 @@ class Preparation:
         return read.config
 
     def _check_modes(self, name: str, archive: ModelArchive, options: ModelOptions) -> None:
-        """Refuses what excludes each other. Without GPUs, processes compute on the CPU as with TorchServe."""
+        """Refuses conflicting modes. Without GPUs, processes compute on the CPU, as in TorchServe."""
         devices = len(options.device_ids) or self._devices.count
         if options.device_type == "gpu" and options.parallel_level > devices:
             raise InternalError(
@@ -263,7 +253,7 @@ class Preparation:
         if options.processes > 1 and (options.continuous_batching or options.async_communication):
             raise InvalidModel(
                 f"{archive.url}: model-config.yaml: continuousBatching and asyncCommunication are not "
-                f"possible for a worker of {options.processes} processes, which all take the same batches"
+                f"possible for a worker of {options.processes} processes, which all get the same batches"
             )
         if options.continuous_batching and options.async_communication:
             modes = "continuousBatching and asyncCommunication"
@@ -276,7 +266,7 @@ class Preparation:
         options: ModelOptions,
         on_progress: Callable[[str], None] | None,
     ) -> WorkerEnvironment:
-        """The packages of the model's own (reference 10.6)."""
+        """The environment with the model's own packages (reference 10.6)."""
         manifest, requirements = archive.manifest, archive.manifest.requirements_file
         if requirements is not None and not self._settings.install_py_dep_per_model:
             _log.warning(
@@ -315,7 +305,7 @@ class Preparation:
             limit_max_image_pixels=settings.limit_max_image_pixels,
             max_response_size=settings.max_response_size,
             server_version=TORCHSERVE_VERSION,
-            # To try a half of a batch again would take a step of its sequences twice.
+            # Retrying half of a batch would repeat steps of its sequences.
             isolate=settings.isolate_failures and not options.sequence_batching,
             sequence_headers=self._sequence_headers,
             expose=settings.shows_errors,
@@ -341,11 +331,7 @@ class Preparation:
         return options.batch_size * (self._settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM
 
     def reconfigure(self, model: ModelVersion, change: Change) -> None:
-        """Serves the version so from now on; no request is lost by it.
-
-        Raises:
-            BadRequest: what this version cannot have.
-        """
+        """Applies the change to a running version. Raises BadRequest if the version does not support it."""
         options = change.applied_to(model.options)
         _check_batch_size(options)
         model.pool.reconfigure(
@@ -378,7 +364,7 @@ class Preparation:
         )
 
     def _groups(self, options: ModelOptions) -> list[tuple[int, ...]]:
-        """The devices of each worker of several; of the model's own list if it has one."""
+        """The devices of each worker that spans several; from the model's own list if it has one."""
         if options.device_type == "cpu" or not options.parallel_level:
             return []
         return groups_of(options.device_ids or range(self._devices.count), options.parallel_level)
@@ -391,7 +377,7 @@ class Preparation:
         return DeviceList(options.device_ids) if options.device_ids else self._devices
 
     async def dismantle(self, model: ModelVersion) -> None:
-        """Serves what waits for a version, within ``grace``; ends it and its files."""
+        """Serves waiting requests for up to ``grace`` seconds, then removes the version and its files."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.grace
         await model.pool.drain(self.grace)
@@ -399,12 +385,12 @@ class Preparation:
         await asyncio.to_thread(model.archive.remove)
 
     def forget(self, model: ModelVersion) -> None:
-        """Its metrics are not shown any more; others of its name and version would lose theirs."""
+        """Removes the metrics of this name and version."""
         self._metrics.forget(model.name, model.version)
 
 
 class Steps:
-    """Tells how far a download is, at every tenth of it, or at every 64 MiB where its size is not known."""
+    """Reports the progress of a download, every 10 %, or every 64 MiB if its size is unknown."""
 
     def __init__(self, url: str, tell: Callable[[str], None] | None) -> None:
         self._name = url.rpartition("/")[2].partition("?")[0]
@@ -423,16 +409,16 @@ class Steps:
 
 
 def _mode(options: ModelOptions) -> str:
-    """How workers take requests (reference 8.10, 8.11)."""
+    """How workers receive requests (reference 8.10, 8.11)."""
     if options.async_communication:
         return ASYNC
     return CONTINUOUS if options.continuous_batching else ""
 
 
 def _concurrency(options: ModelOptions) -> int:
-    """How many requests a worker has at the same time, 0 if it takes batches one after the other.
+    """Concurrent requests per worker, 0 if it runs one batch at a time.
 
-    TorchServe has no bound for asynchronous handlers, and ``batchSize`` is none for them.
+    TorchServe does not limit asynchronous handlers, and ``batchSize`` does not apply to them.
     """
     if options.async_communication:
         return max(MAX_ASYNC_CALLS, options.batch_size)
@@ -440,7 +426,6 @@ def _concurrency(options: ModelOptions) -> int:
 
 
 def _scaling_rule(options: ModelOptions) -> ScalingRule | None:
-    """What the number of workers follows; None where it stays."""
     if not options.autoscale:
         return None
     return ScalingRule(
@@ -451,14 +436,13 @@ def _scaling_rule(options: ModelOptions) -> ScalingRule | None:
 
 
 def _check_batch_size(options: ModelOptions) -> None:
-    """Raises :class:`BadRequest` for one that no frame could hold."""
     if options.batch_size > MAX_BATCH_SIZE:
         raise BadRequest(f"batch_size={options.batch_size}: at most {MAX_BATCH_SIZE} is possible")
 
 
 def _limits(options: ModelOptions) -> PoolLimits:
     return PoolLimits(
-        # Where requests join and leave one by one, nothing is gathered before it goes.
+        # Where requests join and leave one by one, batches are not collected first.
         batch_size=1 if _mode(options) else options.batch_size,
         policy=options.batch_policy.value,
         max_delay=max(0, options.max_batch_delay) / 1000.0,

@@ -1,4 +1,4 @@
-"""Archives are read by helper processes: what is in them may take for ever to read, or all memory."""
+"""Reads archives in helper processes, because their content may need unlimited time or memory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from modelserver.options.yaml_file import parse_model_config
 if TYPE_CHECKING:
     from modelserver.archives.sources import Located
 
-# Archives that are read at the same time, and the address space of each reader.
+# Concurrent readers, and the address space of each in bytes.
 _READERS = 4
 _MEMORY = 1 << 30
-# Of processor time: what any archive may use, and for each so many bytes of it a second more.
+# CPU time per archive, plus a second per so many bytes.
 _SECONDS = 60.0
 _BYTES_A_SECOND = 10 << 20
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What an archive says, and where it was unpacked; its documents as a whole are left out."""
+    """The manifest and configuration of an archive without the raw documents, and where it was unpacked."""
 
     model_dir: str
     temporary: bool
@@ -37,16 +37,13 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """Opens archives, by helpers."""
+    """Opens archives in helper processes."""
 
     def __init__(self) -> None:
         self._helpers = Helpers("archives", _READERS, _MEMORY, InvalidModel)
 
     async def open(self, located: Located, workdir: Path) -> ModelArchive:
-        """As :func:`open_archive`, with the configuration read.
-
-        Raises what that raises, and InvalidModel for what needs more time or memory than is allowed.
-        """
+        """As :func:`open_archive`, with the configuration parsed; InvalidModel beyond the limits."""
         size, folder = await asyncio.to_thread(_size, located.path), workdir / uuid4().hex
         opened = ModelArchive(
             located.url,
@@ -61,7 +58,7 @@ class Reader:
                 seconds, read_archive, str(located.path), located.url, str(folder), located.temporary
             )
         except ModelServerError:
-            # Also what a reader left that was ended.
+            # A reader that was killed may have left files.
             await asyncio.to_thread(opened.remove)
             raise
         return replace(
@@ -78,7 +75,7 @@ class Reader:
 
 
 def read_archive(path: str, url: str, folder: str, temporary: bool) -> Contents:
-    """What a helper does; a packed archive is unpacked into ``folder``. Raises as :func:`open_archive`."""
+    """Runs in a helper; unpacks a packed archive into ``folder``. Raises as :func:`open_archive`."""
     target = Path(folder)
     archive = open_archive(Path(path), url, target.parent, temporary=temporary, name=target.name)
     manifest = replace(archive.manifest, raw={})

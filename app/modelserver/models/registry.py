@@ -1,4 +1,4 @@
-"""The registered models: which there are, which version is the default, what changes them (reference 5)."""
+"""The registered models, their default versions, and the operations that change them (reference 5)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("modelserver.models")
 
 # Each is a process.
 MAX_WORKERS = 1024
-# Of a model's name, in characters: it becomes part of paths, file names and log lines.
+# Characters of a model's name, which becomes part of paths, file names and log lines.
 LONGEST_NAME = 256
 
 __all__ = ["ModelVersion", "Registry", "Scaling"]
@@ -49,19 +49,18 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What a change of the number of workers led to. ``complete``: at least ``min_workers`` are loaded."""
+    """The outcome of scaling. ``complete``: at least ``min_workers`` have loaded."""
 
     model: ModelVersion
     complete: bool
 
 
 class Registry:
-    """Changes come from the management API and from the start; requests only look up.
+    """Changed by the management API and at startup; requests only look up.
 
-    What changes one model waits for what changes it already; different models do not wait for each other.
-    ``on_change`` is awaited after each change that was accepted, before its caller is told. ``replacing`` and
-    ``retiring`` are what :mod:`modelserver.models.replacing` does: loads versions, and ends those whose place
-    is taken.
+    Changes to one model are made one at a time; different models do not wait for each other. ``on_change`` is
+    awaited after each accepted change, before its caller gets the result. ``replacing`` and ``retiring`` are
+    the tasks of :mod:`modelserver.models.replacing` that load versions and end replaced ones.
     """
 
     def __init__(self, preparation: Preparation) -> None:
@@ -76,11 +75,7 @@ class Registry:
     # -- looking up
 
     def get(self, name: str, version: str | None = None) -> ModelVersion:
-        """The version, the default one if none is named.
-
-        Raises:
-            ModelNotFound, ModelVersionNotFound
-        """
+        """The named or the default version. Raises ModelNotFound, ModelVersionNotFound."""
         model = self._models.get(name)
         if model is None:
             raise ModelNotFound.named(name)
@@ -90,7 +85,7 @@ class Registry:
         return found
 
     def has(self, name: str, version: str) -> bool:
-        """Whether it is there, be it as one that failed."""
+        """Whether the version is registered, even if it failed."""
         return name in self._models and version in self._models[name].versions
 
     def names(self) -> list[str]:
@@ -128,12 +123,10 @@ class Registry:
         fallback_name: str = "",
         on_progress: Callable[[str], None] | None = None,
     ) -> ModelVersion:
-        """Makes a model version known and starts its workers, without waiting for them.
+        """Registers a model version and starts its workers, without waiting for them.
 
-        ``fallback_name``: where neither the registration nor the manifest has one.
-
-        Raises:
-            ModelServerError: as reference 5.2 lists; nothing is left of the attempt then.
+        ``fallback_name`` is used if neither the registration nor the manifest names the model. Raises
+        ModelServerError as listed in reference 5.2, leaving nothing behind.
         """
         archive = await self.preparation.open(registration, on_progress)
         async with AsyncExitStack() as undo:
@@ -159,34 +152,30 @@ class Registry:
         return model
 
     def add(self, model: ModelVersion) -> None:
-        """A version that failed gives way, as itself and as the default."""
+        """Adds a version; it replaces a failed one, also as the default."""
         entry = self._models.setdefault(model.name, _Model(model.version))
         if isinstance(entry.versions.get(entry.default), FailedVersion):
             entry.default = model.version
         entry.versions[model.version] = model
 
     async def changed(self) -> None:
-        """A change was accepted."""
+        """Calls ``on_change`` after an accepted change."""
         if self.on_change is not None:
             await self.on_change()
 
     def reserve(self, name: str, version: str) -> None:
-        """Keeps name and version for one that is on its way. Raises Conflict."""
+        """Reserves name and version for one that is being prepared. Raises Conflict."""
         taken = self.has(name, version) and not isinstance(self.get(name, version), FailedVersion)
         if taken or (name, version) in self._reserved:
             raise Conflict(f"Model version {version} is already registered for model {name}")
         self._reserved.add((name, version))
 
     def release(self, name: str, version: str) -> None:
-        """It came, or comes no more."""
+        """Ends a reservation."""
         self._reserved.discard((name, version))
 
     async def wait_loaded(self, model: ModelVersion) -> Scaling:
-        """Waits for a new registration's workers; a failure takes the registration back.
-
-        Raises:
-            StartFailed: with the cause, after the registration is gone.
-        """
+        """Waits for a new registration's workers. Raises StartFailed after undoing the registration."""
         try:
             return await self.wait_scaled(model, model.pool.workers, model.version)
         except StartFailed:
@@ -198,10 +187,8 @@ class Registry:
     async def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> list[Worker]:
         """Changes the number of workers; returns those that were started.
 
-        Raises:
-            ModelNotFound, ModelVersionNotFound
-            BadRequest: more than MAX_WORKERS.
-            Conflict: it is being replaced.
+        Raises ModelNotFound, ModelVersionNotFound, BadRequest above MAX_WORKERS, Conflict while being
+        replaced.
         """
         check_workers(min_workers)
         async with self.lock(name):
@@ -210,12 +197,9 @@ class Registry:
         return started
 
     async def change(self, name: str, version: str | None, change: Change) -> None:
-        """Changes how a running version is served.
+        """Changes how a running version is served, completely or not at all.
 
-        Raises:
-            ModelNotFound, ModelVersionNotFound
-            BadRequest: what this version cannot have; nothing is changed then.
-            Conflict: it is being replaced.
+        Raises ModelNotFound, ModelVersionNotFound, BadRequest if unsupported, Conflict while being replaced.
         """
         async with self.lock(name):
             model = self.changeable(name, version)
@@ -244,12 +228,10 @@ class Registry:
         await self.changed()
 
     async def unregister(self, name: str, version: str | None) -> None:
-        """Removes a version, the default one if none is named; what waits for it is refused.
+        """Removes the named or the default version; requests still waiting after the grace are refused.
 
-        Raises:
-            ModelNotFound, ModelVersionNotFound
-            InvalidModelVersion: it is the default and there are others.
-            Conflict: it is being replaced.
+        Raises ModelNotFound, ModelVersionNotFound, InvalidModelVersion for the default version if there are
+        others, Conflict while being replaced.
         """
         async with self.lock(name):
             model = self.changeable(name, version)
@@ -269,18 +251,20 @@ class Registry:
         return model
 
     def forget(self, model: ModelVersion) -> None:
-        """Its metrics are shown no more, unless one of its name and version is there again or about to be."""
+        """Removes the version's metrics, unless its name and version are in use or reserved again."""
         if (model.name, model.version) not in self._reserved and not self.has(model.name, model.version):
             self.preparation.forget(model)
 
     def exchange(self, before: ModelVersion, model: ModelVersion) -> None:
-        """The version ``before`` gives its place to another. Raises Conflict if it has none any more."""
+        """Replaces the version ``before`` by another. Raises Conflict if it was unregistered."""
         if not self._holds(before):
-            raise Conflict(f"Model {before.name} {before.version} was unregistered while it was loaded anew")
+            raise Conflict(
+                f"Model {before.name} {before.version} was unregistered while it was being reloaded"
+            )
         entry = self._models[before.name]
         if entry.default == before.version:
             entry.default = model.version
-        # In its place among the others.
+        # Keeping its position.
         entry.versions = {
             found.version: found
             for found in (model if each is before else each for each in entry.versions.values())
@@ -302,7 +286,7 @@ class Registry:
         self.forget(model)
 
     def lock(self, name: str) -> asyncio.Lock:
-        """One lock per registered name; those of models that are gone are dropped."""
+        """One lock per registered name; those of removed models are dropped."""
         lock = self._locks.get(name)
         if lock is None:
             self._locks = {n: held for n, held in self._locks.items() if n in self._models or held.locked()}
@@ -312,20 +296,20 @@ class Registry:
     # -- start and end
 
     async def drain(self, grace: float) -> None:
-        """Serves what waits, at most ``grace`` seconds; nothing new is taken in."""
+        """Serves waiting requests for up to ``grace`` seconds; new ones are refused."""
         await self._break_off()
         await asyncio.gather(
             *(model.pool.drain(grace) for model in self.versions()), self._wait_retired(grace)
         )
 
     async def _break_off(self) -> None:
-        """No version takes another's place any more."""
+        """Cancels all replacements."""
         for task in self.replacing:
             task.cancel()
         await asyncio.gather(*self.replacing, return_exceptions=True)
 
     async def _wait_retired(self, grace: float) -> None:
-        """Lets replaced versions serve what waits for them, then ends them."""
+        """Lets replaced versions answer their waiting requests, then ends them."""
         if self.retiring:
             _, left = await asyncio.wait(self.retiring, timeout=grace)
             for task in left:
@@ -333,7 +317,7 @@ class Registry:
             await asyncio.gather(*left, return_exceptions=True)
 
     async def close(self, grace: float) -> None:
-        """Ends all workers and removes what was unpacked."""
+        """Ends all workers and removes the unpacked archives."""
         await self._break_off()
         await self._wait_retired(0.0)
         models = self.versions()
@@ -345,7 +329,7 @@ class Registry:
 
 
 def check_name(name: str) -> None:
-    """Raises :class:`InvalidModel` for a name that no path could ask for, so that nobody could remove it."""
+    """Raises :class:`InvalidModel` for a name that cannot be part of a path: no request could reach it."""
     if "/" in name or name in (".", "..") or not name.isprintable():
         raise InvalidModel(f"The model name {name!r} cannot be part of a path.")
     if len(name) > LONGEST_NAME:
@@ -353,6 +337,6 @@ def check_name(name: str) -> None:
 
 
 def check_workers(count: int) -> None:
-    """Raises :class:`BadRequest` for a number of processes that can only be a mistake."""
+    """Raises :class:`BadRequest` above MAX_WORKERS."""
     if count > MAX_WORKERS:
-        raise BadRequest(f"{count} workers were asked for, a model may have {MAX_WORKERS}.")
+        raise BadRequest(f"{count} workers were requested, a model may have {MAX_WORKERS}.")

@@ -1,8 +1,8 @@
-"""Loading one version beside another, and letting it take the other's place: our own addition to scaling.
+"""Replaces a version by one that is loaded beside it: our own addition to scaling.
 
-What a registration or a later change asked for stays, as long as the replacement does not say otherwise:
-handler, batch settings, timeouts, numbers of workers. What came from the old archive's ``model-config.yaml``
-comes from the new one's.
+Options set by a registration or a later change (handler, batching, timeouts, numbers of workers) are kept
+unless the replacement sets them. Values from the old archive's ``model-config.yaml`` are replaced by the new
+one's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.models")
 
 _ASKED_FOR = (REGISTER, SNAPSHOT)
-# Of each the words of a registration, and KServe's.
+# Registration parameters with KServe's name for the same option.
 _SYNONYMS = [(option.name, option.kserve) for option in ASKED.values() if option.kserve]
 _OF_ONE_REQUEST = (
     *("url", "trusted", "synchronous", "s3_sse_kms"),
@@ -42,15 +42,15 @@ _MIB = 1 << 20
 async def replace_archive(
     registry: Registry, name: str, version: str | None, given: Registration
 ) -> asyncio.Task[ModelVersion]:
-    """Begins to replace a version by another archive, with the settings it has where none are ``given``.
+    """Starts replacing a version by another archive, keeping its settings unless ``given``.
 
-    Returns when the archive is known to be one; the task is done when the new version serves, or cannot.
+    Returns once the archive is known to be valid; the task ends when the new version serves or has failed.
 
     Raises:
         ModelServerError: as for a registration.
-        Conflict: it is being replaced already.
+        Conflict: it is already being replaced.
         BadRequest: its requests belong to sequences.
-        OutOfMemory: both together have no room.
+        OutOfMemory: there is no memory for both.
     """
     before = registry.changeable(name, version)
     check_replaceable(before)
@@ -58,13 +58,10 @@ async def replace_archive(
 
 
 async def load_anew(registry: Registry, before: ModelVersion, registration: Registration) -> ModelVersion:
-    """Loads a model anew; once its workers are loaded it takes the place of the version ``before``.
+    """Reloads a model, which replaces the version ``before`` once its workers have loaded.
 
-    Until then, and if it cannot be loaded, that one goes on serving (F52). What waits for it then is
-    served by it still.
-
-    Raises:
-        ModelServerError: as for a registration; Conflict if it is being replaced already.
+    Until then, and if loading fails, ``before`` keeps serving (F52); it also answers requests already
+    waiting. Raises ModelServerError as for a registration, Conflict if it is already being replaced.
     """
     registry.changeable(before.name, before.version)
     return await asyncio.shield(await _begin(registry, before, registration))
@@ -83,20 +80,20 @@ async def _begin(
         _stays(before, replacement, error)
         raise
     replacement.version = model.version
-    _log.info("Model %s %s: %s is loaded beside it", before.name, before.version, url)
+    _log.info("Model %s %s: loading its replacement %s", before.name, before.version, url)
     task = asyncio.create_task(_load_and_exchange(registry, before, model, replacement))
     registry.replacing.add(task)
     task.add_done_callback(registry.replacing.discard)
-    # Seen, if only here: it is in the log.
+    # Retrieved, as it is already logged.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     return task
 
 
 def _stays(before: ModelVersion, replacement: Replacement, error: BaseException) -> None:
-    reason = error.message if isinstance(error, ModelServerError) else str(error) or "it was broken off"
+    reason = error.message if isinstance(error, ModelServerError) else str(error) or "cancelled"
     replacement.failed(reason)
     _log.error(
-        "Model %s %s is not replaced by %s and stays as it is: %s",
+        "Model %s %s could not be replaced by %s and keeps serving: %s",
         *(before.name, before.version, replacement.url, reason),
     )
 
@@ -104,7 +101,7 @@ def _stays(before: ModelVersion, replacement: Replacement, error: BaseException)
 async def _build_beside(
     registry: Registry, before: ModelVersion, registration: Registration, *, guarded: bool
 ) -> ModelVersion:
-    """The version that is to take the place, without workers; its name and version are reserved."""
+    """The new version, without workers; its name and version are reserved."""
     archive = await registry.preparation.open(registration, beside=before.archive.downloaded)
     name, version = before.name, archive.manifest.model_version
     async with AsyncExitStack() as undo:
@@ -140,20 +137,20 @@ async def _load_and_exchange(
         raise
     registry.release(model.name, model.version)
     before.replacement = None
-    _log.info("Model %s %s: version %s has taken its place", model.name, before.version, model.version)
+    _log.info("Model %s %s was replaced by version %s", model.name, before.version, model.version)
     retiring = asyncio.create_task(_retire(registry, before, model))
     registry.retiring.add(retiring)
     retiring.add_done_callback(registry.retiring.discard)
     try:
         await _settle(before, model)
     except OSError as error:
-        _log.error("The model store cannot be tidied up: %s", error)
+        _log.error("Cannot clean up the model store: %s", error)
     await registry.changed()
     return model
 
 
 async def _abandon(registry: Registry, model: ModelVersion) -> None:
-    """Ends what could not take a version's place."""
+    """Removes a replacement that failed."""
     registry.release(model.name, model.version)
     await model.pool.close(0)
     await asyncio.to_thread(model.archive.remove)
@@ -161,10 +158,7 @@ async def _abandon(registry: Registry, model: ModelVersion) -> None:
 
 
 async def _retire(registry: Registry, before: ModelVersion, successor: ModelVersion) -> None:
-    """The same when another has taken its place, which may be of the same version and file.
-
-    What waits and what runs is served first; what has no place in that time is the successor's.
-    """
+    """Ends a replaced version after its requests; those still waiting after the grace go to the successor."""
     async with AsyncExitStack() as last:
         last.callback(registry.forget, before)
         last.push_async_callback(asyncio.to_thread, before.archive.close)
@@ -172,7 +166,7 @@ async def _retire(registry: Registry, before: ModelVersion, successor: ModelVers
 
 
 async def _settle(before: ModelVersion, after: ModelVersion) -> None:
-    """Leaves the successor's file in the model store only, if either was downloaded."""
+    """Keeps only the successor's file in the model store, if either was downloaded."""
     old, new = before.archive.downloaded, after.archive.downloaded
     if old is None:
         return
@@ -184,7 +178,7 @@ async def _settle(before: ModelVersion, after: ModelVersion) -> None:
 
 
 def check_replaceable(model: ModelVersion) -> None:
-    """Raises BadRequest for a version whose workers hold what no other worker could go on with."""
+    """Raises BadRequest for a version whose workers hold the state of sequences."""
     if model.options.sequence_batching:
         raise BadRequest(
             f"Model {model.name} {model.version} cannot be replaced while it runs: its sequences live in "
@@ -194,9 +188,9 @@ def check_replaceable(model: ModelVersion) -> None:
 
 
 def taken_over(before: ModelVersion, given: Registration) -> Registration:
-    """The registration of the new archive: what is ``given``, and of the rest what was asked for ``before``.
+    """The new archive's registration: what is ``given``, else what ``before`` was registered with.
 
-    Raises BadRequest for values that exclude each other.
+    Raises BadRequest for conflicting values.
     """
     values = {
         field.name: _value(field.name, before, given)
@@ -221,18 +215,15 @@ def taken_over(before: ModelVersion, given: Registration) -> Registration:
 
 
 def worker_count(before: ModelVersion, after: ModelVersion) -> int:
-    """With how many workers the new version begins: where bounds leave a choice, as many as there are now."""
+    """The number of workers to start: as many as there are now, within the new bounds."""
     return max(after.options.min_workers, min(len(before.pool.workers), after.options.max_workers))
 
 
 def check_room(before: ModelVersion, after: ModelVersion) -> None:
-    """Whether the workers of both fit into memory side by side.
+    """Raises OutOfMemory, with both figures, if the workers of both versions do not fit into memory.
 
-    A new worker counts as much as the largest one that runs, and what its archive is larger by; where none
-    runs, what the gate of starting workers counts.
-
-    Raises:
-        OutOfMemory: they would not; the message gives both figures.
+    A new worker counts as much as the largest running one plus the difference in archive size; if none runs,
+    as the start gate counts it.
     """
     used = max((worker_memory(worker.pid) for worker in before.pool.workers), default=0)
     available = available_memory()
@@ -240,9 +231,9 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
     wanted = workers * (used + max(0, need - before.pool.spec.need) if used else need)
     if wanted > available:
         raise OutOfMemory(
-            f"Model {before.name} {before.version} is not replaced: {workers} workers beside those that run "
-            f"need about {wanted // _MIB} MiB, and {int(available) // _MIB} MiB are available. "
-            "Scale it down first, or name fewer with min_worker."
+            f"Model {before.name} {before.version} is not replaced: {workers} additional workers need about "
+            f"{wanted // _MIB} MiB, but {int(available) // _MIB} MiB are available. "
+            "Scale it down first, or request fewer with min_worker."
         )
 
 
@@ -254,7 +245,7 @@ def _value(name: str, before: ModelVersion, given: Registration) -> Any:
 
 
 def _asked_for(before: ModelVersion, name: str) -> Any:
-    """The option as it is now, where an operator chose it."""
+    """The current value of the option, if it was set by a registration or change."""
     if before.options.sources.get(name) not in _ASKED_FOR:
         return None
     value = getattr(before.options, name)
@@ -262,7 +253,7 @@ def _asked_for(before: ModelVersion, name: str) -> Any:
 
 
 def _workers(before: ModelVersion, given: Registration) -> tuple[int, int]:
-    """As many as there should be now, unless they are named; the most are the fewest then, as in scaling."""
+    """The fewest and most workers: as given, the most defaulting to the fewest; else the current bounds."""
     fewest = given.min_workers if given.min_workers is not None else given.initial_workers
     if fewest is not None:
         return fewest, fewest if given.max_workers is None else given.max_workers

@@ -1,9 +1,9 @@
-"""What is registered, as the JSON document that a snapshot keeps (reference 17).
+"""The registered models as the JSON document of a snapshot (reference 17).
 
-The fields are TorchServe's, so that either server reads the other's. Ours beside them keep what TorchServe
-forgets: ``url`` where it is more than the archive's file name, ``trusted`` where an operator named it at the
-start, ``handler`` where the registration named one, ``batchPolicy``, ``splitInstances``, those of
-``autoscale`` and of workers' limits, and ``batcher`` with ``timeout`` for registrations in KServe's words.
+The fields are TorchServe's, so that either server can read the other's. Our own fields keep what TorchServe
+loses: ``url`` if it is more than the archive's file name, ``trusted`` if an operator set it at startup,
+``handler`` if the registration named one, ``batchPolicy``, ``splitInstances``, the options of ``autoscale``
+and of workers' limits, and ``batcher`` with ``timeout`` for registrations with KServe's parameters.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from modelserver.models.version import SavedModel, mar_name
 from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.options.option import Option
 
 
-DEFAULT_TIMEOUT = 120  # seconds, where TorchServe's older snapshots have none
+DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have none
 _FETCHED = ("http", "https")
 
 Read = TypeVar("Read", int, str, bool)
 
 
 def registry_document(registry: Registry) -> dict[str, Any]:
-    """The state of the registry, without the name of the file that it is written to."""
+    """The state of the registry, without the snapshot's file name."""
     versions = registry.versions()
     models: dict[str, dict[str, Any]] = {}
     for model in versions:
@@ -75,10 +75,7 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
 
 
 def parse_snapshot(text: str) -> tuple[SavedModel, ...]:
-    """The versions of a document, in its order.
-
-    Raises ConfigError that names the place which cannot be understood.
-    """
+    """The versions of a document, in order. Raises ConfigError naming the invalid field."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -99,7 +96,7 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
     batcher = fields.flag("batcher")
     try:
         registration = Registration(
-            url=fields.text("url") or fields.needed_text("marName"),
+            url=fields.text("url") or fields.text("marName", needed=True),
             model_name=name,
             handler=fields.text("handler"),
             runtime=fields.text("runtimeType"),
@@ -122,24 +119,22 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The settings of one version; a field that is not there is None or False."""
+    """The settings of one version; missing fields are None or False."""
 
     place: str
     values: Mapping[str, Any]
 
     def value(self, option: Option) -> Any:
-        read = {"string": self.text, "integer": self.number, "boolean": self.flag}[option.values.type]
+        kinds: dict[str, Callable[[str], Any]] = {"string": self.text, "integer": self.number}
+        read = kinds.get(option.values.type, self.flag)
         return read(option.key) if option.key in self.values else None
 
     def number(self, name: str) -> int | None:
         return self._typed(name, int, "a whole number")
 
-    def text(self, name: str) -> str | None:
-        return self._typed(name, str, "text") or None
-
-    def needed_text(self, name: str) -> str:
-        value = self.text(name)
-        if value is None:
+    def text(self, name: str, *, needed: bool = False) -> str | None:
+        value = self._typed(name, str, "text") or None
+        if value is None and needed:
             raise self._wrong(name, "text")
         return value
 
@@ -148,7 +143,7 @@ class _Fields:
 
     def _typed(self, name: str, kind: type[Read], needed: str, default: Read | None = None) -> Read | None:
         value = self.values.get(name, default)
-        # Exactly: true is no number.
+        # Exactly, as True is an int.
         if value is default or type(value) is kind:
             return value
         raise self._wrong(name, needed)

@@ -1,11 +1,11 @@
 """Snapshot files: `<folder>/<yyyyMMddHHmmssSSS>-<startup|snapshot|shutdown>.cfg` (reference 17).
 
-A file is there whole or not at all: it is written beside its place, synced and renamed. Its first line is a
-checksum of the rest; a file that does not match it, or is not whole, is passed over for the one before
-(F54). Files of TorchServe have no checksum and are read too.
+Files are written atomically: to a temporary file that is synced and renamed. The first line is a checksum of
+the rest; a damaged or incomplete file is skipped for the previous one (F54). TorchServe's files have no
+checksum and are accepted too.
 
-Other than TorchServe: files that are no snapshots are ignored, the newest 50 files are kept, and the time in
-a name never goes back, whatever the clock does (F35).
+Unlike in TorchServe, files that are not snapshots are ignored, the newest 50 files are kept, and the time in
+a name never goes back, even if the clock does (F35).
 """
 
 from __future__ import annotations
@@ -54,12 +54,10 @@ class Found:
 
 
 class SnapshotFolder:
-    """The snapshots of one server; every method blocks for the disk.
+    """The snapshots of one server; every method blocks on the disk.
 
-    Args:
-        path: of the folder, which is made with the first file.
-        properties: what stands in each file before the state.
-        now: the local time.
+    The folder ``path`` is created with the first file. ``properties`` are written to each file before the
+    state; ``now`` returns the local time.
     """
 
     def __init__(
@@ -71,16 +69,16 @@ class SnapshotFolder:
         self._last = ""
 
     def newest(self) -> Found | None:
-        """The newest snapshot that is whole; each that is not is logged."""
+        """The newest valid snapshot; invalid ones are logged."""
         for path in reversed(self._files()):
             try:
                 return Found(path, read_snapshot(path))
-            except ConfigError as error:  # noqa: PERF203 - the first that is whole ends it
-                _log.warning("The snapshot %s is passed over: %s", path, error)
+            except ConfigError as error:  # noqa: PERF203 - the first valid one ends the loop
+                _log.warning("Skipping snapshot %s: %s", path, error)
         return None
 
     def write(self, kind: Kind, document: Mapping[str, Any]) -> Path:
-        """Writes the document, with the file's name; raises OSError, and leaves nothing half done."""
+        """Writes the document with the file's name; if it raises OSError, no file is left."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = self.next_name(kind)
         path, partial = self._path / name, self._path / f".{name}.part"
@@ -96,7 +94,7 @@ class SnapshotFolder:
         return path
 
     def next_name(self, kind: Kind) -> str:
-        """A name after all that are there."""
+        """A name later than all existing ones."""
         files = self._files()
         last = max(self._last, files[-1].name[:17] if files else "")
         stamp = _stamp(self._now())
@@ -106,7 +104,7 @@ class SnapshotFolder:
         return f"{stamp}-{kind}.cfg"
 
     def _files(self) -> list[Path]:
-        """The files with a snapshot's name, the newest last."""
+        """The snapshot files, the newest last."""
         try:
             names = sorted(name for name in os.listdir(self._path) if _NAME.fullmatch(name))
         except OSError:
@@ -114,7 +112,7 @@ class SnapshotFolder:
         return [self._path / name for name in names]
 
     def _sweep(self, own: str) -> None:
-        """Deletes the oldest files, and what servers left that were killed while they wrote."""
+        """Deletes the oldest files, and partial files of servers killed while writing."""
         partial = [n for n in os.listdir(self._path) if _PARTIAL.fullmatch(n) and n != own]
         old = self._files()[:-KEPT_FILES]
         for path in (*old, *(self._path / name for name in partial)):
@@ -123,13 +121,13 @@ class SnapshotFolder:
 
 
 def file_content(properties: Mapping[str, str], document: Mapping[str, Any]) -> bytes:
-    """A snapshot file: the checksum, the settings, the state."""
+    """The content of a snapshot file: checksum, settings, state."""
     body = dump({**properties, STATE_KEY: json.dumps(document, indent=2)}).encode("ascii")
     return b"# sha256: " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def read_snapshot(path: Path) -> tuple[SavedModel, ...]:
-    """The models of a file. Raises ConfigError if it cannot be read, or is not as it was written."""
+    """The models of a file. Raises ConfigError if it cannot be read or was modified."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
@@ -144,7 +142,7 @@ def parse_file(data: bytes) -> tuple[SavedModel, ...]:
     """The models of a file's content. Raises ConfigError."""
     checksum = _CHECKSUM.match(data)
     if checksum is not None and hashlib.sha256(data[checksum.end() :]).hexdigest().encode() != checksum[1]:
-        raise ConfigError("it does not match its checksum, so it was changed or is not whole")
+        raise ConfigError("it does not match its checksum, so it was modified or is incomplete")
     text = parse(data).get(STATE_KEY)
     if text is None:
         raise ConfigError(f"it has no {STATE_KEY}")
@@ -152,7 +150,7 @@ def parse_file(data: bytes) -> tuple[SavedModel, ...]:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file for its owner only; it is on the disk when this returns."""
+    """Writes and syncs a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(data)
@@ -161,7 +159,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Lets a rename in the folder survive a loss of power, where the system can."""
+    """Makes a rename in the folder survive a power loss, if the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -175,7 +173,7 @@ def _stamp(moment: datetime) -> str:
 
 
 def _after(stamp: str) -> str:
-    """The next millisecond; a stamp that is no time counts on as a number."""
+    """The next millisecond; a stamp that is not a valid time is incremented as a number."""
     try:
         return _stamp(datetime.strptime(stamp + "000", _STAMP) + timedelta(milliseconds=1))  # noqa: DTZ007 - local
     except (ValueError, OverflowError):
@@ -183,7 +181,7 @@ def _after(stamp: str) -> str:
 
 
 def newest_configuration(folder: Path) -> Path | None:
-    """The newest snapshot of the folder that is whole."""
+    """The path of the newest valid snapshot in the folder."""
     found = SnapshotFolder(folder, {}).newest()
     return None if found is None else found.path
 

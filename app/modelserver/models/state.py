@@ -1,4 +1,4 @@
-"""Keeps what is registered on disk while the server runs (reference 17)."""
+"""Saves the registered models to disk while the server runs (reference 17)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("modelserver.models")
 
 
 class StateKeeper:
-    """Writes a snapshot of ``registry`` when told; if the disk refuses, that is logged (F56)."""
+    """Writes snapshots of ``registry`` on request; failed writes are logged (F56)."""
 
     def __init__(self, registry: Registry, folder: SnapshotFolder) -> None:
         self._registry = registry
@@ -26,11 +26,11 @@ class StateKeeper:
         self._written = 0
 
     async def changed(self) -> None:
-        """Returns when a snapshot with the last change is on disk; changes at the same time share one."""
+        """Returns once a snapshot with the last change is on disk; concurrent changes share one."""
         await self.write("snapshot", shared=True)
 
     async def write(self, kind: Kind, *, shared: bool = False) -> None:
-        """Writes a snapshot of this kind; one that may be ``shared`` only where none came meanwhile."""
+        """Writes a snapshot of this kind; a ``shared`` one is skipped if a later one has been written."""
         self._asked += 1
         wanted = self._asked
         async with self._lock:
@@ -41,7 +41,7 @@ class StateKeeper:
             try:
                 path = await asyncio.to_thread(self._folder.write, kind, document)
             except OSError as error:
-                _log.error("The snapshot cannot be written, the last one stays: %s", error)
+                _log.error("Cannot write the snapshot, keeping the last one: %s", error)
                 return
             self._written = current
             _log.debug("Snapshot %s written", path)

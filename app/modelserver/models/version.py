@@ -1,4 +1,4 @@
-"""One version of a model: its archive, how it is served, and the pool that serves it."""
+"""One version of a model: its archive, its options, and the pool that serves it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ModelVersion:
-    """A registered version. ``url`` is what it was registered with, ``runtime`` what its manifest says;
-    ``registration`` are the parameters that it came with.
+    """A registered version. ``url`` and ``registration`` are what it was registered with.
 
-    ``sequence_headers``: its requests belong to sequences, which these headers name. ``envelope`` is the name
-    of the one that its handler is in, if any. ``replacement``: what is to take its place, or could not.
-    ``exposes_errors``: clients are told what went wrong in the handler.
+    ``sequence_headers`` name the sequences that its requests belong to, if any. ``envelope`` is the name of
+    the handler's envelope, if any. ``replacement``: a version that is replacing it, or failed to.
+    ``exposes_errors``: clients see what went wrong in the handler.
     """
 
     name: str
@@ -43,30 +42,30 @@ class ModelVersion:
 
     @property
     def batches(self) -> bool:
-        """Whether V1 answers are in the batcher's form (design, section 9, "batchId and message")."""
+        """Whether V1 responses have the batcher's form (design, section 9, "batchId and message")."""
         return self.options.batcher or self.options.batch_size > 1
 
     @property
     def splits(self) -> Literal["always", "never"]:
-        """Whether V1 bodies are cut into instances (design, section 9, "Rows"); others are refused then."""
+        """Whether V1 bodies are split into instances (design, section 9, "Rows")."""
         return "never" if self.options.split_instances == "false" else "always"
 
     @property
     def splits_tensors(self) -> Literal["always", "never"]:
-        """How V2 bodies are taken; an envelope gets them as they are, and knows what to make of them."""
+        """Whether V2 bodies are split into rows; an envelope gets them whole."""
         return "never" if self.envelope else self.splits
 
 
 @dataclass(slots=True)
 class FailedVersion(ModelVersion):
-    """A version that a snapshot names and that could not be restored; ``failure`` says why."""
+    """A version of a snapshot that could not be restored; ``failure`` says why."""
 
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """One version as it is to be registered again; ``default``: requests that name none go to it."""
+    """One version to be registered again; ``default``: requests without a version go to it."""
 
     name: str
     version: str
@@ -75,7 +74,7 @@ class SavedModel:
 
 
 def mar_name(model: ModelVersion) -> str:
-    """The archive's file name in the store: of what was fetched, the file; its URL may hold secrets."""
+    """The archive's file name in the store; for a download, the file, as its URL may contain secrets."""
     if model.archive.downloaded is not None:
         return model.archive.downloaded.name
     return model.url.partition("?")[0].rstrip("/").rpartition("/")[2]
@@ -83,7 +82,7 @@ def mar_name(model: ModelVersion) -> str:
 
 @dataclass(slots=True)
 class Replacement:
-    """What is to take a version's place, and how far that is; the time is that of the last change."""
+    """A version's replacement and its state; ``since`` is the time of the last change."""
 
     url: str
     state: Literal["LOADING", "FAILED"] = "LOADING"
@@ -92,5 +91,5 @@ class Replacement:
     since: float = field(default_factory=time.time)
 
     def failed(self, reason: str) -> None:
-        """The version itself goes on serving."""
+        """Records a failure; the version itself keeps serving."""
         self.state, self.failure, self.since = "FAILED", reason, time.time()

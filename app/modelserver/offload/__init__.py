@@ -1,1 +1,1 @@
-"""What would hold up the event loop, done in processes that can be ended."""
+"""Runs work that would block the event loop in helper processes, which can be killed."""

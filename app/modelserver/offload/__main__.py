@@ -2,7 +2,7 @@
 
 import signal
 
-# Signals that reach all processes are for the server, which ends its helpers when it ends.
+# Signals to the process group are for the server, which ends its helpers.
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
 

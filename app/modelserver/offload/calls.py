@@ -1,7 +1,7 @@
-"""Calls of the server's own functions in another process: what they look like on a socket.
+"""The wire format of calls of the server's functions in another process.
 
-A frame is its size (u64) and msgpack. Arguments and results are what msgspec reads by a function's
-annotations, which therefore must be there at run time.
+A frame is its size (u64) and msgpack. Arguments and results are decoded by the function's annotations, which
+must therefore exist at run time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class Call(msgspec.Struct, array_like=True):
-    """``function`` of ``module`` is called; it may use ``seconds`` of processor time."""
+    """A call of ``function`` in ``module``, which may use ``seconds`` of CPU time."""
 
     module: str
     function: str
@@ -32,7 +32,7 @@ class Call(msgspec.Struct, array_like=True):
 
 
 class Ended(msgspec.Struct, array_like=True):
-    """How a call ended: with ``value``, or with the error of this name and text; "" is one nobody foresaw."""
+    """The end of a call: ``value``, or an error by name and text; the name is "" for an unexpected one."""
 
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
     error: str | None = None
@@ -40,7 +40,7 @@ class Ended(msgspec.Struct, array_like=True):
 
 
 class Closed(Exception):
-    """The other side has ended."""
+    """The peer has closed the connection."""
 
 
 def send(connection: socket.socket, message: Call | Ended) -> None:
@@ -77,7 +77,7 @@ def _decoders(
 
 
 def read_result(function: Callable[..., Any], value: msgspec.Raw) -> Any:
-    """What a function returned. Its buffers are views of ``value``."""
+    """The decoded result of a function; its buffers are views of ``value``."""
     return _decoders(function)[1].decode(value)
 
 

@@ -1,7 +1,6 @@
-"""The server's side: helper processes, started when they are first needed.
+"""The server's side: helper processes, started on demand, for work that would block the event loop.
 
-They are for work that would hold up the event loop: Python gives a thread no way to be ended, and what reads
-JSON, YAML or protobuf does not let go of the interpreter while it does.
+Threads would not do: they cannot be killed, and parsers of JSON, YAML and protobuf hold the interpreter lock.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ R = TypeVar("R")
 
 _decode = msgspec.msgpack.Decoder(Ended).decode
 
-# Of time that passes, for each second of processor time that a call may use, and besides: the machine may be
-# busy, a disk slow.
+# Seconds to wait per second of allowed CPU time, and in addition: the machine or disk may be slow.
 _PATIENCE = 10.0
 _MORE_PATIENCE = 60.0
 
@@ -43,33 +41,31 @@ class Helpers:
     """At most ``count`` processes, each for one call at a time.
 
     Args:
-        name: what they are for; their threads have it.
-        count: of processes; more calls wait.
-        memory: bytes of address space that each may have.
-        refusal: the error of calls that need more than they may.
+        name: of their threads.
+        count: of processes; further calls wait.
+        memory: bytes of address space of each.
+        refusal: the error for calls that exceed their limits.
     """
 
     def __init__(self, name: str, count: int, memory: int, refusal: type[ModelServerError]) -> None:
         self._memory = memory
         self._refusal = refusal
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
-        # Calls wait here: one that is given up would stay with a thread until that comes to it.
+        # Calls wait here rather than in the executor, where cancelled ones would stay queued.
         self._turns = asyncio.Semaphore(count)
         self._own = threading.local()
         self._all: set[_Helper] = set()
         self._closed = False
 
     async def call(self, seconds: float, function: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
-        """What a function of a module of the server returns; it may use ``seconds`` of processor time.
+        """Calls a function of the server, which may use ``seconds`` of CPU time, and returns its result.
 
-        Raises:
-            ModelServerError: what the function raises, or the refusal.
-            InternalError: the helper failed otherwise.
+        Raises ModelServerErrors of the function, the refusal, or InternalError if the helper fails otherwise.
         """
         loop = asyncio.get_running_loop()
 
         def done(_: object) -> None:
-            """Also long after whoever called has gone."""
+            """May run long after the caller was cancelled."""
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._turns.release)
 
@@ -92,7 +88,7 @@ class Helpers:
             return result
         if ended.error == MemoryError.__name__:
             self._end()
-            raise self._refusal("It needs more memory to be read than is allowed.")
+            raise self._refusal("Reading it needs more memory than is allowed.")
         kind = getattr(errors, ended.error, None)
         if kind is None:
             _log.error("Failure in a helper process:\n%s", ended.text)
@@ -113,11 +109,11 @@ class Helpers:
                 if code == -signal.SIGXCPU:
                     self._end()
                     raise self._refusal(
-                        f"It takes more than {call.seconds:g} s of processor time to be read."
+                        f"Reading it takes more than {call.seconds:g} s of CPU time."
                     ) from None
                 how = f"ended with status {code}"
             self._end()
-            # One that had been idle ends by itself.
+            # An idle helper may have just exited: retry with a new one.
             if fresh:
                 break
         else:
@@ -140,7 +136,7 @@ class Helpers:
             helper.end()
 
     def close(self) -> None:
-        """Ends the processes; calls that are there fail."""
+        """Ends the processes; running calls fail."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for helper in list(self._all):
@@ -156,10 +152,10 @@ class _Helper:
         with theirs:
             self.process = subprocess.Popen(  # noqa: S603 - this very program
                 [sys.executable, "-m", "modelserver.offload", str(theirs.fileno()), str(memory)],
-                # `-m` looks for modules in the current directory first: nobody else may write to it.
+                # `-m` searches the current directory first, so nobody else may write to it.
                 cwd="/",
                 stdin=subprocess.DEVNULL,
-                # Whoever started the server may wait for the end of what it prints.
+                # The server's parent may wait for its output to end.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

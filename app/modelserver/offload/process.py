@@ -1,7 +1,7 @@
 """A helper process: ``python -m modelserver.offload CONNECTION_FD MEMORY``.
 
-It performs one call after the other, within ``MEMORY`` bytes of address space and the processor time that
-each call names, and ends when nobody needed it for a while, or when the server is gone.
+Performs one call at a time, within ``MEMORY`` bytes of address space and the CPU time of the call; ends after
+being idle for a while, or when the server is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _decode = msgspec.msgpack.Decoder(Call).decode
 
 
 def serve(connection: socket.socket) -> None:
-    """Performs calls until the server needs no more."""
+    """Performs calls until the connection is closed or idle."""
     with contextlib.suppress(Closed, OSError):
         while True:
             call = _decode(receive(connection))
@@ -45,7 +45,7 @@ def _ended(call: Call) -> Ended:
 
 
 def _allow(seconds: float) -> None:
-    """From now on; the kernel ends the process that uses more."""
+    """Limits the CPU time from now on; the kernel kills a process that exceeds it."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, hard))
 

@@ -1,1 +1,1 @@
-"""The options of a model: one table, the file that sets them, and what they come to."""
+"""The options of a model: one table, the file that sets them, and how they are resolved."""

@@ -1,4 +1,4 @@
-"""What is said of an option of a model, once: what reads, keeps, shows or explains it derives from that."""
+"""The definition of a model's option, from which reading, storing, showing and documenting it derive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODELS = "`models=`"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a registration: its values, and what OpenAPI says of it."""
+    """A parameter of a registration: its values, and its OpenAPI description."""
 
     values: Values
     description: str
@@ -29,20 +29,19 @@ class Option:
 
     Args:
         key: its name in model-config.yaml and in snapshots.
-        group: of the keys that are explained together.
-        values: of the file.
+        group: of keys documented together.
+        values: allowed in the file.
         summary: for the page of keys.
-        default: in words, where it is not the value that ``ModelOptions`` has.
-        own: TorchServe does not have it; a snapshot keeps it where it was asked for by hand.
-        strict: what cannot be meant is refused, as for all that are ``own``, instead of left out with a
-            warning as TorchServe does.
-        asked: the description of the registration's parameter of its name; none without.
-        schema: more of that parameter.
-        asked_values: its values, where they are others than the file's.
-        unset: TorchServe's marks for "not given" there.
-        kserve: the word of KServe's batcher for it, which is a parameter too.
-        changed: the description of the parameter that changes it while the model runs; none without.
-        setting: the key of config.properties that holds for all models.
+        default: as text, if it is not the value in ``ModelOptions``.
+        own: not in TorchServe; snapshots keep it if it was set by a registration or change.
+        strict: invalid values are refused, as for all ``own`` options, instead of ignored with a warning.
+        asked: the description of the registration's parameter of this name, if there is one.
+        schema: further OpenAPI properties of that parameter.
+        asked_values: its values, if they differ from the file's.
+        unset: TorchServe's values for "not given" there.
+        kserve: the name in KServe's batcher, which is a parameter too.
+        changed: the description of the parameter that changes it while the model runs, if there is one.
+        setting: the key of config.properties that applies to all models.
         below: further parameters that rank below it.
         described: where the description of a model shows it, with the block's name if it is in one.
         name: of the field.
@@ -68,17 +67,17 @@ class Option:
 
     @property
     def is_strict(self) -> bool:
-        """A value of the file that cannot be meant is refused."""
+        """Whether invalid values in the file are refused."""
         return self.own or self.strict
 
     @property
     def parameter(self) -> Parameter:
-        """What a registration may say."""
+        """The parameter of a registration."""
         return Parameter(self.asked_values or self.values, self.asked, self.schema)
 
     @property
     def ranks_above(self) -> tuple[str, ...]:
-        """What counts before the file, in the words of a user."""
+        """The sources that rank above the file, as users know them."""
         first, *others = self.kserve.split("_")
         words = (
             (self.kserve, "batcher." + first + "".join(map(str.capitalize, others))) if self.kserve else ()
@@ -87,7 +86,7 @@ class Option:
 
     @property
     def ranks_below(self) -> tuple[str, ...]:
-        """What counts after the file."""
+        """The sources that rank below the file."""
         setting = f"`{self.setting}`" + (" of config.properties" if self.own else "")
         return (
             *(f"`{name}`" for name in self.below),
@@ -104,18 +103,20 @@ def _row(make: Callable[_P, object]) -> Callable[_P, Any]:
 
 
 option = _row(Option)
-"""A field of a dataclass with its row; None unless given."""
+"""A dataclass field with its row; None by default."""
 parameter = _row(Parameter)
-"""As ``option``, for a parameter that is none."""
+"""As ``option``, for a parameter that is not an option."""
 
 
 def options_of(kind: type) -> dict[str, Option]:
     """The rows of a dataclass's options, by the names of their fields."""
-    found = {each.name: each.metadata.get(_ROW) for each in fields(kind)}
-    return {name: replace(row, name=name) for name, row in found.items() if isinstance(row, Option)}
+    return {name: replace(row, name=name) for name, row in _rows(kind) if isinstance(row, Option)}
 
 
 def parameters_of(kind: type) -> dict[str, Parameter]:
-    """Those of its parameters that are no options."""
-    found = {each.name: each.metadata.get(_ROW) for each in fields(kind)}
-    return {name: row for name, row in found.items() if isinstance(row, Parameter)}
+    """The rows of its parameters that are not options."""
+    return {name: row for name, row in _rows(kind) if isinstance(row, Parameter)}
+
+
+def _rows(kind: type) -> list[tuple[str, object]]:
+    return [(each.name, each.metadata.get(_ROW)) for each in fields(kind)]

@@ -15,6 +15,7 @@ from modelserver.options.resolve import ModelOptions
 from modelserver.options.table import CONFIG_KEYS, FURTHER, HANDLER_KEYS, TITLES, TORCHRUN_KEYS
 from modelserver.options.yaml_file import MAX_PROCESSES
 from modelserver.pools.ranks import FAILED_GRACE
+from modelserver.settings.reference import table_cell
 
 if TYPE_CHECKING:
     from modelserver.options.option import Option
@@ -150,7 +151,7 @@ def reference() -> str:
     further = {key: _meaning(option) for key, option in CONFIG_KEYS.items() if option.group == FURTHER}
     special = _pairs("key of the server", further)
     handlers = _pairs("key of handlers", {key.name: key.summary for key in HANDLER_KEYS.values()})
-    torchrun = "".join(f"| `{name}` | {_cell(meaning)} |\n" for name, meaning in TORCHRUN_KEYS.items())
+    torchrun = "".join(f"| `{name}` | {table_cell(meaning)} |\n" for name, meaning in TORCHRUN_KEYS.items())
     return (
         _INTRODUCTION
         + "".join(sections)
@@ -164,11 +165,11 @@ def _row(option: Option) -> str:
     default = default_of(option)
     cells = (
         f"`{option.key}`",
-        _cell(option.values.allowed) + " **strict**" * option.is_strict,
+        table_cell(option.values.allowed) + " **strict**" * option.is_strict,
         f"`{default}`" if default and " " not in default else default,
         ", ".join(option.ranks_above),
         ", ".join(option.ranks_below),
-        _cell(_summary(option)),
+        table_cell(_summary(option)),
     )
     return f"| {' | '.join(cells)} |\n"
 
@@ -192,13 +193,8 @@ def _meaning(option: Option) -> str:
 
 
 def _pairs(title: str, meanings: dict[str, str]) -> str:
-    rows = "".join(f"| `{name}` | {_cell(meaning)} |\n" for name, meaning in meanings.items())
+    rows = "".join(f"| `{name}` | {table_cell(meaning)} |\n" for name, meaning in meanings.items())
     return f"\n| {title} | meaning |\n|---|---|\n{rows}"
-
-
-def _cell(text: str) -> str:
-    """A bar would end the cell, in code too."""
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How a model version is served: register parameters, model-config.yaml, ``models=`` and settings made one.
+"""Resolves a version's options from registration, model-config.yaml, ``models=`` and settings.
 
-Each option is the first one given along reference 8.5 and 8.6, but a yaml silent on a timeout does not hide
-what the others say. The batch policy follows the design's section 9: one that is asked for wins, a delay
-that is asked for means window, and the rest is adaptive.
+Each option is the first one given in the order of reference 8.5 and 8.6, except that a yaml without a timeout
+does not hide other sources. The batch policy follows the design's section 9: a given policy wins, a given
+delay means window, otherwise it is adaptive.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Workers = tuple[int, int]  # fewest and most
 
 
 class BatchPolicy(str, Enum):
-    """The rule that decides when a waiting batch goes (design 5)."""
+    """When a waiting batch is sent (design 5)."""
 
     WINDOW = "window"
     GREEDY = "greedy"
@@ -60,10 +60,8 @@ class BatchPolicy(str, Enum):
 class Registration(Asked):
     """The parameters of a registration, None where not given (reference 5.2).
 
-    ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's words and count as a ``batcher:`` block.
-    ``trusted`` is no parameter: an operator named the url at the start, so it may lie outside of the model
-    store.
-
+    ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's names and count as a ``batcher:`` block.
+    ``trusted`` is not a parameter: an operator set the url at startup, so it may be outside the model store.
     Raises BadRequest for values out of range.
     """
 
@@ -95,16 +93,18 @@ class Registration(Asked):
         for option in ASKED.values():
             if option.kserve:
                 _unambiguous(option.name, self.given(option.name), option.kserve, self.given(option.kserve))
-        _ordered(self.min_workers, self.max_workers)
+        fewest, most = self.min_workers, self.max_workers
+        if fewest is not None and most is not None and most < fewest:
+            raise BadRequest(f"max_workers={most}: a whole number of at least min_workers={fewest} is needed")
 
     def given(self, name: str) -> Any:
-        """A parameter's value, None for nothing and for TorchServe's marks for "not given"."""
+        """A parameter's value, None if it is empty or one of TorchServe's values for "not given"."""
         value = getattr(self, name)
         return None if value == "" or (name in ASKED and value in ASKED[name].unset) else value
 
     @property
     def has_batcher(self) -> bool:
-        """One of KServe's words was used."""
+        """Whether one of KServe's parameters was used."""
         return not (self.max_batch_size is None and self.max_latency is None and self.timeout is None)
 
 
@@ -116,16 +116,15 @@ PARAMETERS = {**{name: option.parameter for name, option in ASKED.items()}, **pa
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How one model version is served. ``max_batch_delay`` and the times of ``autoscale`` are in ms, the
-    timeouts in s, ``max_worker_memory`` is in bytes; of it and of ``max_worker_requests`` 0 is without limit.
-    ``worker_threads`` are those of each process of a worker, 0 for a share of the cores.
+    """The resolved options. ``max_batch_delay``, the times of ``autoscale`` and the ``_ms`` fields (0:
+    unused) are in ms, timeouts in s, ``max_worker_memory`` in bytes; it and ``max_worker_requests`` are
+    unlimited if 0.
 
-    ``request_timeout`` is the server's deadline for a request, None for none. ``batcher``: a block like
-    KServe's is present. ``device_ids`` is empty where any device will do. ``parallel_level`` are the devices
-    of one worker, 0 for the usual one; ``processes`` those of a worker that is started as torchrun would, 0
-    for the usual one process, with ``rank_threads`` threads each (0: their share). The ``_ms`` fields are in
-    ms, 0 where they do not count. ``sources`` names where each option came from; ``warnings`` are lines for
-    the log.
+    ``worker_threads`` is per process, 0 for a share of the cores. ``request_timeout`` is the server's
+    deadline for a request. ``batcher``: a block like KServe's is present. ``device_ids`` is empty if any
+    device will do. ``parallel_level`` is the number of devices of a worker, 0 for one; ``processes`` its
+    number of processes if started as by torchrun, else 0, with ``rank_threads`` threads each (0: their
+    share). ``sources`` says where each option came from; ``warnings`` are lines for the log.
     """
 
     batch_size: int = DEFAULT_BATCH_SIZE
@@ -183,9 +182,8 @@ def resolve_options(
 ) -> ModelOptions:
     """The options of a model version.
 
-    ``device_count`` is the number of GPUs found, of which ``number_of_gpu`` may leave fewer.
-    ``setting_sources`` are those of ``LoadedSettings``; without them a setting that differs from its default
-    counts as the file's.
+    ``device_count`` is the number of GPUs found; ``number_of_gpu`` may reduce it. ``setting_sources`` are
+    those of ``LoadedSettings``; without them a setting that differs from its default counts as the file's.
     """
     devices = device_count if settings.number_of_gpu is None else min(device_count, settings.number_of_gpu)
     return _Resolver(
@@ -202,9 +200,7 @@ def resolve_options(
 
 @dataclass(frozen=True, slots=True)
 class _Resolver:
-    """All there is to choose from. What is not simply the first value by rank has a method of its own, which
-    answers with the value and its source.
-    """
+    """All sources. Options that are not simply the first by rank have a method for value and source."""
 
     registration: Registration
     config: ModelConfig
@@ -298,7 +294,6 @@ class _Resolver:
         )
 
     def service_envelope(self) -> _Choice[str]:
-        """The name of an envelope, or nothing."""
         name, source = self.ranked(OPTIONS["service_envelope"])
         return "" if name in (None, "none") else name, source
 
@@ -312,13 +307,13 @@ class _Resolver:
     def device_type(self, warnings: list[str]) -> _Choice[str]:
         if self.config.device_type == "gpu" and not self.devices:
             warnings.append(
-                "model-config.yaml: deviceType=gpu: there is no GPU to use, the model runs on the CPU"
+                "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU"
             )
             return "cpu", DEFAULT
         return _first((self.config.device_type, YAML), last=("gpu" if self.devices else "cpu", DEFAULT))
 
     def device_ids(self, warnings: list[str]) -> _Choice[tuple[int, ...]]:
-        """The list, unless it names a device that is not there (reference 9)."""
+        """The list, unless it names a missing device (reference 9)."""
         named = self.config.device_ids
         if not named or self.config.device_type == "cpu":
             return (), DEFAULT
@@ -331,7 +326,7 @@ class _Resolver:
         return (), DEFAULT
 
     def torchrun(self) -> Torchrun | None:
-        """The block, where it counts: TorchServe wants a parallel type beside it."""
+        """The block if it applies: as in TorchServe, only with a parallel type."""
         return self.config.torchrun if self.config.parallel_type else None
 
     def parallel_level(self, warnings: list[str] | None = None) -> _Choice[int]:
@@ -347,7 +342,7 @@ class _Resolver:
         return 0, DEFAULT
 
     def processes(self) -> _Choice[int]:
-        """A ``torchrun`` block asks for them, and so does a level of a type that is made of several."""
+        """The processes of a ``torchrun`` block, or the level of a type that has several."""
         level, source = self.parallel_level()
         if self.torchrun() is not None or (level > 0 and self.config.parallel_type in RANKED):
             return level, source
@@ -359,10 +354,9 @@ class _Resolver:
         return (0, DEFAULT) if threads is None else (threads, YAML)
 
     def sequence_max_idle(self, warnings: list[str]) -> _Choice[int]:
-        """Where sequences are kept they end by idleness at some time.
+        """Sequences always have an idle timeout, or those of clients that left would never end.
 
-        TorchServe answers every request with 500 if no time is given (reference 8.9). 0 as "never" would let
-        the sequences of clients that left hold their places for ever.
+        TorchServe answers every request with 500 if none is given (reference 8.9).
         """
         asked_for: _Choice[int] = self.ranked(OPTIONS["sequence_max_idle_ms"])
         if asked_for[0] or not self.config.sequence_batching:
@@ -374,7 +368,7 @@ class _Resolver:
         return DEFAULT_SEQUENCE_IDLE_MS, DEFAULT
 
     def workers(self, warnings: list[str]) -> _Choice[_Workers]:
-        """As many as are asked for, and as have a group of GPUs each where they need one (reference 18.3)."""
+        """The requested numbers, limited to the groups of GPUs if each worker needs one (reference 18.3)."""
         (fewest, most), source = self.asked_workers(warnings)
         level, gpus = self.parallel_level()[0], self.gpus()
         if level < 1 or gpus < level or most <= gpus // level:
@@ -385,7 +379,7 @@ class _Resolver:
         return (min(fewest, possible), possible), source
 
     def gpus(self) -> int:
-        """How many this model may use."""
+        """The number of GPUs that this model may use."""
         if self.config.device_type == "cpu":
             return 0
         named = self.config.device_ids or ()
@@ -435,7 +429,7 @@ class _Resolver:
         return fewest, max(fewest, default) if most is None else most
 
     def autoscale(self, warnings: list[str]) -> _Choice[bool]:
-        """Not where workers keep the state of sequences: which of them go is their clients' matter."""
+        """Never with sequences, as their state would be lost with a worker."""
         asked_for: _Choice[bool] = self.ranked(OPTIONS["autoscale"])
         if not self.config.sequence_batching or not asked_for[0]:
             return asked_for
@@ -444,7 +438,7 @@ class _Resolver:
         return False, DEFAULT
 
     def ranked(self, option: Option) -> _Choice[Any]:
-        """The first who says something, where nothing else plays a part."""
+        """The first source that sets the option."""
         name = option.name
         otherwise = getattr(_NOTHING_SAID, name), DEFAULT
         return _first(
@@ -455,12 +449,12 @@ class _Resolver:
         )
 
     def in_block(self, name: str) -> int | None:
-        """What the yaml's batcher block says itself."""
+        """The value in the yaml's batcher block."""
         block = self.config.batcher
         return getattr(block, name) if block is not None and name in block.given else None
 
     def unless_block(self, key: str, of_block: _T, otherwise: _Choice[_T]) -> _Choice[_T]:
-        """What a batcher says that nobody told otherwise: the server's, if it has one for all models."""
+        """The default of a batcher: the server's, if it has one for all models."""
         if not self.batcher()[0]:
             return otherwise
         if self.settings.enable_batcher:
@@ -512,8 +506,3 @@ def _check(name: str, value: Any, values: Values) -> None:
 def _unambiguous(name: str, value: int | None, other_name: str, other: int | None) -> None:
     if value is not None and other is not None and value != other:
         raise BadRequest(f"{name}={value} and {other_name}={other} are the same setting, give one of them")
-
-
-def _ordered(fewest: int | None, most: int | None) -> None:
-    if fewest is not None and most is not None and most < fewest:
-        raise BadRequest(f"max_workers={most}: a whole number of at least min_workers={fewest} is needed")

@@ -1,4 +1,4 @@
-"""What a model takes and gives, as its author says in model-config.yaml (kserve reference 5).
+"""The inputs and outputs of a model, as declared in model-config.yaml (kserve reference 5).
 
     signature:
       inputs:
@@ -6,7 +6,7 @@
       outputs:
         - {name: scores, datatype: FP32, shape: [-1, 1000]}
 
-The first size of a shape is that of the rows; -1 is any size.
+The first size of a shape is the number of rows; -1 is any size.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MOST_TENSORS = 256
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The inputs and outputs of a model, as requests and answers of the V2 protocol name them."""
+    """The inputs and outputs of a model in the V2 protocol."""
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
     def check_inputs(self, inputs: Sequence[Tensor]) -> None:
-        """Raises BadRequest, naming the input, unless these are all inputs and as they should be."""
+        """Raises BadRequest, naming the input, unless these are all inputs as declared."""
         if not self.inputs:
             return
         given = {tensor.name: tensor for tensor in inputs}
@@ -97,7 +97,7 @@ def _tensors(side: str, block: dict[Any, Any]) -> tuple[TensorSpec, ...]:
     names = [spec.name for spec in specs]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{side}: '{shown(name)}' is there twice, names of their own are needed")
+            raise ValueError(f"{side}: '{shown(name)}' is given twice, unique names are needed")
     return specs
 
 

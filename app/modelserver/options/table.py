@@ -1,4 +1,4 @@
-"""Every option of a model: one row each, a field of what a registration or model-config.yaml can set.
+"""Every option of a model, each a row: a field that a registration or model-config.yaml can set.
 
 ``python -m modelserver.options.reference`` generates docs/model-config.md from the rows (reference 9, and the
 server's own).
@@ -25,13 +25,13 @@ from modelserver.options.values import (
     whole,
 )
 
-# Of one process; more would only wait for each other.
+# Per process; more would only wait for each other.
 MOST_THREADS = 1024
 BATCH_POLICIES = ("adaptive", "greedy", "window")
-# The parallel types whose workers are several processes; of ``pp`` only the first one gets the batches.
+# The parallel types whose workers have several processes; with ``pp`` only the first gets the batches.
 RANKED = ("pp", "tp", "pptp")
 
-# The groups of keys in the order of the page, where neighbours of one title are one table.
+# The groups of keys in the order of the page; neighbours with the same title share a table.
 WORKERS, BATCHES, TIMES, DEVICES, WAYS, SEQUENCES, ENVIRONMENT, PROTOCOL, FURTHER = range(9)
 TITLES = (
     *("Workers and batches", "Workers and batches", "Times", "Devices and processes", "Ways of serving"),
@@ -41,7 +41,7 @@ TITLES = (
 
 @dataclass(frozen=True, slots=True)
 class HandlerKey:
-    """One key that built-in handlers read, and any handler can: the server passes it on untouched."""
+    """A key for handlers, which the server passes on unchanged."""
 
     name: str
     summary: str
@@ -407,7 +407,7 @@ HANDLER_KEYS: dict[str, HandlerKey] = {
 
 KNOWN = frozenset((*CONFIG_KEYS, *HANDLER_KEYS))
 
-# The keys of a ``torchrun`` block that are understood; those without effect are of its rendezvous.
+# The known keys of a ``torchrun`` block; those without effect configure its rendezvous.
 TORCHRUN_KEYS: dict[str, str] = {
     "nproc-per-node": "Processes per worker; by default 1.",
     "OMP_NUMBER_THREADS": "Threads of each process; by default its share of the cores.",

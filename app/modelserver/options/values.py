@@ -1,4 +1,4 @@
-"""What values of options may be: a check, and its words for messages and for the page of keys."""
+"""The allowed values of options: a check, and its wording for messages and the page of keys."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What fits TorchServe's own integers: more is a mistake, and would not fit a clock.
+# The range of TorchServe's integers; more would overflow a clock.
 LARGEST = 2**31 - 1
-# Of bytes.
-LARGEST_SIZE = 2**53 - 1
+LARGEST_SIZE = 2**53 - 1  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """``read`` returns a value of the file as it is used, or raises ValueError, whose text ends a sentence.
+    """``read`` converts a value of the file, or raises ValueError with a text that ends a sentence.
 
-    ``allowed`` are the values in words that fit before ``is needed``. As parameters they are of ``type``, a
-    number from ``least`` to ``most``, a text one of the ``choices``, each where given.
+    ``allowed`` describes the values in words that fit before ``is needed``. As parameters they have ``type``;
+    numbers are from ``least`` to ``most``, texts one of ``choices``, if given.
     """
 
     allowed: str
@@ -31,7 +30,7 @@ class Values:
 
 
 class CorrectedError(Exception):
-    """A value outside its range that has a nearest one inside, ``value``."""
+    """A value out of range, corrected to ``value``."""
 
     def __init__(self, message: str, value: int) -> None:
         super().__init__(message)
@@ -76,12 +75,12 @@ def boolean() -> Values:
 
 
 def anything(content: str, type_: Literal["string", "integer"] = "string") -> Values:
-    """What is checked elsewhere."""
+    """Any value; it is checked elsewhere."""
     return Values(content, lambda value: value, type_)
 
 
 def flag_or_auto() -> Values:
-    """True or false, or ``auto``, which is as if nothing was said."""
+    """True or false, or ``auto``, which counts as not given."""
 
     def read(value: object) -> bool | None:
         if value == "auto" or isinstance(value, bool):
@@ -119,7 +118,7 @@ def device_list() -> Values:
 
 
 def mapping(content: str) -> Values:
-    """A mapping, whose content is somebody else's to read."""
+    """A mapping; its content is checked elsewhere."""
 
     def read(value: object) -> dict[str, object]:
         if isinstance(value, dict):
@@ -130,7 +129,7 @@ def mapping(content: str) -> Values:
 
 
 def shown(value: object) -> str:
-    """A value as messages quote it: on one line, and not without end."""
+    """A value as quoted in messages: on one line, shortened."""
     text = " ".join(str(value).split())
     return text if len(text) <= 80 else text[:79] + "…"
 

@@ -1,4 +1,4 @@
-"""model-config.yaml: what an archive wants of the server (reference 9; kserve reference 1.7, 2.1)."""
+"""Parses model-config.yaml (reference 9; kserve reference 1.7, 2.1)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ if TYPE_CHECKING:
 
 _LARGEST_DOCUMENT = 100_000  # nodes, aliases followed
 _TOO_LARGE = f"more than {_LARGEST_DOCUMENT} values, aliases followed"
-# How alike an unknown key must be to one of ours to be taken for a slip of the pen.
+# How similar an unknown key must be to a known one to be reported as a typo.
 _LIKENESS = 0.85
 _LONGEST = 64
 _LOOKED_AT = 200  # unknown keys
-# Of one worker; a number beyond it is a mistake.
+# Of one worker.
 MAX_PROCESSES = 256
 
 
 def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
-    """Read the file; the list holds a line for every value that was passed over or corrected.
+    """Parses the file; the list has a warning for each value that was ignored or corrected.
 
-    Values of the wrong type are left out with such a line, as in TorchServe (reference 9). Raises
-    InvalidModel when it is no YAML mapping of plain data, and for a ``batchPolicy``, ``splitInstances``,
-    ``batcher`` or ``torchrun`` that cannot be meant: a model that needs four processes is not served by one.
+    Values of the wrong type are ignored, as in TorchServe (reference 9). Raises InvalidModel unless it is a
+    YAML mapping of plain data, and for invalid values of strict options such as ``batcher`` or ``torchrun``.
     """
     document = _load(text)
     warnings: list[str] = []
@@ -61,7 +60,7 @@ def _load(text: str) -> dict[str, object]:
     except yaml.YAMLError as error:
         raise InvalidModel(f"model-config.yaml: line {_line(error, text)}: {_problem(error)}") from None
     except (ValueError, OverflowError, RecursionError, KeyError, AttributeError) as error:
-        # PyYAML lets these out of impossible dates, endless numbers and bottomless nesting, without a line.
+        # PyYAML raises these, without a line, for invalid dates, huge numbers and deep nesting.
         reason = str(error) or type(error).__name__
         raise InvalidModel(f"model-config.yaml: cannot be read: {shown(reason)}") from None
     if document is None:
@@ -74,7 +73,7 @@ def _load(text: str) -> dict[str, object]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses documents that are too large while they are read."""
+    """Refuses too large documents while reading them."""
 
     _nodes = 0
 
@@ -83,7 +82,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # Called for each mapping, also for each that a merge key (`<<`) names, each time that it does.
+        # Called for each mapping, and each time a merge key (`<<`) refers to it.
         super().flatten_mapping(node)
         self._count(len(node.value))
 
@@ -110,7 +109,7 @@ def _problem(error: yaml.YAMLError) -> str:
 
 
 def _is_too_large(document: object) -> bool:
-    """Aliases make a small text stand for an enormous or endless document."""
+    """Aliases can expand a small text to an enormous or infinite document."""
     stack = [document]
     for _ in range(_LARGEST_DOCUMENT):
         if not stack:
@@ -133,7 +132,7 @@ def _torchrun(block: Mapping[str, object], warnings: list[str]) -> Torchrun:
         if str(block.get(key, only[0])) not in only:
             raise InvalidModel(
                 f"model-config.yaml: torchrun.{key}={shown(block[key])}: only {only[0]} is possible, "
-                "a worker lives on one machine"
+                "a worker runs on one machine"
             )
     processes = _count(block, "nproc-per-node")
     if processes is not None and processes > MAX_PROCESSES:
@@ -175,7 +174,7 @@ def _batcher(block: object, warnings: list[str]) -> Batcher:
         if name is None:
             warnings.append(f"model-config.yaml: batcher.{shown(key)} is not a known setting and is ignored")
         elif name in values:
-            raise InvalidModel(f"model-config.yaml: batcher.{key} is given twice, in two spellings")
+            raise InvalidModel(f"model-config.yaml: batcher.{key} is given in two spellings")
         elif value is not None:
             values[name] = _positive(key, value)
     return Batcher(**values, given=frozenset(values))
@@ -193,7 +192,7 @@ def _positive(key: str, value: object) -> int:
 
 
 def _misspelt(document: Mapping[str, object]) -> list[str]:
-    """Keys are the author's own, except where they are very like one that counts."""
+    """Warnings for unknown keys that are very similar to known ones; any others are the author's own."""
     unknown = [key for key in document if isinstance(key, str) and key not in KNOWN and len(key) <= _LONGEST]
     return [
         f"model-config.yaml: {key} is not a setting of the server; did you mean {near}?"
@@ -203,7 +202,7 @@ def _misspelt(document: Mapping[str, object]) -> list[str]:
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
-    """The known key that this one is very like, case and ``_`` aside."""
+    """The known key that is very similar, ignoring case, ``_`` and ``-``."""
     plain = {_plain(name): name for name in sorted(known)}
     found = difflib.get_close_matches(_plain(key), plain, n=1, cutoff=_LIKENESS)
     return plain[found[0]] if found else None

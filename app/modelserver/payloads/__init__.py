@@ -1,1 +1,1 @@
-"""The payload log: requests and answers as CloudEvents for a sink of the operator's."""
+"""The payload log: sends requests and responses as CloudEvents to the operator's sink."""

@@ -1,4 +1,4 @@
-"""One request and its answer, on their way into the payload log."""
+"""One request and its response in the payload log."""
 
 from __future__ import annotations
 
@@ -19,12 +19,9 @@ _USABLE_ID = re.compile(rb"[!-~]{1,128}")
 
 
 class LoggedCall:
-    """Both events have one id: that of the request's header ``Ce-Id``, or a new one.
+    """Both events share an id: the request's header ``Ce-Id``, or a new one.
 
-    Args:
-        log: where they go.
-        headers: the request's.
-        about: attributes of both events; empty values are left out.
+    ``headers`` are the request's; ``about`` are attributes of both events, empty values are left out.
     """
 
     __slots__ = ("_about", "_arrived", "_headers", "_log", "_parts", "_size", "id")
@@ -42,14 +39,14 @@ class LoggedCall:
         self.id = given.decode("ascii") if _USABLE_ID.fullmatch(given) else make_uuid()
 
     def asked(self, body: bytes, content_type: str) -> None:
-        """The request's body is known."""
+        """Logs the request."""
         if self._log.requests:
             self._log.put(
                 Event(REQUEST, self.id, self._arrived, content_type, body, self._headers, self._about)
             )
 
     def part(self, body: bytes) -> None:
-        """A part of the answer; parts beyond what is sent are not kept."""
+        """Collects a part of the response, up to the size limit."""
         if not self._log.responses:
             return
         self._size += len(body)
@@ -59,13 +56,13 @@ class LoggedCall:
             self._parts.append(body)
 
     def answered(self, content_type: str, body: bytes, batch_id: str = "") -> None:
-        """The answer is known."""
+        """Logs the response."""
         if self._log.responses:
             about = {**self._about, "batchid": batch_id} if batch_id else self._about
             self._log.put(Event(RESPONSE, self.id, time.time(), content_type, body, self._headers, about))
 
     def whole(self) -> bytes | None:
-        """The parts, joined; None where nobody wants them, or where they are too large, which is counted."""
+        """The collected parts; None if not wanted, or if they are too large, which is counted."""
         if not self._log.responses:
             return None
         if self._size > self._log.bounds.body:

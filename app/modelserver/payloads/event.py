@@ -1,7 +1,7 @@
-"""CloudEvents of requests and answers, as KServe's agent sends them (kserve reference 10.2).
+"""CloudEvents of requests and responses, as KServe's agent sends them (kserve reference 10.2).
 
-Better than there: an answer's event has the answer's own type, tells model, path and batch, and header values
-that are credentials are never sent.
+Unlike there, a response's event has the response's own content type and names model, path and batch, and
+credentials in headers are never sent.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from modelserver.settings.checks import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,8 +33,8 @@ _PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 class Event:
     """One payload.
 
-    ``happened`` is in seconds since 1970. ``headers`` are those of the request, (name, value), of which the
-    :class:`Origin` picks some. ``about`` are further attributes: lower-case names, no empty values.
+    ``happened`` is in seconds since 1970. ``headers`` are the request's as (name, value); :class:`Origin`
+    selects some. ``about`` are further attributes: lower-case names, no empty values.
     """
 
     kind: str
@@ -48,8 +50,7 @@ class Event:
 class Origin:
     """What all events of a server have in common.
 
-    ``told`` are the request's headers that are passed on, in lower case; ``annotations`` a JSON object, empty
-    for none.
+    ``told`` are the request headers to include, in lower case; ``annotations`` is a JSON object or empty.
     """
 
     source: str
@@ -75,7 +76,7 @@ class Origin:
         )
 
     def heads(self, event: Event, now: float) -> dict[str, str]:
-        """The header lines of the event, which is built at ``now``."""
+        """The HTTP headers of the event, which is built at ``now``."""
         heads = {
             "ce-specversion": "1.0",
             "ce-id": event.id,
@@ -104,24 +105,19 @@ class Origin:
         return metadata
 
 
-def listed(text: str | None) -> list[str]:
-    """The items of a list with commas."""
-    return [item.strip() for item in (text or "").split(",") if item.strip()]
-
-
 def shown(value: str) -> str:
-    """A header's value; one that authenticates somebody is hidden, whatever the header's name."""
+    """A header's value; credentials are hidden, whatever the header's name."""
     return HIDDEN if _CREDENTIAL.match(value) else value
 
 
 def _printable(value: str) -> str:
-    """With percent signs for what a header cannot have, and for themselves."""
+    """Percent-encodes percent signs and what a header cannot contain."""
     plain = value.isascii() and value.isprintable() and "%" not in value
     return value if plain else quote(value, safe=_PRINTABLE)
 
 
 def _json(value: object) -> str:
-    """JSON that is the same to those who decode percent signs in headers and those who do not."""
+    """JSON that reads the same whether or not percent signs in headers are decoded."""
     return json.dumps(value, separators=(",", ":")).replace("%", "\\u0025")
 
 

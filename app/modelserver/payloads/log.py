@@ -1,8 +1,8 @@
 """The queue between requests and the sink, and the threads that empty it.
 
-Whoever answers requests only puts events in, which never waits: a queue that is full drops them. Threads
-build the events and send them, so nothing that the sink does reaches a request (KServe's agent makes requests
-wait, kserve reference 10.3). Nothing is sent twice but what a closed connection may have swallowed.
+Putting an event never blocks: a full queue drops it. Threads build and send the events, so the sink cannot
+delay requests (KServe's agent makes requests wait, kserve reference 10.3). An event is only sent twice if a
+closed connection may have lost it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _log = logging.getLogger("modelserver.payloads")
 QUIET_SECONDS = 60.0
 OUTCOMES = ("sent", "failed", "queue_full", "too_large", "shutdown")
 _WORDS = {
-    "failed": "were not taken by the sink",
+    "failed": "could not be sent",
     "queue_full": "found the queue full",
     "too_large": "were larger than payload_log_max_body",
-    "shutdown": "were left when the server ended",
+    "shutdown": "were unsent when the server stopped",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of what waits or is on its way: events and bytes; of one body, bytes; of threads."""
+    """Limits: events and bytes that are waiting or being sent, bytes of one body, and threads."""
 
     events: int = 100
     nbytes: int = 1 << 26
@@ -46,17 +46,10 @@ class Bounds:
 
 
 class PayloadLog:
-    """Takes events in, and sends them.
+    """Queues and sends events; ``mode`` is ``all``, ``request`` or ``response``.
 
-    ``requests`` and ``responses`` say which are wanted. All methods but those of the threads are for the
-    thread of the event loop.
-
-    Args:
-        sink: where they go.
-        origin: what they have in common.
-        mode: ``all``, ``request`` or ``response``.
-        bounds: what may wait.
-        clock: seconds; for how often the log complains.
+    ``requests`` and ``responses`` say which are wanted. ``clock``, in seconds, limits how often losses are
+    logged. Unless noted, methods are for the event loop's thread.
     """
 
     def __init__(
@@ -73,7 +66,7 @@ class PayloadLog:
         self._sink = sink
         self._clock = clock
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        # Counted by one thread each, so nobody waits for a lock: what is on its way are the differences.
+        # Each counter is written by one thread, so no lock is needed: what is pending is the difference.
         self._taken_in = self._bytes_in = 0
         self._dropped = dict.fromkeys(("queue_full", "too_large", "shutdown"), 0)
         self._senders = [
@@ -85,11 +78,7 @@ class PayloadLog:
 
     @classmethod
     def of(cls, settings: Settings) -> PayloadLog:
-        """The log of the settings, which name a sink.
-
-        Raises:
-            ConfigError: ``payload_log_ca_file`` holds no certificate.
-        """
+        """The payload log that the settings describe. Raises ConfigError for ``payload_log_ca_file``."""
         bounds = Bounds(
             settings.payload_log_queue_size,
             settings.payload_log_queue_bytes,
@@ -105,7 +94,7 @@ class PayloadLog:
             sender.start()
 
     def put(self, event: Event) -> None:
-        """Takes an event in, or drops it; never waits."""
+        """Queues an event or drops it; never blocks."""
         size = len(event.body)
         if size > self.bounds.body:
             self.drop("too_large")
@@ -118,7 +107,7 @@ class PayloadLog:
 
     @property
     def waiting(self) -> int:
-        """Events that wait or are on their way."""
+        """Events that are waiting or being sent."""
         return self._taken_in - sum(sender.done for sender in self._senders)
 
     @property
@@ -126,7 +115,7 @@ class PayloadLog:
         return self._bytes_in - sum(sender.bytes_done for sender in self._senders)
 
     def counts(self) -> dict[str, int]:
-        """Events by what became of them, see :data:`OUTCOMES`."""
+        """Events by outcome, see :data:`OUTCOMES`."""
         return {
             "sent": sum(sender.sent for sender in self._senders),
             "failed": sum(sender.failed for sender in self._senders),
@@ -139,7 +128,7 @@ class PayloadLog:
         self.complain()
 
     def complain(self, *, at_last: bool = False) -> None:
-        """Says what was lost since it was last said, once a minute or ``at_last``; for any thread."""
+        """Logs new losses, at most once a minute unless ``at_last``; for any thread."""
         now = self._clock()
         if (now < self._quiet_until and not at_last) or not self._saying.acquire(blocking=False):
             return
@@ -158,7 +147,7 @@ class PayloadLog:
             self._saying.release()
 
     async def close(self, grace: float) -> None:
-        """Sends what waits, for at most ``grace`` seconds; what is left then is dropped."""
+        """Sends waiting events for up to ``grace`` seconds, then drops the rest."""
         for _ in self._senders:
             self._events.put(None)
         await asyncio.to_thread(self._join, time.monotonic() + grace)
@@ -174,9 +163,9 @@ class PayloadLog:
 
 
 class _Sender(threading.Thread):
-    """Sends events until it gets none.
+    """Sends events until it gets None.
 
-    ``done``, ``sent``, ``failed`` are events, ``bytes_done`` bytes of their bodies; ``fault`` is the last.
+    ``done``, ``sent``, ``failed`` count events, ``bytes_done`` bytes of bodies; ``fault`` is the last error.
     """
 
     def __init__(
@@ -202,7 +191,7 @@ class _Sender(threading.Thread):
                 self.sent += 1
             except SinkError as error:
                 self._failed(str(error))
-            except Exception as error:  # noqa: BLE001 - the next event may be a better one
+            except Exception as error:  # noqa: BLE001 - the next event may succeed
                 self._failed(repr(error))
             self.done += 1
             self.bytes_done += len(event.body)
@@ -214,5 +203,5 @@ class _Sender(threading.Thread):
         self._on_failure()
 
     def stop(self) -> None:
-        """Takes no further event."""
+        """Sends no further events."""
         self._is_stopped = True

@@ -1,7 +1,7 @@
-"""The sink of the payload log: an HTTP server that takes one POST per event.
+"""The sink of the payload log: an HTTP server that gets one POST per event.
 
-Requests are written by hand and answers read by the parser that the server has anyway: the threads that send
-share the interpreter with those who answer requests, and the usual client would take several times as long.
+Not a usual HTTP client, as these take several times as much CPU time, and the sending threads share the
+interpreter with the event loop. Responses are parsed with httptools.
 """
 
 from __future__ import annotations
@@ -21,24 +21,18 @@ if TYPE_CHECKING:
 
     from modelserver.settings.settings import Settings
 
-# Bytes of an answer that are read so that the connection can serve again.
+# Bytes of a response that are read to reuse the connection.
 _LONGEST_ANSWER = 1 << 16
-# Bytes of a body that are copied rather than sent by themselves.
+# Bytes of a body up to which it is copied rather than sent separately.
 _SMALL = 1 << 16
 
 
 class SinkError(Exception):
-    """An event did not arrive; says why."""
+    """An event could not be sent; says why."""
 
 
 class Sink:
-    """Where events go.
-
-    Args:
-        url: http or https; its query is sent, but never shown.
-        timeout: seconds that an event may take.
-        tls: how https is spoken.
-    """
+    """Where events are sent: an http(s) URL, whose query is never shown; ``timeout`` is seconds per event."""
 
     def __init__(self, url: str, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
@@ -56,11 +50,7 @@ class Sink:
 
     @classmethod
     def of(cls, settings: Settings) -> Sink:
-        """The sink of the settings, which name one.
-
-        Raises:
-            ConfigError: ``payload_log_ca_file`` holds no certificate.
-        """
+        """The sink that the settings name. Raises ConfigError if ``payload_log_ca_file`` is unusable."""
         url = settings.payload_log_url or ""
         tls = None
         if urlsplit(url).scheme == "https":
@@ -77,21 +67,17 @@ class Sink:
 
 
 class Connection:
-    """One way to the sink, opened when it is needed and kept; not for several threads."""
+    """A connection to the sink, opened on demand and kept; not thread-safe."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._socket: socket.socket | None = None
 
     def post(self, heads: Mapping[str, str], body: bytes) -> None:
-        """Sends one event. A connection that the sink closed meanwhile is opened anew, once.
+        """Sends one event, with headers in printable ASCII; reconnects once if the sink closed the
+        connection.
 
-        Args:
-            heads: header lines, printable ASCII.
-            body: of the request.
-
-        Raises:
-            SinkError: the sink cannot be reached, does not answer in time, or answers other than 2xx.
+        Raises SinkError if the sink cannot be reached, times out, or does not answer 2xx.
         """
         lines = "".join(f"{name}: {value}\r\n" for name, value in heads.items())
         head = f"{self._sink.start}{lines}content-length: {len(body)}\r\n\r\n".encode("ascii", "replace")
@@ -151,7 +137,7 @@ class Connection:
 
 
 class _Answer:
-    """An answer of the sink; ``keeps``: it was read to its end, and the connection can be used again."""
+    """A response of the sink; ``keeps``: it was read completely and the connection can be reused."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -160,7 +146,7 @@ class _Answer:
         self._parser = httptools.HttpResponseParser(self)
 
     def read(self, sock: socket.socket, deadline: float) -> None:
-        """Reads as much of it as there is to know."""
+        """Reads the response, up to the size limit."""
         received = 0
         while not self._is_whole and received <= _LONGEST_ANSWER:
             _allow(sock, deadline)
@@ -173,12 +159,12 @@ class _Answer:
             raise ConnectionResetError("it closed the connection without an answer")
 
     def on_headers_complete(self) -> None:
-        """The parser's: the status is known; that of an interim answer does not count."""
+        """Called by the parser; the status of an interim response is ignored."""
         status = self._parser.get_status_code()
         self.status = status if status >= 200 else 0
 
     def on_message_complete(self) -> None:
-        """The parser's: the answer is whole."""
+        """Called by the parser."""
         self._is_whole = bool(self.status)
         self.keeps = self._is_whole and self._parser.should_keep_alive()
 
@@ -191,7 +177,7 @@ def _left(deadline: float) -> float:
 
 
 def _allow(sock: socket.socket, deadline: float) -> None:
-    """The next step may take what is left."""
+    """Gives the next operation the time that is left."""
     sock.settimeout(_left(deadline))
 
 

@@ -1,1 +1,1 @@
-"""The server's side of workers: processes, their supervision, and the pool of one model version."""
+"""The server's side of workers: processes, supervision, and the pool of a model version."""

@@ -1,16 +1,17 @@
-"""Looks at the pools that are scaled by load, and does for each what its :class:`Scaler` decides.
+"""Samples the pools with autoscaling, and does for each what its :class:`Scaler` decides.
 
-One timer serves all of them, and there is none where no pool asks for it. Requests pay nothing: what is
-looked at is there anyway. Decided here, where no source says:
+One timer serves all pools; without any there is none. Requests cost nothing extra, as samples use existing
+state. Decisions made here:
 
-* The bounds are the operator's: what scaling by hand sets counts from then on, and with equal bounds nothing
-  is done. From 0 workers nothing is started.
-* A worker that goes finishes what it has, as in scaling by hand; the newest goes first.
-* A worker that cannot load its model goes again, as long as there are more than ``minWorkers``; the others
-  are left to their supervision.
-* Memory: each worker is taken for what loading it may need (:func:`~modelserver.pools.gate.need_of`) or
-  for what the largest of its kind occupies, whatever is more, and ``RESERVE`` stays free. On a GPU, of which
-  one worker is added at a time, it is what those of its kind occupy there.
+* The bounds are the operator's: manual scaling changes them, and with equal bounds nothing is done. From 0
+  workers none are started.
+* A removed worker finishes its batches, as in manual scaling; the newest is removed first. * A worker that
+cannot load its model is removed if there are more than ``minWorkers``; otherwise its supervision
+  handles it.
+* Memory: a worker counts as much as loading may need (:func:`~modelserver.pools.gate.need_of`) or as the
+largest
+  one of its pool, whichever is more, and ``RESERVE`` stays free. On a GPU, where one worker is added at a
+  time, it counts as much as the pool's workers there.
 """
 
 from __future__ import annotations
@@ -45,23 +46,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 
-# Bytes that are left to everybody else; below SHORTAGE workers are taken away.
+# Bytes to keep free; below SHORTAGE workers are removed.
 RESERVE = 512 << 20
 SHORTAGE = 128 << 20
 GPU_RESERVE = 512 << 20
-# Seconds that a look at the memory counts while nobody asks for more.
+# Seconds for which a reading of the memory is reused while no workers are needed.
 STALE = 2.0
-# Seconds after which it is said again that workers are wished for and cannot be had.
+# Seconds between warnings that workers are wanted but cannot be started.
 REMIND = 60.0
 
 
 class Autoscaler:
-    """Scales the pools that it is told of.
-
-    Args:
-        gpu_memory: reads a GPU by its index; None where it cannot be read.
-        resident: the bytes that a process occupies.
-    """
+    """Scales pools. ``gpu_memory`` reads a GPU by index, ``resident`` the bytes of a process."""
 
     def __init__(
         self,
@@ -72,19 +68,16 @@ class Autoscaler:
         self._resident = resident
         self._pools: WeakSet[Pool] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
-        # When memory was looked at last, and what was free.
+        # When memory was last read, and what was free.
         self._read: WeakKeyDictionary[StartGate, tuple[float, float]] = WeakKeyDictionary()
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to look at, and no timer."""
+        """Whether there are no pools, and no timer."""
         return self._timer is None
 
     def follow(self, pool: Pool, rule: ScalingRule | None) -> None:
-        """Scales the pool by this rule from now on; None: no more. Its workers stay as they are.
-
-        What is known of the pool is kept where only the rule changes.
-        """
+        """Scales the pool by this rule; None stops. Its state is kept if only the rule changes."""
         before = pool.autoscaling
         if rule is None:
             self._pools.discard(pool)
@@ -99,7 +92,7 @@ class Autoscaler:
         self._arm()
 
     def _arm(self) -> None:
-        """Sleeps until the next look is due, or for good."""
+        """Sets the timer for the next sample, if there are pools."""
         rules = [pool.autoscaling.rule for pool in self._pools if pool.autoscaling is not None]
         if rules and self._timer is None:
             pause = min(rule.every for rule in rules)
@@ -114,22 +107,21 @@ class Autoscaler:
         self._arm()
 
     def look(self, now: float) -> None:
-        """Looks at every pool whose turn it is; ``now`` is the time of the clock that requests arrive by."""
+        """Samples every pool that is due; ``now`` is the time of the clock that stamps requests."""
         for pool in list(self._pools):
             if pool.closing:
                 self.follow(pool, None)
                 continue
             try:
                 self._look_at(pool, now)
-            except Exception:  # noqa: BLE001 - see below
-                # The others, and the next look, may do better.
+            except Exception:  # noqa: BLE001 - the other pools, and the next sample, may succeed
                 _log.exception("Autoscaling %s failed", pool.label)
 
     def _look_at(self, pool: Pool, now: float) -> None:
         scaling = pool.autoscaling
         if scaling is None or now < scaling.due:
             return
-        # A little early is better than a whole tick late.
+        # Slightly early is better than a tick late.
         scaling.due = now + 0.9 * scaling.rule.every
         self._take_back_failed(pool, scaling, now)
         sample = sample_of(pool, now)
@@ -142,7 +134,7 @@ class Autoscaler:
         pool.metrics.wished(decision.wish)
         before = sample.ready + sample.loading
         if decision.workers != before:
-            # Those that were given up keep their places in the list.
+            # Failed workers stay in the list.
             scaling.starting += pool.resize(decision.workers + sample.failed)
             self._read.pop(pool.spec.gate, None)
             _changed(pool, scaling, before, decision.workers, decision.reason)
@@ -150,7 +142,7 @@ class Autoscaler:
             _remind(pool, scaling, decision, now)
 
     def _take_back_failed(self, pool: Pool, scaling: PoolScaling, now: float) -> None:
-        """Lets those go that were started here and could not load."""
+        """Removes workers that were started here and could not load."""
         waiting = []
         for worker in scaling.starting:
             if not worker.first_load.done():
@@ -165,7 +157,7 @@ class Autoscaler:
     # -- memory
 
     def _free(self, gate: StartGate, now: float, *, exactly: bool) -> float:
-        """Bytes that can be had, now or a moment ago: to ask the system takes its time."""
+        """Bytes available now, or unless ``exactly`` a moment ago, as reading them takes time."""
         read_at, free = self._read.get(gate, (-math.inf, 0.0))
         if now - read_at > (0.0 if exactly else STALE):
             free = gate.free()
@@ -173,7 +165,7 @@ class Autoscaler:
         return free
 
     def _room(self, pool: Pool, free: float, *, measure: bool) -> float:
-        """For how many further workers there is memory. ``measure``: look what the present ones occupy."""
+        """How many more workers fit into memory. ``measure``: also consider the memory of existing ones."""
         if free < SHORTAGE:
             return -1.0
         spec, need = pool.spec, float(pool.spec.need)
@@ -185,7 +177,7 @@ class Autoscaler:
         return min(room, self._gpu_room(pool)) if measure else room
 
     def _gpu_room(self, pool: Pool) -> float:
-        """Whether the GPUs of the next worker have memory for it: 1 or 0, or no matter."""
+        """1 if the GPUs of the next worker have memory for it, else 0; infinity if that is unknown."""
         device = pool.devices.peek()
         if device is None:
             return math.inf
@@ -194,7 +186,7 @@ class Autoscaler:
         coming = groups.get(device, (device,))
         memory = {gpu: self._gpu_memory(gpu) for gpu in {*coming, *(gpu for _, gpus in here for gpu in gpus)}}
         needs = [
-            # In a container processes may have other ids: then a worker's share of all that is used.
+            # In a container process ids may differ: then a worker's share of all used memory.
             reading.by_process.get(worker.pid, reading.used / sum(gpu in gpus for _, gpus in here))
             for worker, gpus in here
             for gpu in gpus
@@ -207,7 +199,7 @@ class Autoscaler:
 
 
 def sample_of(pool: Pool, now: float) -> Sample:
-    """What a pool looks like; its room is not looked at."""
+    """A sample of a pool, without its room."""
     ready = loading = failed = 0
     busy, free, oldest = 0.0, False, pool.queue.oldest()
     concurrency = pool.spec.concurrency
@@ -225,14 +217,14 @@ def sample_of(pool: Pool, now: float) -> Sample:
             else:
                 busy += bool(batches)
                 free = free or not batches
-                # Those behind the first wait at the worker instead of in the queue.
+                # Batches after the first wait at the worker instead of in the queue.
                 if len(batches) > 1:
                     oldest = min(oldest, batches[1].parcels[0].request.arrived)
     return Sample(now, _wait(pool, now, oldest, free=free), busy, ready, loading, failed)
 
 
 def _wait(pool: Pool, now: float, oldest: float, *, free: bool) -> float:
-    """While a worker is free, what waits does so for its batch; a window is waited for in any case."""
+    """How long requests have waited for a worker: 0 while one is free, and not counting windows."""
     if free:
         return 0.0
     if pool.limits.tickets:
@@ -242,7 +234,7 @@ def _wait(pool: Pool, now: float, oldest: float, *, free: bool) -> float:
 
 
 def _failed(worker: Worker) -> bool:
-    """Whether it could not load its model when it was started."""
+    """Whether its first load failed."""
     return not worker.first_load.cancelled() and worker.first_load.exception() is not None
 
 
@@ -258,12 +250,12 @@ def _changed(  # noqa: PLR0917 - one line of the log has it all
 
 
 def _remind(pool: Pool, scaling: PoolScaling, decision: Decision, now: float) -> None:
-    """Says now and then that more workers are wished for than can be had."""
+    """Warns from time to time that more workers are wanted than can be started."""
     if decision.reason not in {MEMORY, START_FAILED} or now < scaling.reminded + REMIND:
         return
     scaling.reminded = now
     _log.warning(
-        "Autoscaling %s: %d workers stay, %d are wished for (%s)%s",
+        "Autoscaling %s: keeping %d workers, %d are wanted (%s)%s",
         *(pool.label, decision.workers, decision.wish, decision.reason, _seen(scaling)),
     )
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Channel(asyncio.Protocol):
-    """Sends and receives frames; tells its owner about each message and about the end.
+    """Sends and receives frames.
 
     Args:
-        on_message: called with each message and the bytes behind it (valid during the call only).
-        on_lost: called once, with the reason in words or None for an orderly end.
-        limit: bytes a frame from the worker may have; a longer one ends the connection.
-        arena: what is shared with the worker, closed with the connection.
+        on_message: called with each message and the bytes after it (only valid during the call).
+        on_lost: called once, with the reason or None for an orderly end.
+        limit: bytes of a frame from the worker; a longer one closes the connection.
+        arena: memory shared with the worker, closed with the connection.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Channel(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     def allow(self, limit: int) -> None:
-        """The worker's frames may have so many bytes from now on."""
+        """Changes the limit for the worker's frames, in bytes."""
         self._reader.allow(limit)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        # What the messages make us send goes out together, below.
+        # Messages sent while handling these are flushed together below.
         self._flush_is_due = True
         try:
             for message, tail in self._reader.feed(data):
@@ -72,18 +72,15 @@ class Channel(asyncio.Protocol):
         self._on_lost(self._reason or (str(exc) if exc else None))
 
     async def finish(self, patience: float) -> None:
-        """Waits, at most so many seconds, until all is read that the worker said before it ended."""
+        """Waits up to ``patience`` seconds until everything the ended worker sent has been read."""
         await asyncio.wait([self._gone], timeout=patience)
         self.close()
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
-        """Queues one frame; what is sent in one turn of the loop goes out in one write.
-
-        Dropped when the connection is gone: the owner hears of that by ``on_lost``.
-        """
+        """Queues one frame, dropped if the connection is lost; those of one loop turn share a write."""
         self._outgoing += encode(message, bodies, self._outgoing_arena)
         if not bodies and self._arena is not None and isinstance(message, Ping):
-            # A worker that is pinged rests.
+            # Only idle workers are pinged.
             self._arena.trim()
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -102,6 +99,6 @@ class Channel(asyncio.Protocol):
             self._transport.writelines(pieces)
 
     def close(self) -> None:
-        """Ends the connection at once."""
+        """Closes the connection at once."""
         if self._transport is not None:
             self._transport.abort()

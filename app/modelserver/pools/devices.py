@@ -1,4 +1,4 @@
-"""Which accelerator the next worker gets (reference 18.3)."""
+"""Assigns accelerators to workers (reference 18.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class DeviceList:
-    """Round robin over the devices that a model's configuration names, from its first."""
+    """Round robin over the devices in a model's configuration, starting with the first."""
 
     def __init__(self, devices: Sequence[int]) -> None:
         self._devices = list(devices)
@@ -36,7 +36,7 @@ class DeviceRing(DeviceList):
 
 
 class Places:
-    """The devices of one pool's workers. Those that workers left go first, so that all stay evenly taken."""
+    """The devices of one pool's workers. Freed ones are assigned first, so that they stay evenly used."""
 
     def __init__(self, devices: DeviceList) -> None:
         self._devices = devices
@@ -51,10 +51,10 @@ class Places:
         return self._left.pop() if self._left else self._devices.assign()
 
     def leave(self, device: int | None) -> None:
-        """The worker that was on it is no more."""
+        """Frees the device of a worker."""
         self._left.append(device)
 
 
 def groups_of(devices: Sequence[int], size: int) -> list[tuple[int, ...]]:
-    """The devices in groups of ``size``, in their order; those that are left over are in none."""
+    """The devices in consecutive groups of ``size``, without the remainder."""
     return [tuple(devices[start : start + size]) for start in range(0, len(devices) - size + 1, size)]

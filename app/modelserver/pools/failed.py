@@ -1,4 +1,4 @@
-"""The place of a version that could not be restored: listed with the reason, and serving nothing (F55)."""
+"""The pool of a version that could not be restored: listed with the reason, but not serving (F55)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class FailedPool(Pool):
-    """A pool that never has a worker; it keeps the numbers of workers that were asked for.
-
-    So ``healthy`` is false where workers should be, and the next snapshot still names the version.
-    """
+    """A pool without workers that keeps their requested numbers, for ``healthy`` and for snapshots."""
 
     reason = ""
 
@@ -28,17 +25,17 @@ class FailedPool(Pool):
         raise ServiceUnavailable(f"{self.label} could not be restored: {self.reason}")
 
     def expect(self, min_workers: int, max_workers: int) -> None:
-        """Notes how many workers there should be."""
+        """Sets how many workers there should be."""
         self.min_workers, self.max_workers = min_workers, max_workers
 
     def scale(self, min_workers: int, max_workers: int) -> list[Worker]:
-        """Raises InvalidModel with the reason: there is nothing that a worker could load."""
+        """Raises InvalidModel with the reason, as there is nothing to load."""
         raise InvalidModel(
             f"{self.label} could not be restored: {self.reason} Register it again, or unregister it."
         )
 
     def statistics(self) -> PoolStatistics:
-        """The workers that should be count as failed."""
+        """Counts the expected workers as failed."""
         return replace(super().statistics(), failed=self.min_workers)
 
     @property

@@ -1,4 +1,4 @@
-"""How many workers load at once: side by side is quicker, but not if it takes the machine's last memory."""
+"""Limits how many workers load at once, so that they do not run out of memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["StartGate", "available_memory", "need_of"]
 
-# Workers that load at the same time, of all models together (F57).
+# Workers loading at once, of all models together (F57).
 MAX_LOADING = 8
-# Bytes that a worker needs beside its model: an interpreter with torch and what computing takes.
+# Bytes that a worker needs besides its model: an interpreter with torch, and working memory.
 BASE_NEED = 512 << 20
-# A model's files may be in memory twice while they are loaded: as read, and as put into the network.
+# While loading, a model's files may be in memory twice: as read, and in the network.
 COPIES = 2
 
 
@@ -34,11 +34,7 @@ def need_of(model_dir: Path) -> int:
 
 
 class StartGate:
-    """Lets workers load, first come first served.
-
-    One may always; further ones as long as there are less than ``limit``, and memory for all that they may
-    still take.
-    """
+    """Lets workers load in order: always one, more up to ``limit`` if there is memory for all of them."""
 
     def __init__(self, limit: int = MAX_LOADING, available: Callable[[], float] = available_memory) -> None:
         self._limit = limit
@@ -49,7 +45,7 @@ class StartGate:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def free(self) -> float:
-        """Bytes that can be had beside those that are promised to workers which load or are to load."""
+        """Available bytes, minus those promised to workers that are loading or waiting to."""
         return self._available() - self._promised - sum(need for need, _ in self._waiting)
 
     @contextlib.asynccontextmanager
@@ -75,7 +71,7 @@ class StartGate:
             need, turn = self._waiting.popleft()
             self._loading += 1
             self._promised += need
-            # Whoever was waiting may be about to leave: then that gives the place back.
+            # If the waiter was cancelled, it gives the place back.
             if not turn.done():
                 turn.set_result(None)
 

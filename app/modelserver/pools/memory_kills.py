@@ -1,8 +1,8 @@
-"""Whether a worker that was killed was killed for want of memory.
+"""Finds out whether a killed worker was killed for lack of memory.
 
-The kernel counts such kills per control group, and does not say whom they hit. All workers are in the group
-of the server: a kill that was counted shortly before a worker was seen to have ended by SIGKILL is taken for
-its end, once. Kills on the machine, but outside of the group, do not count.
+The kernel counts such kills per control group, without saying which process was killed. All workers are in
+the server's group: a kill counted shortly before a worker was found to have ended by SIGKILL is attributed to
+it, once. Kills outside the group do not count.
 """
 
 from __future__ import annotations
@@ -15,17 +15,12 @@ from modelserver.resources import memory_kills
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Seconds from a kill, at most, until the end of the process has been noticed.
+# The most seconds between a kill and noticing the end of the process.
 NOTICED = 10.0
 
 
 class MemoryKills:
-    """Attributes kills to workers. Where none are counted it cannot.
-
-    Args:
-        count: kills so far, None where nobody counts.
-        clock: seconds.
-    """
+    """Attributes kills to workers. ``count`` returns the kills so far, None if they are not counted."""
 
     def __init__(
         self,
@@ -34,18 +29,18 @@ class MemoryKills:
     ) -> None:
         self._count = count
         self._clock = clock
-        # Kills that are some other process's: those counted before, and those counted some time before that.
+        # Kills of other processes: as last counted, and as counted before that.
         self._latest = self._before = count()
         self._looked = clock()
 
     def look(self) -> None:
-        """For now and then: kills that were counted, and that no worker has claimed since, were others."""
+        """To be called from time to time: older kills that no worker has claimed were of other processes."""
         now = self._clock()
         if now - self._looked >= NOTICED:
             self._before, self._latest, self._looked = self._latest, self._count(), now
 
     def claim(self) -> bool | None:
-        """Whether the worker that was just found killed was killed for memory; None if that is not known."""
+        """Whether a worker just found killed was killed for memory; None if unknown."""
         self.look()
         count = self._count()
         if count is None or self._before is None:

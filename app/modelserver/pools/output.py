@@ -1,4 +1,4 @@
-"""What a worker prints: kept for reports, passed on to the log, bounded in both."""
+"""The output of workers: kept for error messages and logged, both within limits."""
 
 from __future__ import annotations
 
@@ -22,24 +22,21 @@ LINE_LIMIT = 8192
 LINES_KEPT = 200
 _CHUNK = 1 << 16
 LINES_A_SECOND = 2000
-# Between two pieces of so many lines the server does other things, for so many seconds.
+# After so many lines the server does other work for so many seconds.
 LINES_AT_ONCE = 100
 _PAUSE = 0.01
-# How much longer than the time that a piece took that is, where lines are left out.
+# While lines are dropped, that pause as a multiple of the time spent.
 _OTHERS = 19
 
 _log = logging.getLogger("modelserver.model")
 
 
 class LineReader:
-    """Reads one of a worker's streams.
+    """Reads one of a worker's streams. The last lines that are not metrics are kept in ``tail``.
 
-    The last lines that report no metric stay in ``tail``.
-
-    A line longer than ``LINE_LIMIT`` bytes is cut, never collected; of more than ``LINES_A_SECOND`` lines in
-    a second the rest is counted instead of logged, and what comes at once is taken a piece at a time with
-    pauses between, so that user code that prints without end cannot keep the server busy (F44). Lines that
-    report a metric go to ``measured`` instead of the log, within the same bound.
+    Lines are cut at ``LINE_LIMIT`` bytes; beyond ``LINES_A_SECOND`` lines are counted instead of logged, and
+    large amounts are processed in pieces with pauses, so that user code that prints endlessly cannot keep the
+    server busy (F44). Metrics go to ``measured`` instead of the log, within the same limit.
     """
 
     def __init__(self, source: str, level: int, tail: deque[str], measured: Measured | None = None) -> None:
@@ -53,22 +50,19 @@ class LineReader:
         self._logged = 0
         self._left_out = 0
         self._descriptor: int | None = None
-        # What was read and is not taken yet, and the pause before it is.
+        # What was read but not processed yet, and the pause before it is.
         self._unread = b""
         self._pause: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def attach(self, descriptor: int) -> None:
-        """Reads the pipe from now on, and owns it.
-
-        Not by a pipe transport: uvloop's closes the descriptor twice, then perhaps somebody else's.
-        """
+        """Starts reading the pipe, and owns it. uvloop's pipe transport would close the descriptor twice."""
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._loop.add_reader(descriptor, self._read)
 
     def close(self) -> None:
-        """Reads no more."""
+        """Stops reading."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             if self._pause is None:
@@ -93,7 +87,7 @@ class LineReader:
             self.close()
 
     def _take_piece(self, data: bytes) -> float:
-        """Takes so many lines that it does not take long, or drops all; returns the pause that is due."""
+        """Processes a limited number of lines, or drops all; returns the pause in seconds."""
         began = time.thread_time()
         pieces = data.split(b"\n", LINES_AT_ONCE) if self._allowance() else []
         self._unread = pieces[-1] if len(pieces) > LINES_AT_ONCE else b""
@@ -103,7 +97,7 @@ class LineReader:
         return _PAUSE if self._unread else 0.0
 
     def _pace(self, pause: float) -> None:
-        """Reads on after a pause of so many seconds."""
+        """Continues reading after a pause in seconds."""
         assert self._descriptor is not None  # noqa: S101 - a pause ends with the reading
         if pause and self._pause is None:
             self._loop.remove_reader(self._descriptor)
@@ -145,7 +139,7 @@ class LineReader:
 
     def _tell_left_out(self) -> None:
         if self._left_out:
-            self._log(f"[{self._left_out} lines were left out: more than {LINES_A_SECOND} came in a second]")
+            self._log(f"[{self._left_out} lines were dropped: more than {LINES_A_SECOND} in a second]")
             self._left_out = 0
 
     def _take(self, line: bytes) -> None:
@@ -166,7 +160,7 @@ def _text(line: bytes) -> str:
 
 
 class Capture:
-    """Two pipes for a process that is to be started: ``outputs`` are its ends, for output and errors."""
+    """Two pipes for a new process; ``outputs`` are its ends, for standard output and error."""
 
     def __init__(self) -> None:
         out, err = os.pipe(), os.pipe()
@@ -178,13 +172,13 @@ class Capture:
     async def start(
         self, command: Sequence[str], environment: Mapping[str, str], connection: int
     ) -> asyncio.subprocess.Process:
-        """Starts a process that prints here, in a session of its own; it gets the descriptor. Raises OSError.
+        """Starts a process with this output in a new session. Raises OSError.
 
-        Further arguments are the descriptor and this process's id.
+        It inherits ``connection``; its number and this process's id are added to the arguments.
         """
         return await asyncio.create_subprocess_exec(
             *(*command, str(connection), str(os.getpid())),
-            # `-m` looks for modules in the current directory first: nobody else may be able to write to it.
+            # `-m` searches the current directory first, so nobody else may be able to write to it.
             cwd="/",
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -195,17 +189,17 @@ class Capture:
         )
 
     def close_outputs(self) -> None:
-        """Lets go of the process's ends: it has its own now, or will never have them."""
+        """Closes the process's ends here."""
         for descriptor in self.outputs:
             os.close(descriptor)
 
     def discard(self) -> None:
-        """The process was not started."""
+        """Closes our ends; the process was not started."""
         for descriptor in self._inputs:
             os.close(descriptor)
 
     def read(self, label: str, measured: Measured | None = None) -> None:
-        """Begins to read what the process writes; the log names it ``label``, ``measured`` gets metrics."""
+        """Starts reading the output; ``label`` names it in the log, ``measured`` gets metrics."""
         levels = ((logging.INFO, "stdout"), (logging.WARNING, "stderr"))
         for descriptor, (level, name) in zip(self._inputs, levels, strict=True):
             reader = LineReader(f"{label}-{name}", level, self._tail, measured)
@@ -217,13 +211,13 @@ class Capture:
         return "\n".join(list(self._tail)[-count:])
 
     async def finish(self) -> None:
-        """Reads what is left of a process that has ended."""
-        # Those that left its session may hold the streams open for ever: what they print is not waited for.
+        """Reads the remaining output of an ended process."""
+        # Descendants in other sessions may keep the streams open: their output is not waited for.
         await asyncio.wait([reader.ended for reader in self._readers], timeout=1.0)
         for reader in self._readers:
             reader.close()
 
 
 def quote(output: str) -> str:
-    """A worker's last output as the end of a sentence that reports on it."""
+    """A worker's last output, for the end of an error message."""
     return f" Its last output was:\n{output}" if output.strip() else " It printed nothing."

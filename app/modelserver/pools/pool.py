@@ -1,9 +1,9 @@
 """The workers of one model version, and the queue they pull from.
 
-The pool is the one place where the queue, the clock and the workers meet. A request comes in by
-:meth:`Pool.submit` and ends by exactly one of: its answers, an error, :meth:`Pool.cancel`. Whoever changes
-what could make a batch go (an arrival, a free worker, the passing of time) calls :meth:`Pool.pump`, which
-sends all that may go and arms one timer for what may go later.
+The pool connects the queue, the clock and the workers. A request enters by :meth:`Pool.submit` and ends by
+exactly one of: its answers, an error, :meth:`Pool.cancel`. Every event that may allow a batch to be sent (an
+arrival, a free worker, the passing of time) calls :meth:`Pool.pump`, which sends all batches that may go now
+and sets one timer for the next.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 
-# Bytes of its parts that a client may have before it, and how many seconds a worker waits for less.
+# Bytes of parts that a client may have unread, and how many seconds a worker waits for it to catch up.
 BACKLOG = 1 << 20
 PATIENCE = 5.0
 
@@ -59,16 +59,16 @@ class Pool:
     Args:
         name: of the model, for messages.
         label: ``<model>_<version>``, for worker names.
-        spec: what each worker is started with; its GPU is filled in per worker.
-        times: the clocks of each worker.
-        limits: of batches and of the queue.
-        next_id: gives each worker its number.
-        devices: gives each worker its GPU.
-        metrics: counts.
-        queue: what requests wait in; without one, what the limits describe.
+        spec: for starting workers; the GPU is set per worker.
+        times: the timeouts of each worker.
+        limits: of batches and the queue.
+        next_id: numbers workers.
+        devices: assigns GPUs to workers.
+        metrics: of the version.
+        queue: for requests; by default as the limits describe.
     """
 
-    # Slots, for attributes of instances with more than thirty cost more at each access.
+    # Slots, as attribute access is slower on instances with more than thirty.
     __slots__ = (
         "__weakref__", "_crowded", "_deadlines", "_leaving", "_loop", "_next_id", "_passed_on", "_quiet",
         "_recycler", "_reserve", "_soon", "_successor", "_timer", "_times", "autoscaling", "clock",
@@ -103,11 +103,11 @@ class Pool:
         self.devices = Places(devices)
         self.metrics = metrics
         self._loop = asyncio.get_running_loop()
-        # Finer than the loop's own clock, which may count in milliseconds.
+        # More precise than the loop's clock, which may count in milliseconds.
         self.clock = time.monotonic
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
-        # No worker has room; whatever makes room pumps.
+        # No worker has room; whatever frees room calls pump.
         self._crowded = False
         self._reserve = Reserve()
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
@@ -120,7 +120,7 @@ class Pool:
         self.autoscaling: PoolScaling | None = None
         self._recycler = Recycler(self)
         self._recycler.follow()
-        # The pool that has taken this one's place, and what it got from here.
+        # The pool that replaces this one, and the requests passed on to it.
         self._successor: Pool | None = None
         self._passed_on: set[Request] = set()
 
@@ -134,9 +134,9 @@ class Pool:
     def reconfigure(
         self, limits: PoolLimits, times: WorkerTimes, *, batch_size: int, frame_limit: int
     ) -> None:
-        """Batches and clocks follow these from now on; what waits stays, what runs ends as it was begun.
+        """Applies new limits and timeouts; running batches are not affected.
 
-        ``batch_size`` is what handlers are told, ``frame_limit`` the bytes that a worker may send at once.
+        ``batch_size`` is the one handlers see, ``frame_limit`` the bytes that a worker may send at once.
         """
         self.spec = replace(
             self.spec,
@@ -154,14 +154,14 @@ class Pool:
     # -- requests
 
     def submit(self, request: Request, asked_version: str | None = None) -> None:
-        """Takes a request in; its ``on_done`` tells its end. ``asked_version``: what the client named.
+        """Queues a request; ``on_done`` is called at its end. ``asked_version``: the version the client
+        named.
 
-        Raises:
-            ServiceUnavailable: no worker could ever take it, or the queue is full.
+        Raises ServiceUnavailable if there are no workers, or the queue is full.
         """
         if self.closing or not self._has_hope():
             if self._successor is not None:
-                # Its sender looked this pool up before the successor had its place.
+                # The sender looked up this pool before it was replaced.
                 self._successor.submit(request, asked_version)
                 self._passed_on.add(request)
                 return
@@ -182,11 +182,11 @@ class Pool:
             if not self._crowded:
                 self.pump()
         elif self._soon is None:
-            # At the end of this turn of the loop: what other sockets brought in it joins the batch.
+            # At the end of this turn of the loop, so that requests from other sockets join the batch.
             self._soon = self._loop.call_soon(self.pump)
 
     def cancel(self, request: Request) -> None:
-        """The client is gone: what waits is taken out, what runs is told the worker; answers are dropped."""
+        """The client disconnected: removes waiting instances, notifies the worker, drops answers."""
         if request.done:
             return
         if self._successor is not None and request in self._passed_on:
@@ -194,14 +194,14 @@ class Pool:
             return
         self.queue.remove(request)
         request.on_done = None
-        request.fail(ConnectionError("The client is gone."))
+        request.fail(ConnectionError("The client disconnected."))
         self._forget_deadline(request)
         _tell_worker(request)
         self.metrics.cancelled()
         self._check_quiet()
 
     def pump(self) -> None:
-        """Sends every batch that may go now and arms the timer for the next one."""
+        """Sends every batch that may go now and sets the timer for the next one."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -234,7 +234,7 @@ class Pool:
         self.pump()
 
     def send(self, worker: Worker, batch: Batch, now: float) -> None:
-        """Hands the worker a batch; one that cannot be sent fails."""
+        """Sends a batch to the worker; if that is impossible, the batch fails."""
         batch.sent_at = now
         for parcel in batch.parcels:
             request = parcel.request
@@ -262,10 +262,10 @@ class Pool:
         if request.deadline is not None and (timer := self._deadlines.pop(request, None)) is not None:
             timer.cancel()
 
-    # -- what workers tell
+    # -- events of workers
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
-        # A worker that was alone may hold a batch in reserve.
+        # The only worker so far may hold a batch in reserve.
         self._reserve.watch(self)
         self.metrics.worker_loaded(worker.label, seconds)
         self._recycler.loaded(worker)
@@ -290,12 +290,12 @@ class Pool:
         self.last_overhead = now - began - seconds
         answers = result.answers
         if len(answers) != batch.size:
-            # A worker of ours always sends one each: this one cannot be trusted with another batch.
+            # Our workers always send one per instance: this one cannot be trusted.
             error = HandlerError(f"{len(answers)} answers came for {batch.size} instances", 500)
             self._fail_batch(batch, error)
             worker.kill(error.message)
             return
-        # Free the worker's place first: what the answers below trigger may already fill it.
+        # Refill the worker first, before delivering answers.
         self.pump()
         self._deliver(batch, result, tail, began)
         self.metrics.batch(
@@ -312,7 +312,7 @@ class Pool:
             self._check_quiet()
 
     def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
-        """Hands each part to its request; one that cannot take parts fails, and the worker is told."""
+        """Passes each part to its request; one that does not support parts fails."""
         position = 0
         for row, answer in zip(message.rows, message.answers, strict=False):
             part = tail[position : position + answer.size]
@@ -331,7 +331,7 @@ class Pool:
             self._let_proceed(worker, batch, self.clock() + patience)
 
     def _let_proceed(self, worker: Worker, batch: Batch, until: float) -> None:
-        """Holds the worker back while clients have much to take; those that are too slow, once only."""
+        """Pauses the worker while clients have a large backlog; one that is too slow delays it only once."""
         requests = [parcel.request for parcel in batch.parcels if not parcel.request.done]
         behind = [r for r in requests if r.backlog is not None and r.backlog() > BACKLOG]
         if behind and self.clock() < until:
@@ -388,7 +388,7 @@ class Pool:
         request.fail(error)
 
     def _has_hope(self) -> bool:
-        """Whether there is a worker that serves or may come back."""
+        """Whether any worker serves or may come back."""
         ready = WorkerState.READY
         for worker in self.workers:  # noqa: SIM110 - asked for every request, and a generator costs more
             if worker.state is ready or worker.may_serve:
@@ -396,12 +396,12 @@ class Pool:
         return False
 
     def _refuse_if_hopeless(self) -> None:
-        """Without any worker that may come back, nothing that waits will ever be served."""
+        """Refuses waiting requests if no worker may come back."""
         if not self._has_hope():
             self._clear_queue()
 
     def _clear_queue(self) -> None:
-        """What waits goes to the successor if there is one; what was begun, and the rest, is refused."""
+        """Passes waiting requests to the successor, if any; refuses the others and those already begun."""
         for request in self.queue.drain():
             error = no_worker(self.name, failure=self.failure)
             if self._successor is not None and request.began is None:
@@ -418,19 +418,19 @@ class Pool:
     # -- workers
 
     def scale(self, min_workers: int, max_workers: int) -> list[Worker]:
-        """Starts or retires workers (reference 5.3); returns those started. Nothing is waited for.
+        """Starts or retires workers (reference 5.3) without waiting; returns those started.
 
-        Retired ones, the newest first, finish what they run; what waits is left to the others.
+        The newest are retired first, and finish their running batches.
         """
         self.min_workers, self.max_workers = min_workers, max_workers if min_workers else 0
-        # Workers that were given up make place for new tries.
+        # Failed workers make room for new ones.
         for worker in [worker for worker in self.workers if worker.state is WorkerState.FAILED]:
             self.workers.remove(worker)
             self.devices.leave(worker.gpu_id)
         return self.resize(min(max(len(self.workers), min_workers), self.max_workers))
 
     def resize(self, count: int) -> list[Worker]:
-        """As :meth:`scale`, to exactly so many; the bounds stay as they are."""
+        """As :meth:`scale`, to exactly ``count`` workers without changing the bounds."""
         started = [self._start() for _ in range(count - len(self.workers))]
         surplus = self.workers[count:]
         del self.workers[count:]
@@ -440,7 +440,7 @@ class Pool:
         return started
 
     def dismiss(self, worker: Worker) -> None:
-        """Retires this one."""
+        """Retires one worker."""
         self.workers.remove(worker)
         self._retire(worker)
         self._refuse_if_hopeless()
@@ -451,10 +451,10 @@ class Pool:
         return worker
 
     def make_worker(self, device: int | None) -> Worker:
-        """Starts a worker that has no place yet."""
+        """Starts a worker without adding it to the pool."""
         worker_id = self._next_id()
         load = msgspec.structs.replace(self.spec.load, gpu_id=device)
-        # The cores are shared out to all workers that there may be, where they come and go.
+        # With autoscaling, the cores are shared among the most workers there may be.
         sharers = self.min_workers if self.autoscaling is None else self.max_workers
         threads = max(1, self.spec.threads // max(1, sharers))
         spec = replace(self.spec, load=load, threads=threads)
@@ -463,7 +463,7 @@ class Pool:
         return worker
 
     def exchange(self, worker: Worker, fresh: Worker) -> None:
-        """``fresh``, which is on the same device, takes the worker's place, and the worker leaves."""
+        """Replaces a worker by ``fresh``, which is on the same device."""
         self.workers[self.workers.index(worker)] = fresh
         self.end_worker(worker)
         self.pump()
@@ -473,7 +473,7 @@ class Pool:
         self.end_worker(worker)
 
     def end_worker(self, worker: Worker) -> None:
-        """Ends one that has no place any more, when it has finished what it has begun."""
+        """Ends a removed worker once it has finished its running batches."""
         if self._has_hope():
             for batch in worker.take_back():
                 self.worker_returned(worker, batch)
@@ -488,15 +488,11 @@ class Pool:
             self._check_quiet()
 
     async def wait_loaded(self, workers: list[Worker]) -> None:
-        """Waits for the first load of each.
-
-        Raises:
-            StartFailed: the first failure, whose message is the cause.
-        """
+        """Waits for the first load of each. Raises StartFailed with the cause of the first failure."""
         await asyncio.gather(*(asyncio.shield(worker.first_load) for worker in workers))
 
     async def drain(self, grace: float) -> bool:
-        """Takes no more requests in and serves what waits; True if that was done within ``grace`` s."""
+        """Refuses new requests and serves waiting ones; True if all were served within ``grace`` s."""
         self.closing = True
         self.queue.flushing = True
         self.pump()
@@ -506,10 +502,9 @@ class Pool:
         return bool(done)
 
     async def retire(self, successor: Pool, grace: float) -> None:
-        """Ends this pool, whose place ``successor`` has taken, without losing a request.
+        """Ends this pool, replaced by ``successor``, without losing a request.
 
-        What waits is served here for ``grace`` seconds, what then still waits by the successor, which also
-        gets what comes late.
+        Waiting requests are served here for ``grace`` seconds; the rest, and late ones, go to the successor.
         """
         self._successor = successor
         try:
@@ -523,7 +518,7 @@ class Pool:
             self.metrics.worker_gone(worker.label)
 
     async def close(self, grace: float) -> None:
-        """Refuses what still waits, lets what runs finish within ``grace`` seconds, ends all workers."""
+        """Refuses waiting requests, gives running batches ``grace`` seconds to finish, ends all workers."""
         self.closing = True
         self._recycler.close()
         self._clear_queue()
@@ -535,7 +530,7 @@ class Pool:
                 handle.cancel()
 
     def _all_workers(self) -> list[Worker]:
-        """Those that serve, those on their way out, and one that is to take another's place."""
+        """Current and leaving workers, and one that is about to replace another."""
         coming = self._recycler.coming
         return [*self.workers, *self._leaving, *([] if coming is None else [coming])]
 
@@ -549,12 +544,12 @@ class Pool:
 
     @property
     def healthy(self) -> bool:
-        """Whether at least ``min_workers`` are well (reference 6.2)."""
+        """Whether at least ``min_workers`` are healthy (reference 6.2)."""
         return sum(worker.healthy for worker in self.workers) >= self.min_workers
 
     @property
     def ready(self) -> bool:
-        """Whether a request sent now would find a loaded worker."""
+        """Whether any worker is loaded."""
         return any(worker.state is WorkerState.READY for worker in self.workers)
 
     @property
@@ -564,12 +559,12 @@ class Pool:
 
     @property
     def failure(self) -> str:
-        """Why workers fail, or nothing."""
+        """Why workers fail, or an empty string."""
         return next((worker.failure for worker in self.workers if worker.failure), "")
 
     @property
     def sequences(self) -> SequenceStatistics | None:
-        """How many sequences live and wait, where requests belong to any."""
+        """How many sequences live and wait, if requests belong to sequences."""
         return None
 
     def statistics(self) -> PoolStatistics:
@@ -586,7 +581,7 @@ class Pool:
 
 
 _STREAM_REFUSED = (
-    "The handler answers in parts, which one answer for several instances cannot carry; "
+    "The handler streams its answer, which is not possible for one answer to several instances; "
     "send the request to /predictions."
 )
 

@@ -1,4 +1,4 @@
-"""Has the sources of models read by a process of its own, once for each state that their files are in."""
+"""Reads the sources of models in a separate process, once for each state of the files."""
 
 from __future__ import annotations
 
@@ -19,25 +19,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 
-# Seconds that reading may take; its process limits its own use of processor and memory.
+# Seconds that reading may take; the process limits its own CPU time and memory.
 TIME_LIMIT = 15.0
-# What is remembered, in states of models.
+# Remembered states of models.
 _REMEMBERED = 256
 
 _State: TypeAlias = tuple[str, str, tuple[tuple[str, int, int, int], ...]]
 
 
 class PreloadReader:
-    """Remembers what it found, so that what did not change is not read again.
-
-    A process that crashes, hangs or takes too much means only that nothing is to be preloaded.
-    """
+    """Caches results until files change. If a process crashes or exceeds its limits, nothing is preloaded."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[_State, asyncio.Task[Preload | None]] = OrderedDict()
 
     async def preload_of(self, model_dir: Path, handler: str) -> Preload | None:
-        """As that of :mod:`modelserver.pools.preloading`. Workers that start at once share the answer."""
+        """As :func:`modelserver.pools.preloading.preload_of`; concurrent calls share the result."""
         try:
             state = str(model_dir), handler, await asyncio.to_thread(_files, model_dir)
         except OSError:
@@ -50,20 +47,20 @@ class PreloadReader:
         try:
             return await asyncio.shield(reading)
         except (OSError, ValueError) as error:
-            # Not the files' fault: the next worker tries again.
+            # Not caused by the files: the next worker tries again.
             self._found.pop(state, None)
-            _log.warning("The sources in %s could not be read beside the server: %s", model_dir, error)
+            _log.warning("The sources in %s could not be read in a separate process: %s", model_dir, error)
             return None
 
 
 def _files(model_dir: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """What tells whether a source was changed. Raises OSError."""
+    """The state of the sources. Raises OSError."""
     stats = [(path.name, path.stat()) for path in sorted(model_dir.glob("*.py"))]
     return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)
 
 
 async def _read(model_dir: Path, handler: str) -> Preload | None:
-    """Raises OSError where no process can be started, ValueError where its answer is none."""
+    """Raises OSError if no process can be started, ValueError for an invalid answer."""
     heavy = ",".join(sorted(preloading.HEAVY))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", preloading.__file__, str(model_dir), handler, heavy),

@@ -1,8 +1,8 @@
-"""Which heavy packages a model will import, seen from outside: sources are read, never run.
+"""Finds the heavy packages that a model will import, by reading its sources without running them.
 
-Parsing holds the interpreter for seconds where a file is large, and may take all memory where one was made
-for that: the server has it done by a process of its own, which runs this file (see
-:mod:`modelserver.pools.preload_reader`). So nothing is imported here but the standard library.
+Parsing may hold the interpreter for seconds, or exhaust the memory for malicious files, so the server runs
+this file in a separate process (:mod:`modelserver.pools.preload_reader`). It only imports the standard
+library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-# Variables that libraries read once, when they load, or the interpreter when it starts.
+# Variables that libraries or the interpreter read only once, when they load.
 EARLY_VARIABLE = re.compile(
     "(LD|OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|DNNL|ONEDNN|TORCH|TORCHINDUCTOR|PYTORCH|ATEN|MALLOC|GLIBC|THP|LC)_.*"
     "|PYTHON.*|LANG|LANGUAGE|TZ"
@@ -43,26 +43,26 @@ _OURS_LIGHT = frozenset(
         "words",
     }
 )
-# TorchServe's names of what needs torch, which lead to ours.
+# TorchServe's names for modules that need torch, which map to ours.
 _TORCHSERVE = "ts.torch_handler"
 _MAX_SOURCE = 1 << 20
-# What the process that parses may use: bytes of address space, and seconds of a processor.
+# Limits of the parsing process: bytes of address space, seconds of CPU time.
 _MEMORY = 1 << 30
 _SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """``modules`` that the model's own files import, and the name of a ``handler`` that they do not bring."""
+    """The ``modules`` that the model's files import, and the name of a ``handler`` outside them."""
 
     modules: tuple[str, ...] = ()
     handler: str = ""
 
 
 def preload_of(model_dir: Path, handler: str, heavy: Collection[str] = HEAVY) -> Preload | None:
-    """What pays to be imported before the worker is forked; None if nothing does, or it may not be.
+    """What to import before the worker is forked; None if nothing, or if that is not allowed.
 
-    It may not where a file sets, or merely names, a variable that counts before torch is imported.
+    It is not allowed if a file mentions a variable that must be set before torch is imported.
     """
     name = Path(handler.partition(":")[0]).name.removesuffix(".py")
     try:
@@ -77,11 +77,11 @@ def preload_of(model_dir: Path, handler: str, heavy: Collection[str] = HEAVY) ->
 
 
 def heavy_imports(source: str, heavy: Collection[str] = HEAVY) -> set[str]:
-    """The packages worth a preload that a source imports at once, not within a function or a condition."""
+    """The packages worth preloading that a source imports at top level, not in a function or condition."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # The worker will say so.
+        # The worker will report it.
         return set()
     found = set()
     for node in body:
@@ -112,10 +112,7 @@ def _sources(model_dir: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints the preload of the model directory and handler that are named by the arguments, as JSON.
-
-    The third argument are the heavy packages, separated by commas.
-    """
+    """Prints the preload as JSON; arguments: model directory, handler, heavy packages separated by commas."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,7 +1,6 @@
-"""Metrics that a worker prints, in the form in which TorchServe's workers do (reference 15.4).
+"""Metrics that a worker prints in the form of TorchServe's workers (reference 15.4).
 
-Handlers made for TorchServe report theirs through ``context.metrics``, which does not print here; but some
-print such lines themselves, and so do programs that they start.
+``context.metrics`` does not print here, but some handlers, and programs that they start, print such lines.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 Measured = Callable[[str, float, str, str, Sequence[tuple[str, str]], str], None]
-"""Takes name, value, unit, kind, dimensions and request id of one value."""
+"""Called with name, value, unit, kind, dimensions and request id."""
 
 _BEGINNINGS = ("[METRICS]", "INFO > [METRICS]")
 # Dimensions may be absent; kind, host and time may not, as in TorchServe.
@@ -24,7 +23,7 @@ _LINE = re.compile(
 
 
 class PrintedMetric(NamedTuple):
-    """One value that a line reports, as ``Measured`` takes it; the host that it names is this one."""
+    """One value in a line, with the arguments of ``Measured``."""
 
     name: str
     value: float
@@ -35,7 +34,7 @@ class PrintedMetric(NamedTuple):
 
 
 def parse_metric(line: str) -> PrintedMetric | None:
-    """What a line reports; None for any other line, also one that only looks like a metric."""
+    """The metric in a line; None for any other line, even if it resembles a metric."""
     found = _LINE.fullmatch(line) if line.startswith(_BEGINNINGS) else None
     if found is None:
         return None

@@ -1,7 +1,4 @@
-"""One worker process: started, spoken to, ended.
-
-This is the launcher seam: a process elsewhere would offer the same methods.
-"""
+"""One worker process: start, communication, end. A remote process would offer the same methods."""
 
 from __future__ import annotations
 
@@ -29,9 +26,9 @@ if TYPE_CHECKING:
     from modelserver.wire.messages import ToServer, ToWorker
 
 
-# Seconds in which all that a worker said before its end has been read.
+# Seconds to read the last messages of an ended worker.
 _LAST_WORDS = 1.0
-# Threads of their own: others may be busy for long, and whoever waits for these waits for a new worker.
+# Separate threads, as others may be busy for long, which would delay new workers.
 _enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
 
 
@@ -39,8 +36,8 @@ _enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
 class WorkerProcess:
     """A running worker process with its channel and captured output.
 
-    ``mark`` is what it and all that it starts are known by. ``begun``: how many batches it had begun when it
-    ended; None before its end, and where that cannot be known. ``memory`` is a descriptor to read that from.
+    ``mark`` identifies it and its descendants. ``begun``: how many batches it had begun when it ended; None
+    before its end, or if unknown. ``memory`` is the descriptor to read that from.
     """
 
     process: Child
@@ -63,7 +60,7 @@ class WorkerProcess:
         self.channel.send(message, bodies)
 
     def allow(self, limit: int) -> None:
-        """Its frames may have so many bytes from now on."""
+        """Changes the limit for its frames, in bytes."""
         self.channel.allow(limit)
 
     @property
@@ -72,9 +69,9 @@ class WorkerProcess:
         return self.memory is not None
 
     def recall(self, sequence: int) -> int:
-        """Takes back what it has not begun of batches below ``sequence``; returns how many it has begun.
+        """Takes back the batches below ``sequence`` that it has not begun; returns how many it has begun.
 
-        Those of a smaller sequence are its own, if it does not return them. Raises OSError.
+        Batches with a smaller sequence stay with it, unless it returns them. Raises OSError.
         """
         if self.memory is None:
             raise OSError("the process has ended, or shares no memory")
@@ -87,14 +84,14 @@ class WorkerProcess:
         self.channel.close()
 
     async def wait(self) -> str:
-        """Waits for the end of the process, of what it started and of its output; returns how it ended."""
+        """Waits for the end of the process and its output, and ends its descendants; returns how it ended."""
         code = await self.process.wait()
-        # What user code started and left behind, in the worker's process group or elsewhere (F45).
+        # Processes that user code left behind, in the worker's process group or elsewhere (F45).
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await asyncio.get_running_loop().run_in_executor(_enders, end_marked, self.mark)
         await self.capture.finish()
-        # A descendant may have inherited the worker's end, and live on: nothing it says counts.
+        # A descendant may still hold the worker's end of the connection; its messages are ignored.
         await self.channel.finish(_LAST_WORDS)
         memory, self.memory = self.memory, None
         if memory is not None:
@@ -108,9 +105,9 @@ class WorkerProcess:
 
 
 def describe_exit(code: int | None) -> str:
-    """An exit code in words; a negative one is a signal, as :mod:`subprocess` says it."""
+    """An exit code as text; a negative one is a signal, as in :mod:`subprocess`."""
     if code is None:
-        return "ended in a way that nobody saw: the process that had started it has not told"
+        return "ended with an unknown status: the process that had started it did not report it"
     if code >= 0:
         return f"exited with status {code}"
     try:
@@ -128,12 +125,9 @@ async def launch(
 ) -> WorkerProcess:
     """Starts a worker process and sends it its model.
 
-    The process is spawned, or forked by the spawner, which has no threads; never by the server, which has.
-    Its end of the socket pair is its only way to talk; standard output and error are captured, so that
-    whatever user code prints cannot disturb the talk.
-
-    Raises:
-        OSError: it cannot be started.
+    The process is spawned, or forked by the spawner, which has no threads; never forked by the server, which
+    has. It communicates only by its end of the socket pair; standard output and error are captured, so that
+    user code's output cannot interfere. Raises OSError if it cannot be started.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in (ours, theirs):
@@ -145,7 +139,7 @@ async def launch(
     environment = {**spec.environment(os.environ), MARK: mark}
     arena, memory = create(), None
     try:
-        # It stays open when the connection is gone, with which the arena ends.
+        # A duplicate, as the arena is closed with the connection.
         memory = None if arena is None else os.dup(arena.descriptor)
         send_with(ours, b"".join(encode(spec.load)), arena)
         process = await _start(spec, environment, theirs.fileno(), capture)

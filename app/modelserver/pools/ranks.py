@@ -1,12 +1,12 @@
 """Workers that span several processes or devices (reference 18.1, 18.3).
 
-A worker of ranks is N processes, each with the variables that ``torchrun`` would give it: RANK, LOCAL_RANK,
-WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the like. Each has a socket of its own. Every process is sent every
-batch (with the parallel type ``pp`` only rank 0 is, as in TorchServe), and only what rank 0 answers counts.
-The worker has loaded when all ranks have; the end of any ends the whole, which is then started again.
+A worker of ranks is N processes, each with the variables that ``torchrun`` would set: RANK, LOCAL_RANK,
+WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the like, and each with its own socket. Every process gets every
+batch (with the parallel type ``pp`` only rank 0, as in TorchServe), and only the answers of rank 0 count. The
+worker has loaded when all ranks have; if any rank ends, all are ended and started again.
 
-Unlike TorchServe, there is no ``torchrun`` process in between: the server starts the ranks itself, so their
-output, their ends and their faults are told like those of any worker.
+Unlike in TorchServe, there is no ``torchrun`` process in between: the server starts the ranks itself, so
+their output, exits and errors are reported like those of any worker.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 
-# Seconds that rank 0 gets to end a batch that has failed at another rank: it may wait for it for ever.
+# Seconds for rank 0 to finish a batch that failed at another rank, for which it may wait forever.
 FAILED_GRACE = 10.0
-# Seconds that the other ranks get to leave once rank 0 has left as it was told.
+# Seconds for the other ranks to exit after rank 0 has stopped.
 FOLLOWERS_GRACE = 2.0
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def member_spec(spec: WorkerSpec, ranks: Ranks, rank: int, port: int) -> WorkerSpec:
-    """What the process of this rank is started with.
+    """The spec for the process of this rank.
 
-    It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not tried again in
-    parts: the ranks would not take the same parts.
+    It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not retried in
+    parts, as ranks could choose different parts.
     """
     alone, count = lone_spec(spec, ranks), ranks.processes
     load = msgspec.structs.replace(
@@ -62,7 +62,7 @@ def member_spec(spec: WorkerSpec, ranks: Ranks, rank: int, port: int) -> WorkerS
 
 
 def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
-    """One process that sees a group of devices, whose first is number 0 to it."""
+    """The spec for one process that sees a group of devices, numbered from 0."""
     devices = ranks.groups.get(-1 if spec.load.gpu_id is None else spec.load.gpu_id, ())
     load = msgspec.structs.replace(spec.load, gpu_id=0 if devices else None)
     environment = {**spec.extra_environment, **visible(devices)}
@@ -70,7 +70,7 @@ def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
 
 
 def rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets for one of ``count`` processes of one machine."""
+    """The variables that torchrun sets for one of ``count`` processes on one machine."""
     numbers = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -95,7 +95,7 @@ def rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
 
 
 def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variable that leaves these devices to a process: numbers are those that the server sees."""
+    """The variable that limits a process to these devices, numbered as the server sees them."""
     if not devices:
         return {}
     names = [name.strip() for name in server.get(_VISIBLE, "").split(",") if name.strip()]
@@ -105,7 +105,7 @@ def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> d
 
 @dataclass(slots=True, eq=False)
 class RankGroup:
-    """The processes of one worker, which its supervisor takes for one."""
+    """The processes of one worker, with the interface of a single process."""
 
     ranks: Ranks
     on_message: Callable[[ToServer, memoryview], None]
@@ -130,7 +130,7 @@ class RankGroup:
 
     @property
     def recalls(self) -> bool:
-        """Batches cannot be taken back: the ranks would not agree on which."""
+        """False: the ranks might not agree on which batches to return."""
         return False
 
     def recall(self, sequence: int) -> int:
@@ -139,14 +139,14 @@ class RankGroup:
 
     @property
     def begun(self) -> int | None:
-        """How many batches any of them had begun when all had ended; None where that cannot be known."""
+        """How many batches any of them had begun when all had ended; None if unknown."""
         counts = [member.begun for member in self._members]
         known = [count for count in counts if count is not None]
         return max(known) if known and len(known) == len(counts) else None
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has said that it cannot load."""
+        """Whether a rank could not load."""
         return self._guilty is not None
 
     def add(self, member: WorkerProcess) -> None:
@@ -154,9 +154,9 @@ class RankGroup:
         self._members.append(member)
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
-        """To all ranks; batches to rank 0 alone if the type says so.
+        """Sends to all ranks; batches only to rank 0 for some types.
 
-        That a client left is told to none: they would hear of it at different times, and part ways.
+        Cancellations are not sent: ranks would receive them at different times and diverge.
         """
         if isinstance(message, Cancelled):
             return
@@ -173,12 +173,12 @@ class RankGroup:
             member.kill()
 
     async def abandon(self) -> None:
-        """Ends those that were started, of a group that could not be."""
+        """Ends the started processes of a group that could not be completed."""
         self.kill()
         await asyncio.gather(*(member.wait() for member in self._members))
 
     async def wait(self) -> str:
-        """Waits for the end of all processes, which the first end brings about; returns how that was."""
+        """Waits until a process ends, then ends the others; returns how the first ended."""
         ends = {asyncio.ensure_future(member.wait()): rank for rank, member in enumerate(self._members)}
         pending = set(ends)
         first: tuple[int, str] | None = None
@@ -200,14 +200,14 @@ class RankGroup:
         return f"lost rank {rank}, which {how}"
 
     def _may_end(self, rank: int, how: str) -> bool:
-        """A rank that was told to stop may leave before rank 0 has finished."""
+        """Whether this is a rank that stopped as requested before rank 0 has finished."""
         return self._stopping and not self._killed and rank > 0 and how == "exited with status 0"
 
     def last_output(self, lines: int = 20) -> str:
         """That of the rank that failed, else of rank 0."""
         return self._members[self._guilty or 0].last_output(lines)
 
-    # -- what the ranks say
+    # -- messages of the ranks
 
     def hear(self, rank: int, message: ToServer, tail: memoryview) -> None:
         """A message of one rank."""
@@ -233,13 +233,13 @@ class RankGroup:
             asyncio.get_running_loop().call_later(FAILED_GRACE, self._give_up, rank, message.sequence)
 
     def _give_up(self, rank: int, sequence: int) -> None:
-        """Ends the worker if rank 0 still computes a batch that has failed at another rank."""
+        """Ends the worker if rank 0 is still computing a batch that failed at another rank."""
         if self._answered < sequence and not self._killed:
-            _log.error("Rank %d failed, and rank 0 did not end the batch within %g s", rank, FAILED_GRACE)
+            _log.error("Rank %d failed, and rank 0 did not finish the batch within %g s", rank, FAILED_GRACE)
             self._members[rank].kill()
 
     def lose(self, rank: int, reason: str | None) -> None:
-        """The connection to one rank is gone."""
+        """The connection to one rank was lost."""
         if self._lost or (rank > 0 and self._stopping):
             return
         self._lost = True
@@ -252,10 +252,9 @@ async def launch_ranks(
     on_message: Callable[[ToServer, memoryview], None],
     on_lost: Callable[[str | None], None],
 ) -> WorkerProcess | RankGroup:
-    """Starts a worker that spans devices or processes, whose spec has ``ranks``; always as new Pythons.
+    """Starts a worker that spans devices or processes, whose spec has ``ranks``, without forking.
 
-    Raises:
-        OSError: a process cannot be started, or there is no port to meet at.
+    Raises OSError if a process cannot be started, or no port is free.
     """
     ranks = spec.ranks
     assert ranks is not None  # noqa: S101 - others are launched otherwise

@@ -1,9 +1,10 @@
-"""Replaces workers that have grown too large or have served enough, one after another; nothing is lost by it.
+"""Replaces workers that use too much memory or have served enough requests, one at a time, without losing
+any.
 
-A fresh worker is started beside the old one and takes its place when it is loaded; the old one serves until
-then, finishes what it has, and leaves. Where a fresh worker cannot be loaded, the old one goes on serving,
-and the next try is made after a pause. A worker that is too large as soon as it is loaded is left alone: a
-fresh one would be no smaller.
+A new worker is started beside the old one and replaces it once loaded; until then the old one serves, then it
+finishes its batches and exits. If the new worker cannot be loaded, the old one keeps serving, and replacing
+it is retried after a pause. A worker that is too large right after loading is kept: a new one would be no
+smaller.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 
-# Seconds from one look at the memory to the next, and until another try where a fresh worker failed to load.
+# Seconds between checks of the memory, and until a retry after a new worker failed to load.
 LOOKS = 1.0
 HOLD = 30.0
 
@@ -32,7 +33,7 @@ REQUESTS = "requests"
 
 
 class Recycled(Protocol):
-    """A pool, as far as it is looked after here."""
+    """What this module needs of a pool."""
 
     limits: PoolLimits
     workers: list[Worker]
@@ -48,27 +49,27 @@ class Recycled(Protocol):
 
 
 class Recycler:
-    """Looks after the workers of one pool, whose limits say when."""
+    """Recycles the workers of one pool according to its limits."""
 
     def __init__(self, pool: Recycled) -> None:
         self.coming: Worker | None = None
-        # Together they would outlive their end until a collector comes by.
+        # Weak, to avoid a reference cycle.
         self._pool: Recycled = weakref.proxy(pool)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._held_until = 0.0
-        # Processes that were too large from the start.
+        # Processes that were too large right after loading.
         self._large: set[int] = set()
 
     def follow(self) -> None:
-        """The limits are new: looks at the memory as long as it is limited."""
+        """Applies new limits; the memory is checked if it is limited."""
         self._large.clear()
         self.close()
         if self._pool.limits.max_worker_memory:
             self._timer = self._loop.call_later(LOOKS, self._look)
 
     def close(self) -> None:
-        """Looks no more."""
+        """Stops checking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -79,12 +80,12 @@ class Recycler:
         if limit and size > limit:
             self._large.add(worker.pid)
             _log.warning(
-                "Worker %s has %d bytes as soon as it is loaded, max_worker_memory=%d: it is left alone",
+                "Worker %s has %d bytes right after loading, max_worker_memory=%d: it is not recycled",
                 *(worker.label, size, limit),
             )
 
     def served(self, worker: Worker) -> None:
-        """The worker has answered as many requests as it may."""
+        """The worker has reached its limit of requests."""
         self._recycle(worker, REQUESTS, f"it has answered {worker.served} requests")
 
     def _look(self) -> None:
@@ -101,15 +102,15 @@ class Recycler:
         return sum(map(resident_bytes, worker.pids))
 
     def _recycle(self, worker: Worker, reason: str, why: str) -> None:
-        """Starts a fresh one, unless another is on its way."""
+        """Starts a new worker, unless another is being replaced."""
         if self.coming is not None or self._pool.closing or self._loop.time() < self._held_until:
             return
         if worker not in self._pool.workers:
-            # It is on its way out.
+            # It is already leaving.
             return
         fresh = self.coming = self._pool.make_worker(worker.gpu_id)
-        _log.info("Worker %s is recycled: %s; %s is started in its place", worker.label, why, fresh.label)
-        # When the worker has done what it does about its first load.
+        _log.info("Worker %s is recycled: %s; starting %s in its place", worker.label, why, fresh.label)
+        # After the worker's own handling of its first load.
         fresh.first_load.add_done_callback(
             lambda _: self._loop.call_soon(self._arrived, worker, fresh, reason)
         )
@@ -122,9 +123,9 @@ class Recycler:
         if failure is None and worker in self._pool.workers:
             self._pool.exchange(worker, fresh)
             self._pool.metrics.recycled(reason)
-            _log.info("Worker %s has taken the place of %s", fresh.label, worker.label)
+            _log.info("Worker %s has replaced %s", fresh.label, worker.label)
             return
         if failure is not None:
             self._held_until = self._loop.time() + HOLD
-            _log.warning("Worker %s goes on: a fresh one could not be loaded: %s", worker.label, failure)
+            _log.warning("Worker %s is kept, a new one could not be loaded: %s", worker.label, failure)
         self._pool.end_worker(fresh)

@@ -1,15 +1,16 @@
-"""Batches that are handed to workers which are still busy with another one.
+"""Batches sent in advance to workers that are still busy with another one.
 
-That saves a worker its way to the queue and back, which costs handlers of microseconds more than their own
-work, and lets a pipelined handler prepare a batch while it computes another. It must make no request later
-than one queue would, from which whoever is free takes the next batch. So:
+This saves a worker the round trip to the queue, which costs more than the work of very fast handlers, and
+lets a pipelined handler prepare a batch while it computes another. It must not make any request later than a
+single queue would, from which idle workers take the next batch. So:
 
-* where another worker could serve it, a batch is handed ahead only to a worker that should be done with all
-  it has within ``REST`` seconds, or that is pipelined;
-* it is taken back when a worker is idle that could begin it sooner, when the batch before it lasts longer
-  than was expected, and when its worker is to end.
+* if another worker could serve it, a batch is only sent in advance to a worker that should finish all it has
+  within ``REST`` seconds, or that is pipelined;
+* it is taken back when an idle worker could begin it sooner, when the batch before it takes longer than
+expected,
+  and when its worker is to end.
 
-Nothing runs twice: a worker and the server agree on who has a batch, see :mod:`modelserver.wire.arena`.
+Nothing runs twice: worker and server agree on who has a batch, see :mod:`modelserver.wire.arena`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """Whose workers these are."""
+    """The pool of the workers."""
 
     workers: list[Worker]
     queue: BatchQueue
     clock: Callable[[], float]
 
     def send(self, worker: Worker, batch: Batch, now: float) -> None:
-        """Hands the batch to the worker."""
+        """Sends the batch to the worker."""
 
     def pump(self) -> None:
         """Sends every batch that may go now."""
@@ -51,7 +52,7 @@ class Reserve:
         self._timer: asyncio.TimerHandle | None = None
 
     def fill(self, pool: Owner, now: float) -> bool:
-        """Hands out full batches, others can still grow; False if no worker has room for one that waits."""
+        """Sends full batches in advance; False if no worker has room for one that is waiting."""
         queue = pool.queue
         while queue.has_full():
             worker = least_loaded(pool.workers)
@@ -66,7 +67,7 @@ class Reserve:
         return True
 
     def take_back(self, pool: Owner, now: float, *, others_idle: bool) -> bool:
-        """Puts back into the queue what need not wait at its worker; whether there was any."""
+        """Puts batches back into the queue that need not wait at their worker; True if there were any."""
         holders = _holders(pool)
         self.used = bool(holders)
         late = [worker for worker in holders if not worker.may_rest(now, others_idle=others_idle)]
@@ -76,13 +77,13 @@ class Reserve:
         return bool(returned)
 
     def close(self) -> None:
-        """Nothing is watched any more."""
+        """Stops watching."""
         self.used = False
         if self._timer is not None:
             self._timer.cancel()
 
     def watch(self, pool: Owner) -> None:
-        """Looks after what waits, from now on, if there are several workers."""
+        """Starts watching the waiting batches, if there are several workers."""
         holders = _holders(pool)
         if self._timer is None and holders and len(pool.workers) > 1:
             self.used = True
@@ -101,7 +102,7 @@ def _holders(pool: Owner) -> list[Worker]:
 
 
 def least_loaded(workers: Sequence[Worker]) -> Worker | None:
-    """The worker that holds the fewest batches, of those that may hold another."""
+    """The worker with the fewest batches, of those that may hold another."""
     if len(workers) == 1:
         worker = workers[0]
         return worker if worker.has_room else None

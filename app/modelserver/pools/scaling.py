@@ -1,22 +1,25 @@
-"""How many workers a pool should have, by what it looked like at one moment after another.
+"""Decides how many workers a pool should have, from samples of its state.
 
-The rule is pure: it sees samples with their times, keeps what it learned, owns no clock, no task and no
-worker. What it does, and why:
+The rule is pure: it gets samples with their times and keeps what it learned, but has no clock, task or
+worker.
 
 * *Up* when requests wait longer than ``target_wait`` for more than a quarter of the time: a moment above the
-  target counts three times as much as one below it, and the balance must reach ``up_pause`` seconds. By half
-  of the workers at a time, or to twice as many where a request has been waiting for as long as ``up_pause``,
-  and not before those that were started last are loaded: what they will change is not known before.
-* *Down* when so many fewer would be busy for at most ``SPARE`` of their time, by the same balance over
-  ``down_pause`` seconds. By a third at a time, one at least.
-* *No flapping.* A step down that has to be taken back soon doubles the pause before the next one, up to
+  target counts three times as much as one below, and the balance must reach ``up_pause`` seconds. By half of
+  the workers at a time, or to twice as many if a request has been waiting for ``up_pause``, and only once the
+  workers started last have loaded, as their effect is unknown before.
+* *Down* when the remaining workers would be busy for at most ``SPARE`` of their time, by the same balance
+over
+  ``down_pause`` seconds. By a third at a time, at least one.
+* *No flapping.* A step down that soon has to be reversed doubles the pause before the next one, up to
   ``MOST_PATIENCE`` times; one that proves right halves it again.
-* *Memory.* Never more workers than there is memory for; if there is none left for ``up_pause`` seconds, one
-  worker goes, and none comes for ``down_pause`` seconds.
-* *Starts that fail* are tried again after ``FIRST_HOLD`` seconds, then after twice as long, up to
-  ``LONGEST_HOLD``. Where a worker was given up, or loads, nothing is added.
+* *Memory.* Never more workers than there is memory for; if it is short for ``up_pause`` seconds, one worker
+is
+  removed, and none is added for ``down_pause`` seconds.
+* *Failed starts* are retried after ``FIRST_HOLD`` seconds, then after twice as long each time, up to
+  ``LONGEST_HOLD``. While a worker is loading or has failed, none is added.
 
-What waits while a worker is free waits for its batch and not for a worker: that is no reason for more.
+Requests that wait while a worker is free wait for their batch, not for a worker: that is no reason to scale
+up.
 """
 
 from __future__ import annotations
@@ -29,17 +32,17 @@ if TYPE_CHECKING:
     from modelserver.pools.worker import Worker
 
 
-# Of the time of the workers that would be left, this share may be busy when others go.
+# The share of their time that the remaining workers may be busy after a step down.
 SPARE = 0.6
-# A moment of waiting outweighs so much of not waiting, and the other way round for a step down.
+# Weight of a moment of waiting against one of not waiting; the reverse for a step down.
 WEIGHT = 3.0
-# A step down is taken back soon if that is within so many pauses.
+# A step down is reversed soon if within so many pauses.
 SOON = 4.0
 MOST_PATIENCE = 16.0
-# Seconds until a failed start is tried again: the first and the longest.
+# Seconds until a failed start is retried: at first, and at most.
 FIRST_HOLD = 30.0
 LONGEST_HOLD = 1800.0
-# Seconds from one sample to the next, at most and at least.
+# Seconds between samples, at most and at least.
 SELDOM = 0.5
 OFTEN = 0.05
 
@@ -59,7 +62,7 @@ EQUAL_BOUNDS = "equal_bounds"
 
 @dataclass(frozen=True, slots=True)
 class ScalingRule:
-    """What is aimed at, in seconds: how long a request may wait for a worker, and when something is done."""
+    """In seconds: how long requests may wait for a worker, and the pauses before scaling."""
 
     target_wait: float = 0.1
     up_pause: float = 2.0
@@ -67,7 +70,7 @@ class ScalingRule:
 
     @property
     def every(self) -> float:
-        """Seconds from one sample to the next."""
+        """Seconds between samples."""
         return min(SELDOM, max(OFTEN, self.up_pause / 4))
 
 
@@ -91,9 +94,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many workers there should be from now on (``workers``), how many there would be if all could be had
-    (``wish``), and why, in one of the words above.
-    """
+    """The target number of ``workers``, the number without limits (``wish``), and a reason from above."""
 
     workers: int
     wish: int
@@ -101,7 +102,7 @@ class Decision:
 
 
 class Scaler:
-    """Decides for one pool; see above."""
+    """Decides for one pool."""
 
     def __init__(self, rule: ScalingRule) -> None:
         self.rule = rule
@@ -117,7 +118,7 @@ class Scaler:
         self._trying = False
 
     def decide(self, sample: Sample, fewest: int, most: int) -> Decision:
-        """What to do now, within these bounds. Where they changed, all pauses begin anew."""
+        """What to do now, within these bounds; if they changed, all pauses restart."""
         self._observe(sample, fewest, most)
         count = sample.ready + sample.loading
         if fewest >= most:
@@ -136,19 +137,19 @@ class Scaler:
         return Decision(count, count, STEADY)
 
     def start_failed(self, now: float) -> None:
-        """A worker that was asked for could not load its model."""
+        """A started worker could not load its model."""
         self._keep(now, self._hold, START_FAILED)
         self._hold = min(2 * self._hold, LONGEST_HOLD)
         self._trying = False
 
-    # -- what is seen
+    # -- observing
 
     def _observe(self, sample: Sample, fewest: int, most: int) -> None:
         if self._bounds != (fewest, most):
             self._bounds = fewest, most
             self._pressure = self._calm = self._short = 0.0
             self._patience, self._shrunk = 1.0, None
-        # A loop that was held up has not seen what happened meanwhile.
+        # A blocked event loop did not observe the time in between.
         passed = 0.0 if self._seen is None else min(sample.now - self._seen, 2 * self.rule.every)
         self._follow(sample.busy, passed)
         self._seen = sample.now
@@ -165,22 +166,22 @@ class Scaler:
         self._calm = _balance(self._calm, spared, passed, 1 / WEIGHT, limit)
 
     def _follow(self, busy: float, passed: float) -> None:
-        """The number of busy workers, evened out over a quarter of the pause before a step down."""
+        """Smooths the number of busy workers over a quarter of the pause before a step down."""
         if self._seen is None:
             self._busy = busy
         else:
             self._busy += (busy - self._busy) * (1 - math.exp(-passed / max(self.rule.down_pause / 4, 1e-9)))
 
     def _enough(self, count: int, fewest: int) -> int:
-        """So many would do, as far as one step goes."""
+        """The number of workers that would suffice, within one step."""
         needed = math.ceil(self._busy / SPARE - 1e-9)
         return min(count, max(fewest, needed, count - max(1, count // 3)))
 
-    # -- what is done
+    # -- deciding
 
     @property
     def _soon(self) -> float:
-        """For so long after a step down it may prove wrong."""
+        """How long after a step down it may prove wrong."""
         return self.rule.down_pause * max(SOON, self._patience)
 
     def _grow(self, sample: Sample, count: int, most: int) -> Decision:
@@ -204,7 +205,7 @@ class Scaler:
 
     def _shrink(self, now: float, workers: int) -> Decision:
         if self._shrunk is not None and now - self._shrunk >= self._soon:
-            # The one before was right.
+            # The previous step was right.
             self._patience = max(self._patience / 2, 1.0)
         self._shrunk = now
         self._calm = 0.0
@@ -216,16 +217,13 @@ class Scaler:
         return Decision(count - 1, count - 1, MEMORY)
 
     def _keep(self, now: float, seconds: float, reason: str) -> None:
-        """No more workers for so long."""
+        """Adds no workers for so many seconds."""
         if now + seconds > self._held_until:
             self._held_until, self._held_because = now + seconds, reason
 
 
 def _balance(value: float, grows: bool, passed: float, weight: float, limit: float) -> float:
-    """How much more time spoke for something than against it, from 0 to ``limit``.
-
-    ``weight`` says how much more what speaks for it counts.
-    """
+    """The weighted balance of time for and against something, from 0 to ``limit``."""
     return min(limit, value + passed) if grows else max(0.0, value - passed / weight)
 
 
@@ -240,7 +238,7 @@ class ScaleEvent:
 
 
 class PoolScaling:
-    """What is known of one pool. ``sample`` and ``decision`` are of the last look, None before the first."""
+    """The state of one pool; ``sample`` and ``decision`` are the last ones, None before the first."""
 
     def __init__(self, rule: ScalingRule) -> None:
         self.scaler = Scaler(rule)
@@ -253,5 +251,5 @@ class PoolScaling:
 
     @property
     def rule(self) -> ScalingRule:
-        """What it is scaled by."""
+        """The pool's rule."""
         return self.scaler.rule

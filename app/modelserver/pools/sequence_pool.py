@@ -1,17 +1,19 @@
-"""A pool whose workers keep the state of sequences: ``sequenceBatching`` (reference 8.9).
+"""A pool whose workers hold the state of sequences: ``sequenceBatching`` (reference 8.9).
 
-What is decided here, beside the laws of :mod:`modelserver.batching.sequences`:
+Decisions made here, besides the rules of :mod:`modelserver.batching.sequences`:
 
-* Too many sequences, a full queue of one, and what still waits when a sequence ends get TorchServe's 503.
-* A worker that dies takes the state with it. The step that ran gets ``Worker died.`` as always; all that
-  waits of its sequences, and what comes later under their ids, gets a 500 that says so, instead of an answer
-  computed without the state. Sequences that had not begun go elsewhere, and so do new ones. (TorchServe
-  never answers what waits, and then refuses the id.)
-* A worker that is scaled down takes no new sequences and serves those it has until they end: at most for
-  ``sequenceTimeoutMSec``, or where there is none as long as ``response_timeout``. Then they are lost as if it
-  had died. On TorchServe they are cut off at once.
+* Too many sequences, too many requests of one, and requests still waiting when a sequence ends get
+TorchServe's 503. * When a worker dies, the state is lost. The running step gets ``Worker died.`` as usual;
+waiting requests of its
+  sequences, and later ones with their ids, get a 500 that says so, instead of an answer computed without the
+  state. Sequences that had not begun, and new ones, go elsewhere. (TorchServe never answers waiting requests,
+  and then refuses the id.)
+* A worker that is scaled down gets no new sequences and serves its own until they end: for up to
+  ``sequenceTimeoutMSec``, or if there is none, ``response_timeout``. Then they are lost as if it had died.
+  TorchServe aborts them at once.
 * A worker gets its next batch when it has answered the last one, never in advance. With
-  ``continuousBatching`` it has, as always there, several requests at a time, each of another sequence.
+``continuousBatching`` it
+  has several requests at a time, as always there, each of a different sequence.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 def sequence_queue(
     limits: PoolLimits, max_idle_ms: int, timeout_ms: int, max_sequences: int, max_waiting: int
 ) -> SequenceQueue:
-    """The queue in the words of model-config.yaml: milliseconds, and 0 for a lifetime without end."""
+    """The queue for values of model-config.yaml: in milliseconds, with 0 for an unlimited lifetime."""
     max_age = timeout_ms / 1000 if timeout_ms else math.inf
     return SequenceQueue(
         *(limits.batch_size, policy_for(limits), limits.max_requests, limits.max_bytes),
@@ -53,13 +55,13 @@ def sequence_queue(
 
 
 class SequencePool(Pool):
-    """Serves one model version whose requests belong to sequences, and wait in a queue of them."""
+    """Serves one model version whose requests belong to sequences."""
 
     queue: SequenceQueue
 
     @cached_property
     def _draining(self) -> dict[Worker, asyncio.Event]:
-        """Workers on their way out, and what tells each that its last sequence has ended."""
+        """Leaving workers, each with an event for the end of its last sequence."""
         return {}
 
     @property
@@ -69,11 +71,11 @@ class SequencePool(Pool):
     # -- requests
 
     def submit(self, request: Request, asked_version: str | None = None) -> None:
-        """Takes a request in; its ``on_done`` tells its end. ``asked_version``: what the client named.
+        """As the parent.
 
         Raises:
             ServiceUnavailable: as the parent; too many sequences, or too many requests of this one.
-            WorkerDied: the state of its sequence was lost, and it does not say that it begins anew.
+            WorkerDied: the state of its sequence was lost, and the request does not restart it.
         """
         self._end_those_over()
         reason = self._objection(request)
@@ -87,7 +89,7 @@ class SequencePool(Pool):
             raise self._lost(str(lost)) from lost
 
     def _objection(self, request: Request) -> str:
-        """Why the request is refused, as a word for the metrics, or nothing."""
+        """Why the request is refused, as a label for the metrics, or an empty string."""
         if not super()._has_hope() and not self.queue.lives(request):
             return "no_worker"
         if not self.limits.tickets or not isinstance(request, SequencedRequest):
@@ -100,18 +102,18 @@ class SequencePool(Pool):
         return super()._has_hope() or bool(self._draining)
 
     def _refuse_if_hopeless(self) -> None:
-        """What waits for a worker to begin with is refused where there is none; the rest has its worker."""
+        """Refuses sequences without a worker if there is none; the others have theirs."""
         if super()._has_hope():
             return
         for request in self.queue.drain_unplaced():
             self._end(request, no_worker(self.name, failure=self.failure))
 
     def _end_those_over(self) -> None:
-        """Ends the sequences whose time is over."""
+        """Ends expired sequences."""
         self._close_out(self.queue.expire(self.clock()))
 
     def _close_out(self, requests: Iterable[Request]) -> None:
-        """Refuses what still waits of sequences that ended."""
+        """Refuses waiting requests of ended sequences."""
         for request in requests:
             self._end(request, no_worker(self.name))
         for worker, ended in self._draining.items():
@@ -125,7 +127,7 @@ class SequencePool(Pool):
         )
 
     def cancel(self, request: Request) -> None:
-        """As the parent; a sequence that has not begun and has no other request goes with it."""
+        """As the parent; a sequence that has not begun and has no other request ends too."""
         super().cancel(request)
         self._close_out(())
 
@@ -136,7 +138,7 @@ class SequencePool(Pool):
     # -- batches
 
     def pump(self) -> None:
-        """Sends every batch that may go now and arms the timer for what is next: a batch, or an end."""
+        """Sends every batch that may go now and sets the timer for the next batch or end of a sequence."""
         self._end_those_over()
         self._disarm()
         queue, now = self.queue, self.clock()
@@ -166,7 +168,7 @@ class SequencePool(Pool):
         return worker.has_room if self.spec.concurrency else worker.idle
 
     def _serving(self) -> Iterator[Worker]:
-        """The workers that are loaded, and those that leave when their sequences have ended."""
+        """The loaded workers, including those that leave when their sequences have ended."""
         for worker in (*self.workers, *self._draining):
             if worker.state is WorkerState.READY:
                 yield worker
@@ -176,7 +178,7 @@ class SequencePool(Pool):
         ready = [worker for worker in self.workers if worker.state is WorkerState.READY]
         return sorted(ready, key=lambda worker: len(worker.in_flight))
 
-    # -- what workers tell
+    # -- events of workers
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         """As the parent; the handler may end sequences by a header of its answers."""
@@ -185,7 +187,7 @@ class SequencePool(Pool):
         super().worker_answered(worker, batch, result, tail)
 
     def _ended_by(self, answers: Iterable[Answer]) -> list[str]:
-        """The sequences that these answers name as ended, separated by ``;`` (reference 8.9)."""
+        """The sequences ended by these answers, separated by ``;`` (reference 8.9)."""
         end = self._headers.end.lower()
         return [
             name.strip()
@@ -198,10 +200,7 @@ class SequencePool(Pool):
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
     ) -> None:
-        """The state of its sequences is gone: what waits of them fails.
-
-        Not where one of several requests was given up and the process lives on.
-        """
+        """Waiting requests of its sequences fail, unless only one request timed out and the process lives."""
         if worker.state is not WorkerState.READY or not isinstance(error, ResponseTimeout):
             self._lose(worker)
         for batch in unbegun:
@@ -221,7 +220,7 @@ class SequencePool(Pool):
     # -- workers
 
     async def _leave(self, worker: Worker) -> None:
-        """Lets its sequences end, then ends it."""
+        """Lets the worker's sequences end, then ends it."""
         if self.queue.living(worker) and not self.closing:
             ended = self._draining[worker] = asyncio.Event()
             longest = self.queue.limits.max_age
@@ -235,12 +234,12 @@ class SequencePool(Pool):
         await super()._leave(worker)
 
     async def close(self, grace: float) -> None:
-        """As the parent; nobody waits for the ends of sequences any more."""
+        """As the parent, without waiting for sequences to end."""
         self.closing = True
         self._close_out(self.queue.drain())
         await super().close(grace)
 
     @property
     def sequences(self) -> SequenceStatistics | None:
-        """How many sequences live, and what waits of them."""
+        """How many sequences live and wait."""
         return self.queue.statistics

@@ -1,7 +1,7 @@
-"""The server's side of the spawner: a process that has imported torch, and forks workers.
+"""The server's side of the spawner, a process that has imported torch and forks workers.
 
-The server never forks itself: it has threads. The spawner has one, and checks that before each fork (see
-:mod:`modelserver.worker.spawner`). Whatever it cannot do is done in the plain way, and the log says why.
+The server itself never forks, as it has threads. The spawner has one, and checks that before each fork (see
+:mod:`modelserver.worker.spawner`). Workers that it cannot fork are spawned, and the log says why.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 
-# Seconds until what workers need is imported, and until a worker is forked then.
+# Seconds for importing what workers need, and for forking a worker.
 PATIENCE = 120.0
 FORK_PATIENCE = 30.0
-# Seconds that a worker waits for a spawner which has taken the place of one that was lost.
+# Seconds that a worker waits for a spawner that replaces a lost one.
 REPLACEMENT_PATIENCE = 2.0
-# Seconds for which a spawner that is asked for something may be stopped, as by a debugger; how often that
-# is looked at; and how long after the end of a worker the spawner may tell how it ended.
+# Seconds for which a spawner with requests may be stopped, as by a debugger; between checks of that; and
+# for the spawner to report how a worker ended.
 STOPPED_PATIENCE = 1.0
 LOOKS = 0.25
 REPORT_PATIENCE = 1.0
-# Spawners that end by themselves before they are used no more.
+# Unexpected ends of the spawner after which it is no longer used.
 MAX_DEATHS = 3
 
 
 class SpawnRefused(Exception):
-    """The worker must be started in the plain way; the message says why."""
+    """The worker must be spawned instead; the message says why."""
 
 
 def can_fork() -> bool:
-    """Whether the system has what is needed: descriptors of processes, and signals of pipes."""
+    """Whether the system supports pidfds and signals from pipes."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return False
     try:
@@ -64,7 +64,7 @@ def can_fork() -> bool:
 
 
 class ForkedProcess:
-    """A worker that the spawner forked. ``life`` is held open as long as it may live."""
+    """A forked worker. ``life`` is a pipe that is held open as long as it may live."""
 
     def __init__(self, pid: int, pidfd: int, life: int) -> None:
         self.pid = pid
@@ -81,11 +81,11 @@ class ForkedProcess:
         signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def wait(self) -> int | None:
-        """The exit code, negative for a signal; None if nobody was left to learn it."""
+        """The exit code, negative for a signal; None if unknown."""
         return await asyncio.shield(self._end)
 
     def ended(self, code: int | None) -> None:
-        """The process has ended."""
+        """Records the end of the process."""
         if not self._end.done():
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -93,7 +93,7 @@ class ForkedProcess:
             self._end.set_result(code)
 
     def _ended_unreported(self) -> None:
-        """Usually the spawner is about to say how; one that is busy, stopped or gone is not waited for."""
+        """The spawner usually reports the exit code soon; waits only a limited time for that."""
         self._loop.remove_reader(self._pidfd)
         self._loop.call_later(REPORT_PATIENCE, self._ended_unknown)
 
@@ -111,14 +111,14 @@ class ForkedProcess:
 
 @dataclass(slots=True)
 class _Pending:
-    """A request that has no reply yet. ``life`` is the pipe of the worker that is to be forked, if one is."""
+    """A request without a reply yet. ``life`` is the pipe of the worker to be forked, if any."""
 
     reply: asyncio.Future[ForkedProcess | None]
     life: int | None
 
 
 class Spawner:
-    """Starts the helper process when it is first needed, and again should it end."""
+    """Starts the spawner process on demand, and again if it ends."""
 
     def __init__(self) -> None:
         self._process: _SpawnerProcess | None = None
@@ -133,11 +133,7 @@ class Spawner:
     async def spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
     ) -> ForkedProcess:
-        """Forks a worker that gets this environment and these descriptors.
-
-        Raises:
-            SpawnRefused: it must be started in the plain way.
-        """
+        """Forks a worker with this environment and these descriptors. Raises SpawnRefused."""
         try:
             return await self._spawn(spec, environment, outputs, connection)
         except SpawnRefused as refused:
@@ -170,7 +166,7 @@ class Spawner:
             return await process.spawn(request, [connection, *outputs])
         except SpawnRefused:
             if process.lost and not self._closed and (self._replacing is None or self._replacing.done()):
-                # Those that come next need not wait for it.
+                # So that later workers need not wait for it.
                 self._replacing = asyncio.create_task(self._replace(spec, environment, needs))
             raise
 
@@ -195,11 +191,11 @@ class Spawner:
                 except OSError as error:
                     raise SpawnRefused(f"the spawner could not be started: {error}") from error
             elif hidden != self._hidden:
-                raise SpawnRefused("other variables are hidden from it than from the spawner")
+                raise SpawnRefused("the spawner was started with other hidden variables")
             return self._process
 
     async def close(self) -> None:
-        """Ends the helper, also if it is busy; workers live on."""
+        """Ends the spawner, even if it is busy; workers live on."""
         self._closed = True
         if self._replacing is not None:
             self._replacing.cancel()
@@ -209,7 +205,7 @@ class Spawner:
 
 
 def why_not(spec: WorkerSpec) -> str:
-    """Why a worker cannot be forked, or nothing."""
+    """Why a worker cannot be forked, or an empty string."""
     if spec.python != sys.executable:
         return "they have a Python of their own"
     early = sorted(name for name in spec.extra_environment if EARLY_VARIABLE.fullmatch(name))
@@ -223,13 +219,13 @@ def why_not(spec: WorkerSpec) -> str:
 
 
 def _spawner_threads() -> dict[str, str]:
-    """All cores for those that start no thread before they compute; one for the other, which has no other."""
+    """All cores for libraries that start threads on demand; 1 for OpenBLAS, which starts them at once."""
     cores = str(len(os.sched_getaffinity(0)))
     return {name: "1" if name.startswith("OPENBLAS") else cores for name in THREAD_VARIABLES}
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped the process."""
+    """Whether the process is stopped by a signal or debugger."""
     try:
         statistics = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
@@ -238,7 +234,7 @@ def is_stopped(pid: int) -> bool:
 
 
 class _SpawnerProcess:
-    """One helper process and the talk with it."""
+    """One spawner process and the communication with it."""
 
     def __init__(
         self,
@@ -264,7 +260,7 @@ class _SpawnerProcess:
 
     @classmethod
     async def start(cls, environment: Mapping[str, str], *, replaces: bool) -> _SpawnerProcess:
-        """Starts a process with this environment. ``replaces``: another one was lost. Raises OSError."""
+        """Starts a process with this environment. ``replaces``: a previous one was lost. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         ours.setblocking(False)
@@ -283,7 +279,7 @@ class _SpawnerProcess:
         return cls(process, ours, capture, replaces=replaces)
 
     async def prepare(self, needs: Prepare) -> None:
-        """Has it import what a worker needs. Raises SpawnRefused."""
+        """Lets it import what a worker needs. Raises SpawnRefused."""
         try:
             await asyncio.wait_for(self._ask(needs), self._patience)
         except asyncio.TimeoutError:
@@ -293,7 +289,7 @@ class _SpawnerProcess:
             raise SpawnRefused(f"the spawner was not ready within {self._patience:g} s") from None
 
     async def spawn(self, request: Spawn, descriptors: list[int]) -> ForkedProcess:
-        """Asks for a worker, for which it is prepared. Raises SpawnRefused."""
+        """Requests a worker, for which it is prepared. Raises SpawnRefused."""
         theirs, ours = os.pipe()
         try:
             reply = self._ask(request, [*descriptors, theirs], ours)
@@ -313,18 +309,18 @@ class _SpawnerProcess:
     def _ask(
         self, request: ToSpawner, descriptors: list[int] | None = None, life: int | None = None
     ) -> asyncio.Future[ForkedProcess | None]:
-        """Sends a request; its reply, or SpawnRefused, comes by the future. Raises SpawnRefused."""
+        """Sends a request; the future gets its reply or SpawnRefused. Raises SpawnRefused."""
         try:
             send(self._control, request, descriptors)
         except OSError as error:
-            raise SpawnRefused(f"the spawner cannot be asked: {error}") from error
+            raise SpawnRefused(f"the spawner cannot be reached: {error}") from error
         pending = _Pending(self._loop.create_future(), life)
         self._pending.append(pending)
         self._look()
         return pending.reply
 
     def _look(self) -> None:
-        """While it is asked for something: one that is stopped will not answer, one that imports will."""
+        """While there are requests, replaces a stopped process; one that is importing will answer."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -376,13 +372,13 @@ class _SpawnerProcess:
         child = ForkedProcess(report.pid, descriptors[0], pending.life)
         self._children[report.pid] = child
         if pending.reply.done():
-            # Whoever asked has given up.
+            # The caller has given up.
             child.kill()
         else:
             pending.reply.set_result(child)
 
     def close(self) -> None:
-        """Ends the process; what it was asked for is refused, what it forked lives on."""
+        """Ends the process; its requests are refused, its workers live on."""
         if self.lost:
             return
         self.lost = True
@@ -402,7 +398,7 @@ class _SpawnerProcess:
         self._closing = self._loop.create_task(self._finish())
 
     async def closed(self) -> None:
-        """Waits until the process is gone."""
+        """Waits until the process has ended."""
         if self._closing is not None:
             await self._closing
 

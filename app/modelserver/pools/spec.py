@@ -1,4 +1,4 @@
-"""What a worker is started with, and what a pool goes by."""
+"""The parameters of workers and pools."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Spawner(Protocol):
     async def spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
     ) -> Child:
-        """A child with these descriptors. Raises SpawnRefused with the reason if it cannot be had so."""
+        """A child with these descriptors. Raises SpawnRefused with the reason if it cannot be forked."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What every worker of one model version is started with.
+    """How every worker of one model version is started.
 
-    ``threads`` are the cores that the workers share, ``own_threads`` the number that the model names for each
-    of its processes, 0 for none; ``frame_limit`` is in bytes. ``spawner`` forks the
-    processes where it can; without one each is a new Python. ``gate`` bounds how many load at once, and
-    ``need`` are the bytes that loading may take. ``concurrency``: a worker runs so many batches at the same
-    time and answers them in any order; 0: one after the other. ``measured`` takes the metrics that
-    they print. ``ipex``: whether handlers are to use Intel's extension, and on GPUs.
+    ``threads`` are the cores that the workers share, ``own_threads`` the number that the model sets per
+    process, 0 if it does not; ``frame_limit`` is in bytes. ``spawner`` forks processes if it can; otherwise
+    each is a new Python process. ``gate`` limits how many load at once, and ``need`` are the bytes that
+    loading may take. ``concurrency``: how many batches a worker runs at once, answered in any order; 0: one
+    at a time. ``measured`` gets printed metrics. ``ipex``: whether handlers use Intel's extension, and on
+    GPUs.
     """
 
     load: Load
@@ -58,9 +58,9 @@ class WorkerSpec:
     ipex: tuple[bool, bool] = (False, False)
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
-        """The server's environment without what is hidden (``blacklist_env_vars``), with thread counts set.
+        """The server's environment without hidden variables (``blacklist_env_vars``) and with thread counts.
 
-        Numeric libraries read their thread counts once, when they load: they must stand here before that.
+        Numeric libraries read their thread counts only when they load.
         """
         hidden = self.hidden_variables
         environment = {k: v for k, v in server.items() if hidden is None or not hidden.fullmatch(k)}
@@ -82,21 +82,21 @@ class Child(Protocol):
         """Ends it; ProcessLookupError if it has ended."""
 
     async def wait(self) -> int | None:
-        """Its exit code, negative for a signal; None if that cannot be known."""
+        """Its exit code, negative for a signal; None if unknown."""
 
 
 _PORTS_TRIED = 1000
 
 
 class Ports:
-    """Ports for ranks to meet at: counted up from ``first``, those in use left out; 0: any that are free."""
+    """Ports for the rendezvous of ranks: free ones counting up from ``first``; any free ones if that is 0."""
 
     def __init__(self, first: int) -> None:
         self._first = first
         self._given = 0
 
     def next(self) -> int:
-        """A port that nobody listens on now. Raises OSError when there is none."""
+        """A free port. Raises OSError if there is none."""
         if not self._first:
             return free_port(0)
         for _ in range(_PORTS_TRIED):
@@ -110,7 +110,7 @@ class Ports:
 
 
 def free_port(port: int) -> int:
-    """The port itself, for 0 any one, if it can be bound now. Raises OSError."""
+    """The port, or any for 0, if it can be bound now. Raises OSError."""
     with socket.socket() as probe:
         probe.bind(("", port))
         bound: int = probe.getsockname()[1]
@@ -121,9 +121,9 @@ def free_port(port: int) -> int:
 class Ranks:
     """How a worker spans processes and devices.
 
-    ``processes`` is 0 for one process of the usual kind that sees a group of devices. ``groups`` has the
-    devices of each group by its first one, which is what the pool assigns; it is empty without devices.
-    ``broadcast``: every rank gets every batch. ``threads`` of each rank, 0: its share of the worker's.
+    ``processes`` is 0 for a single ordinary process that sees a group of devices. ``groups`` maps the first
+    device of each group, which the pool assigns, to its devices. ``broadcast``: every rank gets every batch.
+    ``threads`` is per rank, 0: its share of the worker's.
     """
 
     processes: int
@@ -138,10 +138,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How a pool batches and bounds; times in seconds. ``tickets``: only an idle worker takes requests.
+    """How a pool batches, and its limits; times in seconds. ``tickets``: only idle workers accept requests.
 
-    A worker is recycled when it occupies more than ``max_worker_memory`` bytes or has answered
-    ``max_worker_requests``; 0 is without limit.
+    A worker is recycled above ``max_worker_memory`` bytes or after ``max_worker_requests``; 0 is unlimited.
     """
 
     batch_size: int
@@ -168,9 +167,9 @@ class PoolStatistics:
 
 
 def policy_for(limits: PoolLimits, current: Policy | None = None) -> Policy:
-    """The policy of these limits; what ``current`` has learned is kept where only its delay changes.
+    """The policy for these limits; what ``current`` has learned is kept if only its delay changes.
 
-    A batch of one is always full: there is nothing to hold, and nothing to learn for it.
+    Batches of one are always full, so there is nothing to wait for or learn.
     """
     name = limits.policy if limits.batch_size > 1 else "greedy"
     if current is None or current.name != name:
@@ -180,15 +179,14 @@ def policy_for(limits: PoolLimits, current: Policy | None = None) -> Policy:
     return current
 
 
-# Of the reason that clients are told, in characters.
+# Characters of the reason in responses.
 LONGEST_REASON = 500
 
 
 def no_worker(model: str, version: str | None = None, failure: str = "") -> ServiceUnavailable:
-    """The refusal where the queue is full or nobody serves, with why workers fail if they do.
+    """The refusal if the queue is full or there are no workers, with the reason if workers fail.
 
-    In TorchServe's words, which know no difference between the two (reference 6.5). ``version``: as it was
-    asked for.
+    TorchServe's message is the same for both (reference 6.5). ``version``: as in the request.
     """
     named = "" if version is None else f' Version {version}"'
     text = (
@@ -201,7 +199,7 @@ def no_worker(model: str, version: str | None = None, failure: str = "") -> Serv
 
 
 class WorkerState(enum.Enum):
-    """What describe shows of a worker."""
+    """The state of a worker, as shown by describe."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -211,7 +209,7 @@ class WorkerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerTimes:
-    """The clocks of a worker, in seconds."""
+    """The timeouts of a worker, in seconds."""
 
     startup: float
     response: float
@@ -220,7 +218,7 @@ class WorkerTimes:
 
 
 def backoff() -> Iterator[float]:
-    """Seconds between tries: 1, 1, 2, 3, 5, 8 … (reference 18.4), at most a minute."""
+    """Seconds between retries: 1, 1, 2, 3, 5, 8 … (reference 18.4), at most a minute."""
     a, b = 1, 1
     while True:
         yield float(min(a, 60))

@@ -1,9 +1,8 @@
-"""One worker and its supervision: start, load, serve, die, start again.
+"""One worker and its supervision: start, load, serve, die, restart.
 
-A worker outlives its processes: when one ends unasked, the next takes its place after a pause that grows
-(reference 18.4), until ``max_retry_timeout`` seconds of failing are over or the cause is one that no new try
-can mend. Three clocks watch a process: loading (startup timeout), one batch (response timeout), and silence
-while idle.
+A worker outlives its processes: when one ends unexpectedly, it is restarted after a growing pause (reference
+18.4), until it has been failing for ``max_retry_timeout`` seconds or the cause is permanent. A process has
+three timeouts: for loading (startup timeout), for one batch (response timeout), and for silence while idle.
 """
 
 from __future__ import annotations
@@ -45,24 +44,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 
-# A worker may hold this many batches, and not more than it answers in this many seconds beside the one it
-# runs. For handlers of microseconds that saves most switches between processes. One that is alone may always
-# hold one in reserve: nobody else could run it.
+# A worker may hold this many batches, and beside the running one no more than it answers in this many
+# seconds. For very fast handlers that avoids most switches between processes. The only worker of a pool may
+# always hold one in reserve.
 MAX_IN_FLIGHT = 16
 REST = 0.001
 
-# Seconds that a worker gets to leave by itself once its connection is closed or it was asked to.
+# Seconds for a worker to exit by itself after its connection was closed or it was asked to stop.
 LEAVE_GRACE = 5.0
 
 # The lines of a message stay lines in the log.
 _MULTILINE = {"multiline": True}
 
-# After so many loads in a row that failed nobody waits for the next.
+# Consecutive failed loads after which requests no longer wait for the worker.
 MANY_LOAD_FAILURES = 3
 
 
 class WorkerOwner(Protocol):
-    """Whom a worker tells what happened; called from the event loop."""
+    """The receiver of a worker's events, called on the event loop."""
 
     def worker_ready(self, worker: Worker, seconds: float) -> None: ...
 
@@ -71,26 +70,25 @@ class WorkerOwner(Protocol):
     def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None: ...
 
     def worker_returned(self, worker: Worker, batch: Batch) -> None:
-        """It was taken back at the moment when it was to begin, and did not."""
+        """The batch was taken back just before it would have begun."""
         ...
 
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
     ) -> None:
-        """A process ended. ``running`` was begun and is lost; ``unbegun`` batches may go elsewhere."""
+        """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
         ...
 
 
 class Worker:
-    """A place in a pool that is filled with one process at a time.
+    """A slot in a pool with one process at a time.
 
-    ``first_load`` ends with the first attempt to load: with None, or with :class:`StartFailed`. ``freed_at``
-    is the owner's: when, by its clock, the last batch was answered.
-
-    ``capacity`` batches may be in flight where no other worker could run them, else ``shared_capacity``.
+    ``first_load`` ends with the first attempt to load: with None, or :class:`StartFailed`. ``freed_at`` is
+    set by the owner: when, by its clock, the last batch was answered. ``capacity`` batches may be in flight
+    if no other worker could run them, otherwise ``shared_capacity``.
     """
 
-    # Slots, for attributes of instances with more than thirty cost more at each access.
+    # Slots, as attribute access is slower on instances with more than thirty.
     __slots__ = (
         "_began", "_begun", "_concurrent", "_cost", "_head_since", "_heard", "_killed_because", "_loaded",
         "_loop", "_owner", "_pipelined", "_process", "_recalls", "_sequence", "_spec", "_stopping", "_task",
@@ -148,17 +146,17 @@ class Worker:
 
     @property
     def may_serve(self) -> bool:
-        """Whether a request may hope for it: it serves, or is on its way and has not failed at that again."""
+        """Whether requests may wait for it: it serves, or is loading and has not failed too often."""
         return self.state is not WorkerState.FAILED and self.load_failures < MANY_LOAD_FAILURES
 
     @property
     def idle(self) -> bool:
-        """Whether a batch sent now would run at once."""
+        """Whether a batch sent now would run immediately."""
         return self.state is WorkerState.READY and not self.in_flight
 
     @property
     def has_room(self) -> bool:
-        """Whether a batch sent now would be taken, if only to be prepared."""
+        """Whether it can accept a batch now, if only to prepare it."""
         return self.state is WorkerState.READY and len(self.in_flight) < self.capacity
 
     @property
@@ -170,7 +168,7 @@ class Worker:
         return since is None or self._loop.time() - since <= self._times.max_retry
 
     def send(self, batch: Batch) -> None:
-        """Hands the worker a batch; it must have room."""
+        """Sends the worker a batch; it must have room."""
         assert self._process is not None  # noqa: S101 - READY implies a process
         rows, bodies = batch.contents()
         if not self.in_flight:
@@ -183,10 +181,7 @@ class Worker:
         self._sequence += 1
 
     def take_back(self) -> list[Batch]:
-        """Takes back the batches that the process has not begun, if it has several.
-
-        Until its next answer it is handed none in advance.
-        """
+        """Takes back batches that have not begun; until its next answer, it gets none in advance."""
         if self._process is None or not self._recalls or not self.has_reserve:
             return []
         try:
@@ -214,13 +209,13 @@ class Worker:
         return max(running, self._cost) <= REST if others_idle else running <= self.patience
 
     def proceed(self, batch: Batch) -> None:
-        """Lets the process send further parts of the batch; its clock starts again."""
+        """Lets the process send further parts of the batch; its timeout restarts."""
         if self._process is not None and batch in self.in_flight:
             self._head_since = batch.heard_at = self._loop.time()
             self._process.send(Proceed(batch.sequence))
 
     def cancel(self, request: Request) -> None:
-        """Tells the process that nobody waits for what it has of a request."""
+        """Tells the process that a request's client has disconnected."""
         if self._process is None:
             return
         for batch in self.in_flight:
@@ -228,10 +223,10 @@ class Worker:
                 self._process.send(Cancelled(batch.sequence, rows))
 
     async def stop(self, grace: float = LEAVE_GRACE) -> None:
-        """Lets the batches in flight finish, at most ``grace`` seconds, and ends the process. Idempotent."""
+        """Gives the batches in flight ``grace`` seconds to finish, and ends the process. Idempotent."""
         self._stopping = True
         if self.state is WorkerState.LOADING:
-            # It reads no message before it has loaded, and holds nothing that could be lost.
+            # It reads no messages while loading, and has nothing to lose.
             grace = 0.0
         if self.state is not WorkerState.FAILED:
             self.state = WorkerState.UNLOADING
@@ -249,10 +244,10 @@ class Worker:
             self.first_load.set_exception(StartFailed("The worker was stopped before it had loaded."))
 
     def kill(self, reason: str) -> None:
-        """Ends the current process at once, for a reason that describe shows; supervision goes on."""
+        """Kills the current process for a reason shown by describe; supervision continues."""
         self._killed_because = reason
         if self.state is WorkerState.READY:
-            # What would be sent from now on would be lost.
+            # Further batches would be lost.
             self.state = WorkerState.LOADING
         if self._process is not None:
             self._process.kill()
@@ -262,8 +257,7 @@ class Worker:
     async def _supervise(self) -> None:
         try:
             await self._run_processes()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait in vain
-            # Whoever waits for this worker must hear that nobody looks after it any more.
+        except Exception as error:  # noqa: BLE001 - callers waiting for the worker must learn of it
             _log.exception("Worker %s is given up", self.label)
             self.state = WorkerState.FAILED
             self._load_failed(f"The worker cannot be run: {error}")
@@ -283,7 +277,7 @@ class Worker:
             if permanent or self._loop.time() - self.failing_since >= self._times.max_retry:
                 self.state = WorkerState.FAILED
                 _log.error("Worker %s is given up: %s", self.label, self.failure)
-                # Nothing is in flight: this lets the owner see that there is one worker less to hope for.
+                # Nothing is in flight, but the owner must learn that this worker will not come back.
                 self._lose(WorkerDied())
                 return
             pause = 0.0 if isinstance(self._verdict, ResponseTimeout) else next(pauses)
@@ -307,7 +301,7 @@ class Worker:
             self._process = process
             self._recalls = process.recalls
             if isinstance(process, WorkerProcess):
-                # It may have changed while the process started.
+                # It may have changed during the start.
                 process.allow(self._spec.frame_limit)
             self.pid = process.pid
             self._began = self._loop.time()
@@ -327,7 +321,7 @@ class Worker:
                 self._disarm()
         self._begun = process.begun
         if self._stopping:
-            _log.info("Worker %s %s, as it was told to.", self.label, how)
+            _log.info("Worker %s %s, as requested.", self.label, how)
             self._lose(WorkerDied())
             return False
         was_killed = "SIGKILL" in how and not self._killed_because
@@ -353,14 +347,14 @@ class Worker:
                 process.kill()
                 await process.wait()
             raise
-        except Exception as error:  # noqa: BLE001 - no user code has run: whatever it is, another try may do
+        except Exception as error:  # noqa: BLE001 - no user code has run: a retry may succeed
             if not isinstance(error, OSError):
                 _log.exception("Worker %s: its process could not be started", self.label)
             self._load_failed(f"The worker process could not be started: {error}")
             return None
 
     async def _wait_loaded(self, ended: asyncio.Task[str]) -> bool:
-        """Waits until the model is loaded, or is not; returns whether that is for ever."""
+        """Waits until the model has loaded or failed to; returns whether a failure is permanent."""
         assert self._loaded is not None  # noqa: S101 - set by _live
         assert self._process is not None  # noqa: S101 - set by _live
         process = self._process
@@ -371,7 +365,7 @@ class Worker:
             if isinstance(outcome, Loaded):
                 self._watch()
                 return False
-            # The process leaves by itself: its last words belong to the report.
+            # The process exits by itself: its last output belongs in the error message.
             await asyncio.wait({ended}, timeout=LEAVE_GRACE)
             process.kill()
             self._load_failed(f"{outcome.message}{quote(process.last_output())}", outcome.status)
@@ -392,7 +386,7 @@ class Worker:
         if self._stopping:
             _log.info("Worker %s was stopped while loading.", self.label)
         else:
-            # With the traceback, which is among the last output: not everybody sees the log of the models.
+            # With the traceback in the last output, as not everybody reads the models' log.
             _log.error("Worker %s could not load its model: %s", self.label, reason, extra=_MULTILINE)
         if not self.first_load.done():
             self.first_load.set_exception(StartFailed(reason, status))
@@ -408,10 +402,10 @@ class Worker:
         self._owner.worker_lost(self, running, batches[begun:], error)
 
     def _count_begun(self, batches: list[Batch]) -> int:
-        """How many of these, the oldest ones, must not be run again."""
+        """How many of these, from the oldest, must not be run again."""
         if self._begun is not None:
             return sum(batch.sequence < self._begun for batch in batches)
-        # The process lives, or cannot tell.
+        # The process is alive, or did not report it.
         return len(batches) if self._concurrent else min(1, len(batches))
 
     # -- messages
@@ -444,7 +438,7 @@ class Worker:
 
     def _on_loaded(self, message: Loaded) -> None:
         if self._process is None:
-            # It was quick, and this loop busy: whoever started the process has yet to come back with it.
+            # The message arrived before the task that started the process could continue.
             self._loop.call_soon(self._on_loaded, message)
             return
         self.capacity = self._spec.concurrency or 2
@@ -471,7 +465,7 @@ class Worker:
             self._owner.worker_returned(self, batch)
 
     def _learn(self, seconds: float) -> None:
-        """Follows what a batch costs, upwards at once: a handler that became slow is not fed in advance."""
+        """Tracks the cost of a batch; it rises at once, so a slower handler gets no batches in advance."""
         if self._concurrent:
             return
         self._cost = max(seconds, 0.9 * self._cost + 0.1 * seconds)
@@ -480,19 +474,19 @@ class Worker:
         self.shared_capacity = max(2 if self._pipelined else 1, quick) if self._recalls else 1
 
     def _out_of_turn(self, sequence: int) -> Batch | None:
-        """Takes a batch whose answer came before those of others; None if it cannot be."""
+        """A batch answered before others; None if that is not allowed."""
         batch = self._find(sequence)
         if not self._concurrent:
-            # What answers another batch than the one it runs cannot be trusted with a further one.
-            self.kill(f"An answer to batch {sequence} came that nobody waits for.")
+            # A process that answers a batch other than the running one cannot be trusted.
+            self.kill(f"It sent an unexpected answer to batch {sequence}.")
             return None
-        # Without a batch: it was given up before.
+        # If there is no batch, it has timed out before.
         if batch is not None:
             self.in_flight.remove(batch)
         return batch
 
     def _pass_on(self, parts: Parts, tail: memoryview) -> None:
-        """The clock of a batch starts again with each part; parts of one that was given up are dropped."""
+        """Passes on parts, which restart the batch's timeout; those of a timed out batch are dropped."""
         batch = self._find(parts.sequence)
         if batch is not None:
             self._head_since = batch.heard_at = self._heard
@@ -512,16 +506,13 @@ class Worker:
         if self.state is WorkerState.READY:
             self.state = WorkerState.LOADING
         if reason is not None:
-            _log.error("Worker %s sent what is no message: %s", self.label, reason)
+            _log.error("Worker %s sent an invalid message: %s", self.label, reason)
         if self._process is not None:
-            # Usually it is on its way out: a moment to leave keeps its exit status readable.
+            # Usually it is exiting: giving it a moment preserves its exit status.
             self._loop.call_later(2.0, self._process.kill)
 
     def reconfigure(self, spec: WorkerSpec, times: WorkerTimes) -> None:
-        """Batch size, frame limit and clocks of ``spec`` and ``times`` count from now on.
-
-        The process that runs is not told the batch size: its handler sees the new one when it starts again.
-        """
+        """Applies batch size, frame limit and timeouts; the handler sees the batch size after a restart."""
         load = msgspec.structs.replace(self._spec.load, batch_size=spec.load.batch_size)
         self._spec = replace(self._spec, load=load, frame_limit=spec.frame_limit)
         self._times = times
@@ -531,10 +522,10 @@ class Worker:
             self._watchdog.cancel()
             self._watch()
 
-    # -- clocks
+    # -- timeouts
 
     def _watch(self) -> None:
-        """Looks at the clocks of a serving process, as often as the shorter one could run out."""
+        """Checks the timeouts of a serving process."""
         now = self._loop.time()
         response, silence = self._times.response, self._times.silence
         if self._concurrent and self.in_flight:
@@ -558,9 +549,9 @@ class Worker:
         self._watchdog = self._loop.call_later(pause, self._watch)
 
     def _watch_each(self, now: float) -> float | None:
-        """Each of the batches that run at the same time has a clock; seconds until the next could run out.
+        """Checks concurrent batches, each with its own timeout; returns seconds until the next check.
 
-        One that is overdue is given up alone while the process shows that it lives; None if it does not.
+        An overdue batch fails alone while the process responds; otherwise None.
         """
         response = self._times.response
         if now - max(self._heard, self._head_since) >= response:
@@ -590,7 +581,7 @@ class Worker:
         _log.error("Worker %s did not answer within response_timeout=%g s", self.label, self._times.response)
         self._verdict = ResponseTimeout()
         self.state = WorkerState.LOADING
-        # The clients first: the end of the process may take a moment.
+        # Clients first, as ending the process may take a moment.
         self._lose(self._verdict)
         self.kill(f"No answer within response_timeout={self._times.response:g} s.")
 

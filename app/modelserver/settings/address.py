@@ -1,4 +1,4 @@
-"""Where a listener binds: ``http[s]://host[:port]`` or ``unix:/path`` (reference 3.3)."""
+"""Listener addresses: ``http[s]://host[:port]`` or ``unix:/path`` (reference 3.3)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PORT_LIMIT = 65535
 class Address:
     """A binding address; ``scheme`` is ``http``, ``https`` or ``unix``.
 
-    A unix address has a ``path``, an empty ``host`` and port 0; the others have no path, and their port 0
-    asks the system for a free one.
+    A unix address has a ``path``, an empty ``host`` and port 0; the others have no path, and port 0 means any
+    free port.
     """
 
     scheme: str
@@ -25,10 +25,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, *, http_port: int = 80, https_port: int = 443) -> Address:
-        """Read an address; the two ports are used where it names none.
-
-        Raises ValueError with TorchServe's words.
-        """
+        """Parses an address with default ports. Raises ValueError with TorchServe's message."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise ValueError(f"Invalid binding address: {text}")
@@ -41,7 +38,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Only this machine can connect; host names other than ``localhost`` are not looked up."""
+        """Whether only this machine can connect; host names other than ``localhost`` are not resolved."""
         if self.scheme == "unix" or self.host.lower() == "localhost":
             return True
         try:

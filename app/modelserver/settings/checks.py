@@ -1,4 +1,4 @@
-"""What several settings must agree on before the server may start."""
+"""Checks at startup that involve several settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check(settings: Settings) -> None:
-    """Raises ConfigError for settings that cannot be served, or not safely (design 7 and 9)."""
+    """Raises ConfigError for settings that are inconsistent or unsafe (design 7 and 9)."""
     if settings.uses_tls:
         _check_keystore(settings)
         _check_key_pair(settings)
@@ -24,7 +24,7 @@ def check(settings: Settings) -> None:
 
 
 def jks_advice(keystore: Path | None) -> str:
-    """What to do with a keystore that only Java can read."""
+    """How to convert a keystore that only Java can read."""
     return (
         "only PKCS12 can be read, convert the keystore with keytool -importkeystore "
         f"-srckeystore {keystore or 'keystore.jks'} -destkeystore keystore.p12 -deststoretype PKCS12"
@@ -43,12 +43,12 @@ def _check_key_pair(settings: Settings) -> None:
     missing = [name for name, path in given.items() if path is None]
     if len(missing) == 1:
         raise ConfigError(
-            f"Invalid configuration: {missing[0]}=: it is needed beside the other file of the pair"
+            f"Invalid configuration: {missing[0]}=: private_key_file and certificate_file are needed together"
         )
 
 
 def _check_shared_addresses(settings: Settings) -> None:
-    """An address is served either in the clear or over TLS."""
+    """An address is served either without or with TLS."""
     names = ["inference_address", "management_address"]
     if settings.enable_metrics_api:
         names.append("metrics_address")
@@ -70,18 +70,18 @@ _PRINTABLE = re.compile(r"[!-~]+")
 
 
 def check_payload_log(settings: Settings) -> None:
-    """Raises ConfigError for a sink, a header or an annotation that cannot be meant, or must not be."""
+    """Raises ConfigError for a sink, header or annotation that is invalid or forbidden."""
     if settings.payload_log_url is not None:
         reason = _fault_of_url(settings.payload_log_url)
         if reason:
-            # The text is not repeated: it may hold a password.
+            # Without the URL, which may contain a password.
             raise ConfigError(f"Invalid configuration: payload_log_url: {reason}")
-    for name in _items(settings.payload_log_headers):
+    for name in listed(settings.payload_log_headers):
         if _HEADER_NAME.fullmatch(name) is None:
             raise _wrong("payload_log_headers", name, "names of headers, separated by commas, are needed")
         if _CREDENTIALS.search(name):
             raise _wrong("payload_log_headers", name, "headers that hold credentials are never sent")
-    for item in _items(settings.payload_log_annotations):
+    for item in listed(settings.payload_log_annotations):
         if "=" not in item:
             raise _wrong("payload_log_annotations", item, "name=value items, separated by commas, are needed")
 
@@ -98,11 +98,12 @@ def _fault_of_url(url: str) -> str | None:
     if not usable or _PRINTABLE.fullmatch(url) is None:
         return needed
     if parts.username is not None or parts.password is not None:
-        return "a user and a password cannot be given in it"
+        return "user and password are not allowed"
     return None
 
 
-def _items(text: str | None) -> list[str]:
+def listed(text: str | None) -> list[str]:
+    """The items of a comma-separated list."""
     return [item.strip() for item in (text or "").split(",") if item.strip()]
 
 

@@ -1,4 +1,4 @@
-"""What is said of a setting, once: what reads, checks, writes or explains it derives from that."""
+"""The definition of a setting, from which reading, checking, writing and documenting it derive."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Category = Literal["C", "N", "D"]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
-# Of a whole number that counts instances or measures time: as model-config.yaml has it.
+# The largest count or time, as in model-config.yaml.
 LARGEST = 2**31 - 1
 
 
 class Kind(Enum):
-    """What the text of a value is read as; the value says it in words."""
+    """How the text of a value is parsed; the enum's value describes it."""
 
     BOOLEAN = "true or false"
     INTEGER = "a whole number"
@@ -43,11 +43,11 @@ class Kind(Enum):
 class Key:
     """One setting, the row of the field ``name``.
 
-    ``kind`` and ``choices`` are those of the field's annotation unless they are given. ``default`` is the
-    field's as the file has it, empty where nothing is set. ``category`` is C (core), N (of TorchServe's Java
-    server or its workflows only) or D (of particular devices). ``variable`` is given where it is not ``TS_``
-    and the name in capitals, and None where no environment variable sets the key. ``torchserve`` is the
-    default under ``compat_defaults=torchserve``, None where it is the same.
+    ``kind`` and ``choices`` default to those of the field's annotation. ``default`` is the field's default as
+    text, empty if not set. ``category`` is C (core), N (only for TorchServe's Java server or workflows) or D
+    (for particular devices). ``variable`` is the environment variable if it is not ``TS_`` and the name in
+    capitals, None if there is none. ``torchserve`` is the default under ``compat_defaults=torchserve`` if it
+    differs.
     """
 
     group: str
@@ -66,23 +66,21 @@ class Key:
 
     @property
     def env(self) -> str | None:
-        """The environment variable that sets it: where the file has ``enable_envvars_config=true``, or where
-        it :attr:`is_ours`, always.
-        """
+        """Its environment variable, read with ``enable_envvars_config=true``; if :attr:`is_ours`, always."""
         return f"TS_{self.name.upper()}" if self.variable == "" else self.variable
 
     @property
     def is_ours(self) -> bool:
-        """Its variable, which TorchServe does not know, is always read."""
+        """Whether its variable is our own, which is always read."""
         return (self.env or "").startswith("MODELSERVER_")
 
     def default_of(self, defaults: str | None) -> str:
-        """Its default in one of the two sets (``compat_defaults``)."""
+        """The default in one of the two sets (``compat_defaults``)."""
         return self.torchserve if defaults == TORCHSERVE and self.torchserve is not None else self.default
 
     @property
     def allowed(self) -> str:
-        """The values it takes, in words that fit before ``is needed``."""
+        """The allowed values, in words that fit before ``is needed``."""
         if self.kind is Kind.CHOICE:
             return f"one of {', '.join(self.choices)}"
         if self.minimum is not None and self.maximum is not None:
@@ -114,7 +112,7 @@ JAVA = "Accepted for compatibility with TorchServe"
 
 
 def property_text(value: object) -> str:
-    """A setting's value as it stands in a file; empty for one that is not set."""
+    """A setting's value as text in a file; empty if not set."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -140,7 +138,7 @@ def _field_of(make: Callable[_P, Key]) -> Callable[Concatenate[_T, _P], _T]:
 
 
 setting = _field_of(Key)
-"""A field of a dataclass: its default, and its row."""
+"""A dataclass field with its default and row."""
 
 
 def keys_of(kind: type) -> dict[str, Key]:
@@ -149,7 +147,7 @@ def keys_of(kind: type) -> dict[str, Key]:
     return {each.name: _completed(row, each.name, each.type) for each, row in rows if row is not None}
 
 
-# As annotations have them; of others the row says the kind.
+# By annotation; for others the row gives the kind.
 _KINDS = {
     "bool": Kind.BOOLEAN,
     "int": Kind.INTEGER,

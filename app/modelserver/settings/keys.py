@@ -8,4 +8,4 @@ from modelserver.settings.settings import Settings
 KEYS = keys_of(Settings)
 
 NOT_YET = frozenset({"cpu_launcher_args", "cpu_launcher_enable", "ipex_enable", "ipex_gpu_enable"})
-"""Keys that are read and checked while what they set is not built."""
+"""Keys that are validated but not implemented yet."""

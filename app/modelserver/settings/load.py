@@ -1,4 +1,4 @@
-"""Settings as they are read at the start: from flags, environment, file and defaults."""
+"""Loads the settings at startup from flags, environment, file and defaults."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LONGEST_SHOWN = 200
 class LoadedSettings:
     """Settings and where they came from.
 
-    ``sources`` says for every key ``default``, the path of the file, ``flag --x`` or ``environment TS_X``;
-    ``warnings`` are single lines for the log.
+    ``sources`` maps every key to ``default``, the path of the file, ``flag --x`` or ``environment TS_X``;
+    ``warnings`` are lines for the log.
     """
 
     settings: Settings
@@ -39,9 +39,8 @@ class LoadedSettings:
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     """Settings from flags (by key name; None and False are "not given"), environment and config.properties.
 
-    Flags that are no settings, ``ts_config`` apart, are passed over. Relative paths are taken from ``cwd``.
-
-    Raises ConfigError with one line that names the key, its value and what is allowed.
+    Flags that are not settings, except ``ts_config``, are ignored. Relative paths are resolved against
+    ``cwd``. Raises ConfigError with one line that names the key, its value and what is allowed.
     """
     config_file = find_config_file(flags, environ, cwd)
     given = gather(flags, environ, config_file)
@@ -90,7 +89,7 @@ def _value(key: Key, given: Given, cwd: Path) -> object:
 
 
 def _other_defaults(defaults: object, cwd: Path) -> dict[str, object]:
-    """The values of keys whose default is not that of ``Settings``."""
+    """The values of keys whose default differs from that of ``Settings``."""
     if defaults != TORCHSERVE:
         return {}
     theirs = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
@@ -118,12 +117,12 @@ def _one_line(text: str) -> str:
 _DEFAULTS = {spec.name: getattr(Settings(), spec.name) for spec in fields(Settings)}
 
 
-# The state has its own place, and the version that wrote a file is nothing to set.
+# The state is saved separately, and the version of a snapshot is not a setting.
 _LEFT_OUT = ("model_snapshot", "version")
 
 
 def given_properties(loaded: LoadedSettings) -> dict[str, str]:
-    """The text of every key that somebody set, wherever; without secrets, which no snapshot may tell."""
+    """The text of every key that was set, for snapshots; without secrets."""
     return {
         name: property_text(getattr(loaded.settings, name))
         for name, key in KEYS.items()
@@ -132,7 +131,7 @@ def given_properties(loaded: LoadedSettings) -> dict[str, str]:
 
 
 def _values(given: Mapping[str, Given], cwd: Path) -> tuple[dict[str, object], dict[str, ConfigError]]:
-    """The values of the known keys, and what is wrong with those that have none."""
+    """The values of the known keys, and the errors of the invalid ones."""
     values: dict[str, object] = {}
     unusable: dict[str, ConfigError] = {}
     for name, item in given.items():
@@ -145,5 +144,5 @@ def _values(given: Mapping[str, Given], cwd: Path) -> tuple[dict[str, object], d
 
 
 def _has_effect(key: Key, settings: Settings) -> bool:
-    """What changes nothing must not stop the start: keys of the Java server, of TLS where there is none."""
+    """Whether an invalid value matters: not for keys of the Java server, or of TLS if it is not used."""
     return key.category != "N" and (key.group != TLS or settings.uses_tls)

@@ -1,4 +1,4 @@
-"""The ``models=`` property: fallbacks for models of a name and version; it loads nothing (reference 3.4)."""
+"""The ``models=`` property: fallbacks by model name and version; it does not load models (reference 3.4)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _NUMBERS = {
 
 
 def parse_models(text: str) -> ModelTable:
-    """Read the property; numbers of 0 or less and values of another type count as not given.
+    """Parses the property; numbers of 0 or less and values of the wrong type count as not given.
 
-    Raises ValueError when it is not JSON of names, versions and settings.
+    Raises ValueError unless it is JSON of names, versions and settings.
     """
     return {
         name: {version: _defaults(settings) for version, settings in versions.items()}
@@ -50,7 +50,7 @@ def parse_models(text: str) -> ModelTable:
 
 
 def models_text(table: ModelTable) -> str:
-    """The property that says the same (reference 3.4)."""
+    """The property as text (reference 3.4)."""
     return json.dumps(
         {
             name: {version: _given(settings) for version, settings in versions.items()}
@@ -66,7 +66,7 @@ def _given(settings: ModelDefaults) -> dict[str, object]:
 
 
 def ignored_values(text: str) -> list[str]:
-    """What ``parse_models`` passed over, one line each; the text must be readable."""
+    """A warning for each value that ``parse_models`` ignored; the text must be valid."""
     return [
         f"models={name} {version} {key}={json.dumps(value)} is ignored: a whole number above 0 is needed"
         for name, versions in _document(text).items()

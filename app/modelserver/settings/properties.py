@@ -1,4 +1,4 @@
-"""The Java ``.properties`` format, which config.properties and snapshots are written in (reference 3.1)."""
+"""The Java ``.properties`` format of config.properties and snapshots (reference 3.1)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ _SYNTAX = "\\=:#!"
 
 
 def parse(data: bytes) -> dict[str, str]:
-    """The keys and values of a file; where a key is repeated, the last one counts.
+    """The keys and values of a file; if a key is repeated, the last one counts.
 
-    Bytes that are valid UTF-8 are read as UTF-8, all others as ISO-8859-1, Java's own choice. The two differ
-    only for text outside ASCII, and such text in a file is nearly always meant as UTF-8.
-
-    Raises ConfigError for a malformed ``\\uXXXX``.
+    Valid UTF-8 is read as UTF-8, everything else as ISO-8859-1, as Java does. Raises ConfigError for a
+    malformed ``\\uXXXX``.
     """
     return dict(_read(number, line) for number, line in _logical_lines(_decode(data)))
 
 
 def line_numbers(data: bytes) -> dict[str, int]:
-    """On which line each key stands, where it stands last; of a file that :func:`parse` reads."""
+    """The line of each key's last occurrence in a file that :func:`parse` accepts."""
     return {_read(number, line)[0]: number for number, line in _logical_lines(_decode(data))}
 
 
@@ -48,10 +46,7 @@ def dump(values: Mapping[str, str]) -> str:
 
 
 def substitute(value: str, environ: Mapping[str, str]) -> str:
-    """The value with every ``$$NAME$$`` replaced by the environment variable ``NAME``.
-
-    Raises ConfigError when the variable is not set.
-    """
+    """Replaces every ``$$NAME$$`` by the environment variable. Raises ConfigError if it is not set."""
 
     def lookup(match: re.Match[str]) -> str:
         name = match[1]
@@ -70,7 +65,7 @@ def _decode(data: bytes) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines joined over their continuations, without comments and blank lines, and where each begins."""
+    """Lines joined with their continuations, without comments and blank lines, and where each begins."""
     parts: list[str] = []
     continued = False
     begin = 0

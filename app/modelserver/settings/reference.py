@@ -1,6 +1,6 @@
 """The page docs/configuration.md: every key with its values, default, variable and flag.
 
-``python -m modelserver.settings.reference > docs/configuration.md`` writes it anew.
+``python -m modelserver.settings.reference > docs/configuration.md`` regenerates it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ def reference() -> str:
 
 
 def _row(key: Key) -> str:
-    default = f"`{_cell(key.default)}`" if key.default else ""
+    default = f"`{table_cell(key.default)}`" if key.default else ""
     if key.torchserve is not None:
         default = f"{default or 'none'}; TorchServe's `{key.torchserve}`"
     setters = ", ".join(f"`{name}`" for name in (key.env, key.flag) if name)
-    return f"| `{key.name}` | {_cell(key.allowed)} | {default} | {setters} | {_cell(_meaning(key))} |\n"
+    cells = (f"`{key.name}`", table_cell(key.allowed), default, setters, table_cell(_meaning(key)))
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _meaning(key: Key) -> str:
@@ -89,8 +90,8 @@ def _meaning(key: Key) -> str:
     return f"{key.summary} *No effect.*" if key.category == "N" else key.summary
 
 
-def _cell(text: str) -> str:
-    """A bar would end the cell, in code too."""
+def table_cell(text: str) -> str:
+    """Escapes bars, which would end the cell, even in code."""
     return text.replace("|", "\\|")
 
 

@@ -1,4 +1,4 @@
-"""One line for every setting that does not do what its author may expect."""
+"""Warnings about settings that do not do what their author may expect."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def remarks(
     defaults: Mapping[str, object],
     unusable: Mapping[str, str],
 ) -> Iterator[str]:
-    """Warnings about what was given; ``values`` and ``defaults`` are the converted values of known keys.
+    """Warnings; ``values`` and ``defaults`` are the converted values of known keys.
 
-    ``unusable``: what is wrong with those that could not be converted, and matter to nobody.
+    ``unusable`` are the errors of values that could not be converted, but have no effect.
     """
     for name, (text, key) in ((name, (item.text, KEYS.get(name))) for name, item in given.items()):
         if key is None:
@@ -50,12 +50,12 @@ def _unknown(name: str) -> str:
 
 
 def _asks_for_something(key: Key, value: object, default: object) -> bool:
-    """A switch in its default position and an empty value ask for nothing."""
+    """False for a switch at its default and for an empty value."""
     return value is not None and not (key.kind in _SWITCHES and value == default)
 
 
 def _switched_off(key: Key, values: Mapping[str, object]) -> Iterator[str]:
-    """What a key needs beside it. What names a deployment in payload events stands there in any case."""
+    """Keys that have no effect without another one."""
     if key.group == BATCHER and not values.get("enable_batcher"):
         yield f"{key.name} has no effect without enable_batcher"
 

@@ -1,4 +1,4 @@
-"""The first settings of the server: its addresses, its models, and how they are served, a row each."""
+"""The settings for addresses, models and serving, a row each."""
 
 from __future__ import annotations
 

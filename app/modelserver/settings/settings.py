@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings(ServingSettings):
-    """A field per key of config.properties; None means "not set".
+    """A field per key of config.properties; None means "not set". ``load_settings`` makes paths absolute.
 
-    Paths are absolute when they come from ``load_settings``. ``allowed_urls_given`` is the one field that
-    is not a key: an operator set ``allowed_urls`` to something other than the default.
+    ``allowed_urls_given`` is not a key: whether ``allowed_urls`` differs from its default.
     """
 
     disable_token_authorization: bool = setting(
@@ -302,12 +301,12 @@ class Settings(ServingSettings):
 
     @property
     def as_torchserve(self) -> bool:
-        """TorchServe's defaults count, and its rules where no key says otherwise."""
+        """Whether TorchServe's defaults apply, and its rules where there is no key."""
         return self.compat_defaults == TORCHSERVE
 
     @property
     def shows_errors(self) -> bool:
-        """Clients are told what went wrong in a handler: by ``auto`` those of this machine alone."""
+        """Whether clients see what went wrong in a handler; with ``auto`` only on loopback."""
         if self.expose_errors != "auto":
             return self.expose_errors == "true"
         grpc = Address("http", self.grpc_inference_address, self.grpc_inference_port)
@@ -322,5 +321,5 @@ class Settings(ServingSettings):
 
     @property
     def load_all(self) -> bool:
-        """``load_models`` is the one word ``all``: everything in the model store (reference 2.3)."""
+        """Whether ``load_models`` is ``all``: everything in the model store (reference 2.3)."""
         return [(item.name, item.url.lower()) for item in self.load_models] == [(None, "all")]

@@ -1,4 +1,4 @@
-"""Where the text of a setting comes from: environment over flags over file over default (reference 2.4)."""
+"""Collects the texts of settings: environment over flags over file over default (reference 2.4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 
 STARTED_AS: Final = "MODELSERVER_STARTED_AS"
-"""The variable that holds the name which the server was started by (``modelserver.aliases``)."""
+"""The variable with the command name that started the server (``modelserver.aliases``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Given:
 
 
 def find_config_file(flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """``TS_CONFIG_FILE``, else the flag ``ts_config``, else ``config.properties`` in ``cwd`` if there is one.
+    """``TS_CONFIG_FILE``, else the flag ``ts_config``, else ``config.properties`` in ``cwd`` if it exists.
 
-    Raises ConfigError when a named file is missing.
+    Raises ConfigError if a named file is missing.
     """
     named = named_config_file(flags, environ)
     if named is None:
@@ -50,7 +50,7 @@ def find_config_file(flags: Mapping[str, object], environ: Mapping[str, str], cw
 
 
 def named_config_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
-    """What somebody names as the configuration file."""
+    """The configuration file named by environment or flag."""
     named = environ.get("TS_CONFIG_FILE") or flags.get("ts_config")
     return str(named) if named else None
 
@@ -58,9 +58,10 @@ def named_config_file(flags: Mapping[str, object], environ: Mapping[str, str]) -
 def gather(
     flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path | None
 ) -> dict[str, Given]:
-    """The text that counts for every key that is set anywhere, keys that nobody knows included.
+    """The effective text of every key that is set anywhere, including unknown keys.
 
-    Raises ConfigError for a file that cannot be read, or that names an environment variable that is not set.
+    Raises ConfigError for a file that cannot be read, or that refers to an environment variable that is not
+    set.
     """
     in_file = _from_file(config_file, environ) if config_file else {}
     given = {**in_file, **_from_flags(flags)}
@@ -75,7 +76,7 @@ def gather(
 
 
 def _compat_defaults(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, Given]:
-    """Which defaults count: the variable needs no file's consent, and a name asks where nobody else does."""
+    """Which defaults apply: the variable is always read; the command's name counts if nothing else is set."""
     if text := environ.get("TS_COMPAT_DEFAULTS"):
         return {"compat_defaults": Given(text, "environment TS_COMPAT_DEFAULTS")}
     if "compat_defaults" not in given and environ.get(STARTED_AS) == TORCHSERVE:
@@ -111,7 +112,7 @@ def _flag_text(value: object) -> str:
 
 
 def _from_environment(environ: Mapping[str, str], *, every_one: bool, allowed_urls: bool) -> dict[str, Given]:
-    """The variables that are read: TorchServe's where it reads them, our own always."""
+    """The variables that are read: TorchServe's if it would read them, our own always."""
     return {
         name: Given(environ[key.env], f"environment {key.env}")
         for name, key in KEYS.items()

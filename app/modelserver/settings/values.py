@@ -1,4 +1,4 @@
-"""The text of a setting becomes a value of its kind."""
+"""Converts the text of a setting to a value of its kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-_DEFAULT_PORTS = {  # (http, https) where an address names none, reference 3.3
+_DEFAULT_PORTS = {  # (http, https), reference 3.3
     "inference_address": (80, 443),
     "management_address": (8081, 8444),
     "metrics_address": (8082, 8445),
@@ -29,7 +29,7 @@ _DEFAULT_PORTS = {  # (http, https) where an address names none, reference 3.3
 
 @dataclass(frozen=True, slots=True)
 class ModelToLoad:
-    """An item of ``load_models``: ``[name=]url``; without a name the archive's own is used."""
+    """An item of ``load_models``: ``[name=]url``; the name defaults to the archive's."""
 
     url: str
     name: str | None = None
@@ -39,11 +39,9 @@ class ModelToLoad:
 
 
 def convert(key: Key, text: str, cwd: Path) -> object:
-    """The value of the text; relative paths are taken from ``cwd``.
+    """The value of the text; relative paths are resolved against ``cwd``, empty text is usually None.
 
-    Text that is empty means "not set" (None) for the kinds that have such a state.
-
-    Raises ValueError with the reason, in words that fit behind ``key=value:``.
+    Raises ValueError with a reason that fits after ``key=value:``.
     """
     content = text if key.secret else text.strip()
     if not content and key.default == "" and key.kind not in _EMPTY_IS_A_VALUE:
@@ -83,14 +81,14 @@ def _address(key: Key, text: str, _cwd: Path) -> Address:
 
 
 def _existing(key: Key, path: Path, exists: Callable[[Path], bool]) -> Path:
-    # Those of Path raise for names that are too long.
+    # Path's own methods raise for names that are too long.
     if not exists(path):
         raise ValueError(_needed(key))
     return path
 
 
 def _url_patterns(key: Key, text: str, _cwd: Path) -> tuple[re.Pattern[str], ...]:
-    """One pattern per item; a URL must match one fully, case does not count (reference 10.4)."""
+    """One pattern per item, ignoring case; a URL must match one completely (reference 10.4)."""
     return tuple(_compiled(key, item.strip(), re.IGNORECASE) for item in text.split(",") if item.strip())
 
 
@@ -106,7 +104,7 @@ def _model_to_load(text: str) -> ModelToLoad:
 
 
 def _json(key: Key, text: str, _cwd: Path) -> str:
-    """The text itself, once it is known to be an object."""
+    """The text itself, after checking that it is a JSON object."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""What the server tells about itself: metrics, readings of the host, logs."""
+"""Observability: metrics, readings of the host, logs."""

@@ -1,7 +1,7 @@
 """The access log (reference 15.5): a request appends a tuple, lines are written a few times a second.
 
-A line is `<time> - /<ip>:<port> "<METHOD> <uri with query> HTTP/1.1" <status> <ms>`; that of an answer of 400
-and above ends with the request's id, unless TorchServe's defaults are asked for.
+A line is `<time> - /<ip>:<port> "<METHOD> <uri with query> HTTP/1.1" <status> <ms>`; with a status of 400 or
+above the request id follows, except with TorchServe's defaults.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 0.25
 FLUSH_ENTRIES = 512
 MAX_TARGET = 4096  # characters
-# What was asked and answered, as it stands in a line: the same few things again and again.
+# Cached request and status texts, most of which repeat.
 MAX_KNOWN = 256
 
 _Entry: TypeAlias = tuple[float, str, str, str, str, int, float, str]
@@ -32,9 +32,9 @@ _access = logging.getLogger(ACCESS_LOGGER)
 class AccessLog:
     """Collects access lines and writes them together; an idle server has no timer.
 
-    ``stamped``: lines begin with their time and are written as one record (Logs.stamped); otherwise, under a
-    logging configuration of the user's, each line is a record of its own that carries the time.
-    ``names_failures``: lines of failures end with the id of the request.
+    ``stamped``: lines begin with their time and are written as one record (Logs.stamped); otherwise, under
+    the user's logging configuration, each line is a separate record. ``names_failures``: lines of failures
+    end with the request id.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AccessLog:
         self._closed = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write by timer on ``loop`` from now on; before, lines only collect."""
+        """Starts writing by timer on ``loop``; until then, lines are only collected."""
         self._loop = loop
         if self._entries:
             self._arm()
@@ -71,9 +71,9 @@ class AccessLog:
         seconds: float,
         request_id: str = "",
     ) -> None:
-        """Note an answer: ``client`` is `ip:port`, ``target`` the path and query, ``http_version`` `1.1`.
+        """Logs a response: ``client`` is `ip:port`, ``target`` the path and query, ``http_version`` `1.1`.
 
-        For gRPC: method `gRPC`, target `service/method`, version `2.0`, and the code's number.
+        For gRPC: method `gRPC`, target `service/method`, version `2.0`, and the status code's number.
         """
         entries = self._entries
         if status < 400 or not self._names_failures:
@@ -85,7 +85,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Writes the collected lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -100,7 +100,7 @@ class AccessLog:
                 self._logger.handle(self._record(entry))
 
     def close(self) -> None:
-        """Write the rest; a line that still comes is written at once."""
+        """Writes the rest; later lines are written at once."""
         self._closed = True
         self._loop = None
         self.flush()
@@ -129,7 +129,7 @@ def _line(entry: _Entry) -> str:
 @lru_cache(MAX_KNOWN)
 def _what(method: str, target: str, http_version: str, status: int) -> str:
     if "@" in target or "%40" in target:
-        target = without_credentials(target)  # before it is cut, which could hide the @
+        target = without_credentials(target)  # before shortening, which could cut off the @
     if len(target) > MAX_TARGET:
         target = shortened(target, MAX_TARGET)
     if '"' in target:

@@ -1,7 +1,6 @@
-"""Log files written by a thread of their own (``async_logging``): a slow disk does not hold the server up.
+"""Writes log files in a separate thread (``async_logging``), so that a slow disk does not block the server.
 
-Other than log4j's queue, which holds its callers up when it is full, this one drops lines then and says how
-many.
+When the queue is full, lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import queue
 import threading
 import time
 
-# Records that may wait to be written; the access log's are of many lines each.
+# Records that may wait to be written; those of the access log have many lines.
 MAX_WAITING = 20_000
-# Seconds that the end waits for what is still to be written.
+# Seconds that closing waits for unwritten records.
 PATIENCE = 5.0
 
 _Item = tuple[logging.Handler, logging.LogRecord]
 
 
 class LogWriter:
-    """The thread, and what waits for it. Ends with :meth:`close`."""
+    """The thread and its queue; ended by :meth:`close`."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self._waiting: queue.Queue[_Item | None] = queue.Queue(limit)
@@ -32,14 +31,14 @@ class LogWriter:
         self._thread.start()
 
     def put(self, handler: logging.Handler, record: logging.LogRecord) -> None:
-        """Takes a record over; never waits."""
+        """Queues a record; never blocks."""
         try:
             self._waiting.put_nowait((handler, record))
         except queue.Full:
             self._dropped += 1
 
     def close(self) -> None:
-        """Returns when all is written, or after ``PATIENCE`` seconds. May be called again."""
+        """Returns when all is written, or after ``PATIENCE`` seconds. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -57,13 +56,13 @@ class LogWriter:
 
     def _tell(self, handler: logging.Handler) -> None:
         dropped, self._dropped = self._dropped, 0
-        text = "%d log records were dropped: they came quicker than they could be written"
+        text = "%d log records were dropped because they could not be written fast enough"
         logger = logging.getLogger(__name__)
         handler.handle(logger.makeRecord(logger.name, logging.WARNING, __file__, 0, text, (dropped,), None))
 
 
 class InBackground(logging.Handler):
-    """Hands records to the writer for ``target``, which formats and writes them in its thread."""
+    """Passes records to the writer; ``target`` formats and writes them in its thread."""
 
     def __init__(self, target: logging.Handler, writer: LogWriter) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ class InBackground(logging.Handler):
         self._writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """What the message is made of may change later, so it is made now; the trace is text then, too."""
+        """Formats message and traceback now, as their arguments may change later."""
         taken = copy.copy(record)
         taken.msg, taken.args = record.getMessage(), None
         if taken.exc_info and not taken.exc_text:

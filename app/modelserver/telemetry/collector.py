@@ -1,6 +1,6 @@
-"""``system_metrics_cmd``: a collector of system metrics of the operator's own (reference 3.3, 15.4).
+"""``system_metrics_cmd``: the operator's own collector of system metrics (reference 3.3, 15.4).
 
-It is run by the Python of ``python``, in the server's directory, every ``metric_time_interval`` seconds, and
+It runs every ``metric_time_interval`` seconds with the Python of ``python`` in the server's directory and
 prints a metric per line: `<name>.<Unit>:<value>|#<Dimension>:<value>,..|#hostname:<host>,<more>`.
 """
 
@@ -41,13 +41,13 @@ class Reading:
 
 
 def is_torchserves(command: str) -> bool:
-    """Whether this is TorchServe's own collector, which is not here: the server reads the same by itself."""
+    """Whether this is TorchServe's own collector, not installed: the server reads the same metrics itself."""
     script = command.partition(" ")[0]
     return script.endswith("ts/metrics/metric_collector.py") and not Path(script).is_file()
 
 
 class Collector:
-    """Runs ``command`` (a script and its arguments); raises ConfigError if it cannot be split into words."""
+    """Runs ``command``, a script and its arguments. Raises ConfigError if it cannot be parsed."""
 
     def __init__(self, command: str, python: str, *, timeout: float = TIMEOUT) -> None:
         try:
@@ -60,7 +60,7 @@ class Collector:
         self._timeout = timeout
 
     async def read(self) -> list[Reading]:
-        """What it prints; a failure is logged, and what it printed before counts."""
+        """The metrics it prints, also before a failure, which is logged."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -74,7 +74,7 @@ class Collector:
         try:
             output, _ = await asyncio.wait_for(process.communicate(), self._timeout)
         except asyncio.TimeoutError:
-            _log.warning("system_metrics_cmd was ended: it took longer than %g s", self._timeout)
+            _log.warning("system_metrics_cmd was killed: it took longer than %g s", self._timeout)
             return []
         finally:
             if process.returncode is None:
@@ -87,7 +87,7 @@ class Collector:
 
 
 def parse_readings(text: str) -> Iterator[Reading]:
-    """The lines that are metrics, finite ones; all others are passed over."""
+    """The metrics with finite values; other lines are ignored."""
     for line in text.splitlines():
         found = _LINE.fullmatch(line.strip())
         value = math.nan

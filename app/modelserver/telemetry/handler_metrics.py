@@ -1,7 +1,7 @@
-"""The metrics that handlers emit (reference 13.6, 15.4): names and series per model are limited.
+"""The metrics that handlers emit (reference 13.6, 15.4), with limits on names and series per model.
 
-Without a ``metrics_config`` all are accepted, other than in TorchServe; with one, those that it lists, or all
-with ``model_metrics_auto_detect``. What is listed has the file's type, unit and label names.
+Unlike in TorchServe, all are accepted without a ``metrics_config``; with one, those listed, or all with
+``model_metrics_auto_detect``. Listed metrics have the file's type, unit and label names.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _log = logging.getLogger(__name__)
 
 
 class HandlerFamilies:
-    """The metrics handlers have named so far; each lives as long as a model that uses it.
+    """The metrics named by handlers so far; each is kept as long as a model uses it.
 
-    ``config`` lists some that are always there; ``accepts_all``: others are taken too. Without a ``config``
-    all are taken, unless ``known_only`` says that those of TorchServe's own list are the listed ones.
+    Those in ``config`` always exist; ``accepts_all``: others are accepted too. Without ``config`` all are
+    accepted, unless ``known_only``: then only those of TorchServe's own list.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HandlerFamilies:
     def as_listed(
         self, name: str, unit: str, kind: str, dimensions: Dimensions
     ) -> tuple[str, str, Dimensions] | None:
-        """Unit, kind and dimensions that count; None for a metric that is not to be kept."""
+        """The effective unit, kind and dimensions; None for a metric to drop."""
         spec = self._listed.get(name)
         if spec is None:
             return (unit, kind.lower(), dimensions) if self._accepts_all else None
@@ -85,14 +85,14 @@ class HandlerFamilies:
         return spec.unit, spec.kind, list(zip(names, values, strict=True))
 
     def get(self, name: str, unit: str, kind: str, label_names: Sequence[str]) -> AnyFamily | None:
-        """The family of ``name``, made on first sight; None when the name is taken for something else."""
+        """The family of ``name``, created on first use; None if the name is taken."""
         family = self._families.get(name)
         if family is None and name not in self._registry and not name.startswith(RESERVED_PREFIX):
             family = self._make(name, unit, kind, label_names)
         return family if family is not None and family.kind == kind else None
 
     def drop_unused(self, name: str) -> None:
-        """Forget ``name`` when no model has a series of it any more."""
+        """Removes ``name`` if no model has a series of it."""
         family = self._families.get(name)
         if family is not None and family.series_count == 0 and name not in self.known:
             del self._families[name]
@@ -123,9 +123,10 @@ class HandlerMetrics:
         self._closed = False
 
     def record(self, name: str, value: float, unit: str, kind: str, dimensions: Dimensions) -> None:
-        """Count one emission: counters add (never less than 0), gauges take the value, histograms observe it.
+        """Records a value: counters add it if it is not negative, gauges set it, histograms observe it.
 
-        ``kind`` is counter, gauge or histogram, in any case. What cannot be kept is dropped with one warning.
+        ``kind`` is counter, gauge or histogram, in any case. Metrics over the limits are dropped with one
+        warning.
         """
         key = (name, kind, tuple(dimensions))
         found = self._children[key] if key in self._children else self._admit(key, unit)
@@ -140,7 +141,7 @@ class HandlerMetrics:
             child.add(value)
 
     def close(self) -> None:
-        """Forget every series of this model; what its workers say at their end makes no new ones."""
+        """Removes every series of this model; later values are ignored."""
         self._closed = True
         for family, values in self._owned:
             family.remove(*values)
@@ -167,7 +168,7 @@ class HandlerMetrics:
             self._names.add(name)
         child = self._child_of_family(metric_name(name[:MAX_TEXT]), unit[:MAX_TEXT], kind, dimensions)
         if child is None:
-            self._warn(name, f"the handler metric {name[:MAX_TEXT]!r} ({kind}) has the name of another")
+            self._warn(name, f"the name of the handler metric {name[:MAX_TEXT]!r} ({kind}) is already used")
         found = None if child is None else (child, kind == "gauge")
         self._children[key] = found
         return found
@@ -180,7 +181,7 @@ class HandlerMetrics:
         family = self._families.get(name, unit, kind, tuple(labels))
         if family is None:
             return None
-        # The first emission decides the labels; an empty one is the same as none to Prometheus.
+        # The first value decides the labels; to Prometheus an empty label is the same as none.
         values = tuple(labels.get(label, "") for label in family.label_names)
         self._owned.append((family, values))
         return family.labels(*values)

@@ -7,9 +7,9 @@
     modelserver.metrics          ts_metrics.log     <time> - <metric>
     modelserver.model_metrics    model_metrics.log  <time> - <metric>
 
-A record's ``source`` stands for the thread: `W-<id>-<model>_<version>-stdout` for a worker's output. Messages
-stay on one line, whatever a client or a handler puts into them (F13). A message of several lines
-that the server itself writes is logged with ``extra=MULTILINE``.
+A record's ``source`` replaces the thread: `W-<id>-<model>_<version>-stdout` for a worker's output. Messages
+are kept on one line, whatever a client or handler puts into them (F13), unless logged with
+``extra=MULTILINE``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stamps:
-    """Local times as `2024-05-30T21:46:03,625`; each part is made once for as long as it lasts."""
+    """Formats local times as `2024-05-30T21:46:03,625`, caching the parts."""
 
     def __init__(self) -> None:
         self._second = -1
@@ -86,7 +86,7 @@ class Stamps:
 
 
 class LineFormatter(logging.Formatter):
-    """`<time> [<LEVEL>] <thread> <logger> - <message>`; a record's ``source`` stands for the thread."""
+    """`<time> [<LEVEL>] <thread> <logger> - <message>`; a record's ``source`` replaces the thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,10 +101,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object per record, on one line: time, level, logger, source, message, and trace if there is one.
-
-    The time is UTC with a Z; ``source`` is what stands for the thread in the text format.
-    """
+    """A JSON object per line: time (UTC), level, logger, source (or thread), message, and trace if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
@@ -139,7 +136,7 @@ class AsIsFormatter(logging.Formatter):
 
 
 class LogFile(logging.handlers.RotatingFileHandler):
-    """A log file of 100 MB with 5 predecessors; a full disk is reported once, not once per line (F56)."""
+    """A log file of up to 100 MB with 5 rotated files; a full disk is reported only once (F56)."""
 
     def __init__(self, path: Path, formatter: logging.Formatter) -> None:
         super().__init__(
@@ -159,7 +156,7 @@ class LogFile(logging.handlers.RotatingFileHandler):
 
 
 class Console(_StreamHandler):
-    """Standard output, whatever object it is at the moment; nobody reading it is no error."""
+    """The current standard output; a closed pipe is not an error."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__(sys.stdout)
@@ -176,7 +173,7 @@ class Console(_StreamHandler):
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """Logging as it was set up. ``stamped``: access lines carry their own time, see AccessLog."""
+    """The logging setup. ``stamped``: access lines include their time, see AccessLog."""
 
     directory: Path
     metrics_directory: Path
@@ -185,7 +182,7 @@ class Logs:
     writer: LogWriter | None = None
 
     def close(self) -> None:
-        """Take the handlers away again and close the files."""
+        """Removes the handlers and closes the files."""
         if self.writer is not None:
             self.writer.close()
         for logger, handler in self.handlers:
@@ -193,7 +190,7 @@ class Logs:
             handler.close()
 
 
-# Each logger, its file and the shape of its lines.
+# Each logger, its file and formatter.
 _SINKS: tuple[tuple[str, str, Callable[[], logging.Formatter]], ...] = (
     ("", "ts_log.log", LineFormatter),
     (MODEL_LOGGER, "model_log.log", LineFormatter),
@@ -205,7 +202,7 @@ _METRICS = (SERVER_METRICS_LOGGER, MODEL_METRICS_LOGGER)
 
 
 def log_directories(environment: Mapping[str, str] | None = None) -> tuple[Path, Path]:
-    """Where logs and metrics logs go: LOG_LOCATION and METRICS_LOCATION, `logs` where they are not set."""
+    """The folders of logs and metrics logs: LOG_LOCATION and METRICS_LOCATION, by default `logs`."""
     values = os.environ if environment is None else environment
     return Path(values.get("LOG_LOCATION") or "logs"), Path(values.get("METRICS_LOCATION") or "logs")
 
@@ -215,18 +212,16 @@ def setup_logging(
     *,
     metrics_dir: Path | None = None,
     console: bool = True,
-    access_console: bool | None = None,
     log_config: Path | None = None,
     as_json: bool = False,
     in_background: bool = False,
 ) -> Logs:
-    """Send every logger to its file and, with ``console``, to standard output.
+    """Sends every logger to its file and, with ``console``, to standard output.
 
-    ``access_console`` (by default as ``console``) decides for access lines alone. With ``as_json`` each line
-    is a JSON object; with ``in_background`` a thread of its own writes them. A ``log_config`` of Python's
-    logging (.json, .yaml, .ini) replaces all of this; log4j files are accepted with one warning and change
-    nothing. A directory that cannot be written leaves the console. Call it once and close the result at the
-    end. Raises ConfigError for a bad ``log_config``.
+    With ``as_json`` each line is a JSON object; with ``in_background`` a separate thread writes them. A
+    ``log_config`` of Python's logging (.json, .yaml, .ini) replaces all of this; log4j files are ignored with
+    a warning. If a directory cannot be written, only the console is used. Call it once, and close the result
+    at the end. Raises ConfigError for a bad ``log_config``.
     """
     metrics_dir = metrics_dir or log_dir
     is_log4j = log_config is not None and log_config.suffix.lower() in _LOG4J
@@ -238,8 +233,7 @@ def setup_logging(
     writer = LogWriter() if in_background else None
     for name, file, text in _SINKS:
         path = (metrics_dir if name in _METRICS else log_dir) / file
-        shows = console if access_console is None or name != ACCESS_LOGGER else access_console
-        handlers = _handlers(path, JsonFormatter if as_json else text, console=shows, problems=problems)
+        handlers = _handlers(path, JsonFormatter if as_json else text, console=console, problems=problems)
         if writer is not None:
             handlers = [InBackground(handler, writer) for handler in handlers]
         attached += _attached(logging.getLogger(name or None), handlers)
@@ -247,20 +241,20 @@ def setup_logging(
     for problem in problems:
         _log.warning("Logging to the console only: %s", problem)
     if is_log4j:
-        _log.warning("log4j configurations are not read, the default logging stays: %s", log_config)
+        _log.warning("log4j configurations are not supported, using the default logging: %s", log_config)
     return Logs(log_dir, metrics_dir, stamped=not as_json, handlers=tuple(attached), writer=writer)
 
 
 def log_level() -> str:
-    """From which level on the server's own messages are logged, one of ``LEVELS``."""
+    """The level of the server's own messages, one of ``LEVELS``."""
     level = logging.getLogger(SERVER_LOGGER).getEffectiveLevel()
     return next((name for name in reversed(LEVELS) if level >= LEVELS[name]), "debug")
 
 
 def set_log_level(name: str) -> None:
-    """Changes that at once; access log, metrics and the output of workers stay as they are."""
+    """Changes that level at once, except for access log, metrics and the output of workers."""
     logging.getLogger(SERVER_LOGGER).setLevel(LEVELS[name])
-    _log.log(max(logging.INFO, LEVELS[name]), "The log level is %s now", name)
+    _log.log(max(logging.INFO, LEVELS[name]), "The log level is now %s", name)
 
 
 def _handlers(

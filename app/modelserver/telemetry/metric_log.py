@@ -1,4 +1,4 @@
-"""Metrics in log mode: an update is a line of ts_metrics.log or model_metrics.log (reference 15.5)."""
+"""Metrics in log mode: each update is a line in ts_metrics.log or model_metrics.log (reference 15.5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _model_log = logging.getLogger(MODEL_METRICS_LOGGER)
 
 
 class LoggedValue(Value):
-    """A series that also writes each increment or new value to the log."""
+    """A series that also logs each increment or new value."""
 
     __slots__ = ("_after", "_before")
 
@@ -48,7 +48,6 @@ class _Logged(ValueFamily):
         self.unit = unit
 
     def _new_child(self, values: tuple[str, ...]) -> Value:
-        # The host's name has a place of its own.
         *named, host = zip(self.label_names, values, strict=True)
         dimensions = ",".join(f"{name}:{value}" for name, value in named)
         after = f"|#{dimensions}|#hostname:{host[1]},timestamp:"
@@ -72,7 +71,7 @@ def log_model_metric(
     hostname: str,
     request_id: str,
 ) -> None:
-    """Write one metric of a handler to the log."""
+    """Logs a value of a handler's metric."""
     listed = ",".join(f"{key}:{text}" for key, text in dimensions)
     _model_log.info(
         "%s.%s:%s|#%s|#hostname:%s,requestID:%s,timestamp:%d",

@@ -1,8 +1,7 @@
-"""The server's metrics: TorchServe's names (reference 15.3) and our own, per model version.
+"""The server's metrics: TorchServe's (reference 15.3) and our own, per model version.
 
-The methods called for each request are additions on series that were looked up when the model was
-registered. Only registered versions have series, so clients cannot create any by asking for names (F69).
-Times are seconds.
+Methods called for each request only add to series that were looked up when the model was registered. Only
+registered versions have series, so clients cannot create any by requesting names (F69). Times are in seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MetricsMode: TypeAlias = Literal["prometheus", "log", "legacy"]
 SIZE_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 RATIO_BOUNDS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 DISPATCH_REASONS = ("size", "delay", "idle", "flush")
-MAX_WORKERS_SHOWN = 256  # per model version: every restart brings a new worker name
+MAX_WORKERS_SHOWN = 256  # per model version, as every restart creates a new worker name
 
 _LEGACY_NAMES = (
     "ts_inference_requests_total",
@@ -56,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Families:
-    """Every family of the server, registered once."""
+    """All families of the server, registered once."""
 
     def __init__(self, registry: Registry, mode: MetricsMode, config: MetricsConfig | None) -> None:
         self._registry = registry
@@ -82,7 +81,6 @@ class _Families:
         self.worker_load_time = self._ts_gauge("WorkerLoadTime", "Milliseconds", ("WorkerName", *_HOST))
 
     def _torchserve_host(self) -> None:
-        """Each gauge, and what of a reading it shows."""
         self.host = {
             self._ts_gauge(name, unit, _HOST): field
             for name, unit, field in (
@@ -116,21 +114,23 @@ class _Families:
         self.handler = self._histogram("handler_seconds", "The handler's whole work on a batch.", seconds)
         self.queue_requests = self._gauge("queue_requests", "Requests waiting in the queue.")
         self.queue_instances = self._gauge("queue_instances", "Instances waiting in the queue.")
-        self.in_flight = self._gauge("batches_in_flight", "Batches handed to workers and not yet answered.")
+        self.in_flight = self._gauge("batches_in_flight", "Batches sent to workers and not yet answered.")
         self.workers = self._gauge("workers", "Workers by state.", "state")
-        self.workers_wished = self._gauge("workers_wished", "Workers that autoscaling wishes for.")
+        self.workers_wished = self._gauge("workers_wished", "Workers that autoscaling wants.")
 
     def _outcomes(self) -> None:
-        self.dispatch = self._counter("dispatch_total", "Batches sent, by what made them go.", "reason")
+        self.dispatch = self._counter("dispatch_total", "Batches sent, by reason.", "reason")
         self.rejected = self._counter("rejected_total", "Requests refused before queueing.", "reason")
         changes = "Changes of the number of workers by autoscaling."
         self.scalings = self._counter("scalings_total", changes, "direction", "reason")
-        self.recycled = self._counter("workers_recycled_total", "Workers recycled, by why.", "reason")
-        self.cancelled = self._counter("cancelled_total", "Requests whose client went away.")
+        self.recycled = self._counter("workers_recycled_total", "Workers recycled, by reason.", "reason")
+        self.cancelled = self._counter("cancelled_total", "Requests whose client disconnected.")
         self.expired = self._counter("expired_total", "Requests whose deadline passed.")
-        self.split = self._counter("split_requests_total", "Requests spread over several batches.")
-        self.isolated = self._counter("isolated_total", "Instances found guilty of failing their batch.")
-        self.broken_off = self._counter("broken_off_total", "Streamed answers that failed after a part.")
+        self.split = self._counter("split_requests_total", "Requests split over several batches.")
+        self.isolated = self._counter("isolated_total", "Instances that made their batch fail.")
+        self.broken_off = self._counter(
+            "broken_off_total", "Streamed responses that failed after their first part."
+        )
 
     def _ts_counter(self, name: str, unit: str, labels: Sequence[str]) -> Counter:
         return self._torchserves(Counter, LoggedCounter, name, unit, labels)
@@ -148,7 +148,7 @@ class _Families:
     ) -> AddedFamily:
         unit, labels = self._as_listed(name, plain.kind, unit, labels)
         help_text = torchserve_help(plain.kind, unit)
-        # What the configuration leaves out of TorchServe's metrics is neither shown nor logged.
+        # TorchServe's metrics that are not in the configuration are neither shown nor logged.
         if self._config is not None and name not in self._config.server:
             return plain(name, help_text, labels)
         if self._mode == "log" or (self._mode == "legacy" and name not in _LEGACY_NAMES):
@@ -156,21 +156,21 @@ class _Families:
         return self._registry.add(plain(name, help_text, labels))
 
     def _as_listed(self, name: str, kind: str, unit: str, labels: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """Unit and label names of the configuration, if they can stand for ours."""
+        """Unit and label names of the configuration, if they match ours."""
         self._ours.add(name)
         spec = None if self._config is None else self._config.server.get(name)
         if spec is None:
             return unit, labels
         if spec.kind != kind or len(spec.dimensions) != len(labels):
             _log.warning(
-                "metrics_config: %s is a %s of %s here; what the file says of it does not count",
+                "metrics_config: %s is a %s of %s; its entry in the file is ignored",
                 *(name, kind, ", ".join(labels)),
             )
             return unit, labels
         return spec.unit, spec.dimensions
 
     def _unknown_ones(self) -> None:
-        """Metrics that only the configuration knows are announced and never updated (reference 15.4)."""
+        """Metrics known only to the configuration are listed but never updated (reference 15.4)."""
         listed = {} if self._config is None else self._config.server
         for spec in listed.values():
             if spec.name not in self._ours and spec.name not in self._registry:
@@ -193,7 +193,7 @@ def torchserve_help(kind: str, unit: str) -> str:
 
 
 class ModelMetrics:
-    """What is counted for one version of one model. Made by :meth:`ServerMetrics.model`."""
+    """The metrics of one model version, created by :meth:`ServerMetrics.model`."""
 
     def __init__(
         self,
@@ -245,12 +245,12 @@ class ModelMetrics:
         self._in_flight = self._own(f.in_flight)
 
     def request(self, explicit_version: bool) -> None:
-        """A request reached this version, whatever becomes of it."""
+        """A request reached this version, whatever its outcome."""
         (self._requests if explicit_version else self._default_requests).add(1.0)
 
     def answered(self, latency_s: float, queue_s: float, explicit_version: bool) -> None:
         """A worker answered a request ``latency_s`` after its arrival, of which it queued ``queue_s``."""
-        # Each request comes by here: calls would cost more than what they do.
+        # Called for each request: method calls would cost more than the additions.
         if explicit_version:
             self._latency.value += latency_s * 1e6
             self._queue_latency.value += queue_s * 1e6
@@ -272,11 +272,12 @@ class ModelMetrics:
         handler_s: float,
         phases: tuple[float, float, float],
     ) -> None:
-        """A worker finished a batch of ``size`` instances of ``requests`` requests.
+        """A worker finished a batch of ``size`` instances of ``requests`` requests; ``capacity`` would have
+        fit.
 
-        ``capacity`` instances would have fit. ``reason`` is why it went: size, delay, idle or flush (others
-        count as flush). ``phases`` are the seconds of preprocessing, inference and postprocessing; all zero
-        when the handler does not tell them apart.
+        ``reason`` is why it was sent: size, delay, idle or flush (others count as flush). ``phases`` are the
+        seconds of preprocessing, inference and postprocessing; all zero if the handler does not separate
+        them.
         """
         self._batch_size.observe(size)
         self._batch_requests.observe(requests)
@@ -292,17 +293,17 @@ class ModelMetrics:
             self._postprocess.observe(postprocess)
 
     def _log_times(self, prediction_s: float, handler_s: float) -> None:
-        """What TorchServe's workers tell of each batch (reference 12.5)."""
+        """What TorchServe's workers log for each batch (reference 12.5)."""
         dimensions = (("ModelName", self.name), ("Level", "Model"))
         for name, seconds in (("PredictionTime", prediction_s), ("HandlerTime", handler_s)):
             self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
 
     def rejected(self, reason: str) -> None:
-        """A request was refused; ``reason`` is one of few fixed words such as queue_full or no_worker."""
+        """A request was refused; ``reason`` is a fixed word such as queue_full or no_worker."""
         self._count(self._families.rejected, reason)
 
     def cancelled(self) -> None:
-        """A request's client went away."""
+        """A request's client disconnected."""
         self._cancelled.add(1.0)
 
     def expired(self) -> None:
@@ -314,11 +315,11 @@ class ModelMetrics:
         self._split.add(1.0)
 
     def isolated(self, count: int = 1) -> None:
-        """``count`` instances were found to be the ones that make a batch fail."""
+        """``count`` instances were found to make their batch fail."""
         self._isolated.add(count)
 
     def broken_off(self) -> None:
-        """An answer in parts failed when its first part was out."""
+        """A streamed response failed after its first part."""
         self._broken_off.add(1.0)
 
     def worker_overhead(self, seconds: float) -> None:
@@ -334,20 +335,20 @@ class ModelMetrics:
         family.labels(worker_name, "Host", self._hostname).set(seconds * 1e3 // 1.0)
 
     def worker_gone(self, worker_name: str) -> None:
-        """A worker is no more; its load time is no longer shown."""
+        """A worker has ended; its load time is no longer shown."""
         self._worker_times.pop(worker_name, None)
         self._families.worker_load_time.remove(worker_name, "Host", self._hostname)
 
     def scaled(self, direction: str, reason: str) -> None:
-        """Autoscaling changed the number of workers, ``up`` or ``down``; ``reason`` is one of few words."""
+        """Autoscaling changed the number of workers, ``up`` or ``down``; ``reason`` is a fixed word."""
         self._count(self._families.scalings, direction, reason)
 
     def recycled(self, reason: str) -> None:
-        """A fresh worker has taken the place of one that had reached a limit: ``memory`` or ``requests``."""
+        """A worker was replaced because it reached a limit: ``memory`` or ``requests``."""
         self._count(self._families.recycled, reason)
 
     def wished(self, workers: int | None) -> None:
-        """How many workers autoscaling wishes for; None: it is off, and nothing is shown."""
+        """How many workers autoscaling wants; None if it is off, and nothing is shown."""
         if workers is None:
             self._families.workers_wished.remove(self.name, self.version)
             self._wished = None
@@ -370,16 +371,16 @@ class ModelMetrics:
             self._handler_metrics.record(name, value, unit, kind, dimensions)
 
     def set_queue(self, requests: int, instances: int) -> None:
-        """What waits right now; meant for an :meth:`ServerMetrics.on_render` callback, as the next two."""
+        """What is waiting; for a :meth:`ServerMetrics.on_render` callback, as are the next two."""
         self._queue_requests.set(requests)
         self._queue_instances.set(instances)
 
     def set_in_flight(self, batches: int) -> None:
-        """Batches with workers right now."""
+        """Batches that workers currently have."""
         self._in_flight.set(batches)
 
     def set_workers(self, counts: Mapping[str, int]) -> None:
-        """Workers by state; a state that is not named has none."""
+        """Workers by state; missing states have none."""
         for state in counts:
             if state not in self._workers:
                 self._workers[state] = self._own(self._families.workers, state)
@@ -387,7 +388,7 @@ class ModelMetrics:
             series.set(counts.get(state, 0))
 
     def close(self) -> None:
-        """Forget the series of this version."""
+        """Removes the series of this version."""
         for worker_name in list(self._worker_times):
             self.worker_gone(worker_name)
         for family, values in self._owned:
@@ -411,8 +412,8 @@ class ServerMetrics:
 
     ``mode`` is TorchServe's `metrics_mode`: prometheus shows everything, log writes TorchServe's metrics to
     the logs and shows nothing, legacy shows the three `ts_` counters and logs the rest. ``config`` lists the
-    metrics there are (reference 15.4); with ``auto_detect`` handlers may add others. ``known_only``: not even
-    without a ``config``, as TorchServe's own list counts there.
+    accepted metrics (reference 15.4); with ``auto_detect`` handlers may add others. ``known_only``: without a
+    ``config``, TorchServe's own list applies.
     """
 
     def __init__(
@@ -441,7 +442,7 @@ class ServerMetrics:
         self._requests_5xx = self._families.requests_5xx.labels(*host)
 
     def response(self, status: int) -> None:
-        """An HTTP answer left, on any listener; what is neither 2xx nor 4xx counts as 5xx."""
+        """An HTTP response was sent by any listener; statuses other than 2xx and 4xx count as 5xx."""
         if 200 <= status < 300:
             self._requests_2xx.add(1.0)
         elif 400 <= status < 500:
@@ -450,7 +451,7 @@ class ServerMetrics:
             self._requests_5xx.add(1.0)
 
     def model(self, name: str, version: str) -> ModelMetrics:
-        """The metrics of a registered version, made on first use. Never call it with names from requests."""
+        """The metrics of a registered version, created on first use; not for names from requests."""
         versions = self._models.setdefault(name, {})
         if version not in versions:
             if name not in self._handler_metrics:
@@ -466,7 +467,7 @@ class ServerMetrics:
         return versions[version]
 
     def forget(self, name: str, version: str) -> None:
-        """The version was unregistered: its series go, and with the last version those of the model."""
+        """Removes the series of an unregistered version, and with the last version those of the model."""
         versions = self._models.get(name, {})
         forgotten = versions.pop(version, None)
         if forgotten is None:
@@ -480,15 +481,15 @@ class ServerMetrics:
                 family.remove(name, _DEFAULT_VERSION, self.hostname)
 
     def add(self, family: AddedFamily) -> AddedFamily:
-        """Shows a metric of somebody else's among these. Raises ValueError for a name that is taken."""
+        """Adds a metric defined elsewhere. Raises ValueError if its name is taken."""
         return self._registry.add(family)
 
     def on_render(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` before each rendering, to set gauges; one that raises is logged and skipped."""
+        """Calls ``callback`` before each rendering, to set gauges; failures are logged and skipped."""
         self._callbacks.append(callback)
 
     def system(self, reading: SystemReading) -> None:
-        """Show a reading of the host (:func:`modelserver.telemetry.system.SystemMonitor.read`)."""
+        """Shows a reading of the host (:func:`modelserver.telemetry.system.SystemMonitor.read`)."""
         for family, field in self._families.host.items():
             family.labels("Host", self.hostname).set(getattr(reading, field))
         for gpu in reading.gpus:
@@ -496,10 +497,7 @@ class ServerMetrics:
                 family.labels("Host", str(gpu.gpu_id), self.hostname).set(getattr(gpu, field))
 
     def collected(self, readings: Iterable[Reading]) -> None:
-        """Shows what ``system_metrics_cmd`` printed: metrics of reference 15.3 and of ``metrics_config``.
-
-        Others are dropped, as are the server's own.
-        """
+        """Shows the metrics of reference 15.3 and ``metrics_config`` that ``system_metrics_cmd`` printed."""
         for reading in readings:
             family = self._registry.get(reading.name)
             if family is None or reading.name.startswith(RESERVED_PREFIX):
@@ -514,7 +512,7 @@ class ServerMetrics:
                 family.labels(*values).add(max(0.0, reading.value))
 
     def render(self, names: Sequence[str] = ()) -> bytes:
-        """The Prometheus text; ``names`` are the `name[]` values of the query, empty for everything."""
+        """The Prometheus text; ``names`` are the query's `name[]` values, empty for everything."""
         if self._mode == "log":
             return b""
         for callback in self._callbacks:
@@ -533,7 +531,7 @@ def _call(callback: Callable[[], None]) -> None:
 
 
 def host_name() -> str:
-    """The machine's host name, `Unknown` when it has none."""
+    """The machine's host name, or `Unknown`."""
     try:
         return socket.gethostname() or "Unknown"
     except OSError:

@@ -1,11 +1,11 @@
-"""The metrics that a ``metrics.yaml`` lists (reference 15.4).
+"""The metrics listed in a ``metrics.yaml`` (reference 15.4).
 
     dimensions: [...]        anchors only
     ts_metrics:      {counter: [..], gauge: [..], histogram: [..]}
     model_metrics:   {counter: [..], gauge: [..], histogram: [..]}
 
-Each item is ``{name: .., unit: .., dimensions: [..]}``. Other than in TorchServe, which goes on without any
-metrics, a file that cannot be read or understood stops the start.
+Each item is ``{name: .., unit: .., dimensions: [..]}``. An invalid file aborts startup; TorchServe continues
+without metrics.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class MetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class MetricsConfig:
-    """What is listed, by name: the server's metrics and those of handlers, these with ``Hostname`` added."""
+    """The listed metrics by name: the server's, and those of handlers with ``Hostname`` added."""
 
     server: Mapping[str, MetricSpec] = field(default_factory=dict)
     model: Mapping[str, MetricSpec] = field(default_factory=dict)
 
 
 def load_metrics_config(path: Path) -> MetricsConfig:
-    """Reads a file. Raises ConfigError with one line that says where it is wrong."""
+    """Reads a file. Raises ConfigError with one line that locates the error."""
     try:
         return parse_metrics_config(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -78,7 +78,7 @@ def _listed(document: object) -> MetricsConfig:
 
 
 def _line_of(text: str, place: str) -> int:
-    """The line of the place, or of the innermost that is there of what it is in."""
+    """The line of the place, or of its innermost existing parent."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     line = 0
     for name, number in _STEP.findall(place):

@@ -1,8 +1,8 @@
 """Metrics and their Prometheus text, format 0.0.4 (reference 15.2).
 
-Our own rather than the usual client library: TorchServe's counters carry exactly their configured names (no
-`_total`, no `_created`), and an update here is one addition on a child that the caller keeps, without locks
-or look-ups. Everything belongs to the event loop's thread.
+The usual client library is not used because TorchServe's counters have exactly their configured names (no
+`_total`, no `_created`), and an update here is a single addition without locks or look-ups. Everything
+belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -64,31 +64,29 @@ Child = TypeVar("Child", Value, Distribution)
 
 
 class Family(Generic[Child]):
-    """A metric of one name: its children are its series, one for each combination of label values.
+    """A metric; its children are its series, one per combination of label values.
 
     At most ``max_series`` children are kept; further ones work but are never shown (F69).
     Raises ValueError for a name or label that Prometheus would refuse.
     """
 
     kind: ClassVar[str]
+    max_series = MAX_SERIES
 
-    def __init__(
-        self, name: str, help_text: str, label_names: Sequence[str] = (), *, max_series: int = MAX_SERIES
-    ) -> None:
+    def __init__(self, name: str, help_text: str, label_names: Sequence[str] = ()) -> None:
         check_names(name, label_names)
         self.name = name
         self.help_text = help_text
         self.label_names = tuple(label_names)
-        self.max_series = max_series
         self._children: dict[tuple[str, ...], Child] = {}
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names that this family's samples carry."""
+        """The names of this family's samples."""
         return (self.name,)
 
     def labels(self, *values: str) -> Child:
-        """The child of these label values, made on first use; keep it and update it directly."""
+        """The child of these label values, created on first use; keep it and update it directly."""
         child = self._children.get(values)
         if child is not None:
             return child
@@ -100,7 +98,7 @@ class Family(Generic[Child]):
         return child
 
     def remove(self, *values: str) -> None:
-        """Forget a child; nothing happens when there is none."""
+        """Removes a child, if it exists."""
         self._children.pop(values, None)
 
     @property
@@ -154,9 +152,8 @@ class Histogram(Family[Distribution]):
         label_names: Sequence[str] = (),
         *,
         bounds: Sequence[float] = DEFAULT_BOUNDS,
-        max_series: int = MAX_SERIES,
     ) -> None:
-        super().__init__(name, help_text, label_names, max_series=max_series)
+        super().__init__(name, help_text, label_names)
         if "le" in label_names:
             raise ValueError(f"{name}: a histogram cannot have a label named le")
         if list(bounds) != sorted(set(bounds)):
@@ -186,7 +183,7 @@ AddedFamily = TypeVar("AddedFamily", bound=AnyFamily)
 
 
 class Registry:
-    """All metrics of a server. ``trailing_comma`` closes label lists as TorchServe does (reference 15.2)."""
+    """All metrics of a server. ``trailing_comma`` ends label lists as TorchServe does (reference 15.2)."""
 
     def __init__(self, *, trailing_comma: bool = False) -> None:
         self._families: dict[str, AnyFamily] = {}
@@ -194,7 +191,7 @@ class Registry:
         self._closing = ",}" if trailing_comma else "}"
 
     def add(self, family: AddedFamily) -> AddedFamily:
-        """Show ``family`` from now on. Raises ValueError when one of its sample names is taken."""
+        """Adds ``family``. Raises ValueError if one of its sample names is taken."""
         for sample in family.sample_names:
             if sample in self._owners:
                 raise ValueError(f"the metric name {sample} is taken by {self._owners[sample]}")
@@ -203,20 +200,20 @@ class Registry:
         return family
 
     def remove(self, name: str) -> None:
-        """Stop showing the family ``name``; nothing happens when there is none."""
+        """Removes the family ``name``, if it exists."""
         family = self._families.pop(name, None)
         for sample in () if family is None else family.sample_names:
             del self._owners[sample]
 
     def get(self, name: str) -> AnyFamily | None:
-        """The family of this name that is shown."""
+        """The family of this name, if any."""
         return self._families.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._owners
 
     def render(self, names: Collection[str] = ()) -> bytes:
-        """The text that Prometheus reads: everything, or the samples (or whole metrics) called ``names``."""
+        """The Prometheus text of everything, or of the samples or metrics called ``names``."""
         wanted = frozenset(names)
         lines: list[str] = []
         for family in self._families.values():
@@ -241,7 +238,7 @@ class Registry:
 
 
 def format_value(value: float) -> str:
-    """A number as the text format shows it, always with a decimal point: `8.0`, `+Inf`."""
+    """A number in the text format, with a decimal point: `8.0`, `+Inf`."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     if math.isnan(value):
@@ -254,13 +251,13 @@ def format_value(value: float) -> str:
 
 
 def metric_name(text: str) -> str:
-    """The nearest name that Prometheus accepts."""
+    """The text changed to a name that Prometheus accepts."""
     name = re.sub(r"[^a-zA-Z0-9_:]", "_", text)
     return name if _METRIC_NAME.match(name) else f"_{name}"
 
 
 def label_name(text: str) -> str:
-    """The nearest label name that Prometheus accepts; two leading underscores are its own."""
+    """The text changed to a label name that Prometheus accepts; two leading underscores are reserved."""
     name = re.sub(r"^_{2,}", "_", re.sub(r"[^a-zA-Z0-9_]", "_", text))
     return name if _LABEL_NAME.match(name) else f"_{name}"
 

@@ -1,6 +1,6 @@
-"""How long the event loop is held at a time, so that all else waits: measured by a timer that comes late.
+"""Measures how long the event loop is blocked at a time, by how late a timer fires.
 
-Only the loop's own processor time counts: on a busy machine timers are late without anybody's fault.
+Only the loop's own CPU time counts, as timers are also late on a busy machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.telemetry")
 
 BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-# Seconds: between two looks while requests come and while none do, the shortest stall that counts, and the
-# shortest that is told.
+# Seconds: between checks under load and when idle, the shortest stall counted, and the shortest logged.
 EVERY: Final = 0.01
 IDLE: Final = 0.05
 LEAST: Final = 0.01
@@ -27,13 +26,13 @@ TOLD: Final = 0.1
 
 
 class Served:
-    """What the loop was busy with last. ``request`` says as text what it is: a method and a route."""
+    """The last request the loop served; as text, its method and route."""
 
     request: object = None
 
 
 served = Served()
-"""Of this process: it has one event loop."""
+"""A process has one event loop."""
 
 
 class LoopWatch:
@@ -42,7 +41,7 @@ class LoopWatch:
     def __init__(self, metrics: ServerMetrics) -> None:
         family = Histogram(
             "modelserver_loop_stall_seconds",
-            "Processor time for which the event loop was held at a time, where that is 10 ms or more.",
+            "CPU time for which the event loop was blocked, if 10 ms or more.",
             bounds=BOUNDS,
         )
         self._stalls = metrics.add(family).labels()
@@ -57,7 +56,7 @@ class LoopWatch:
         now, used = time.monotonic(), time.thread_time()
         late = now - self._due
         if late >= LEAST:
-            # What the loop did before the timer was due may be a part of it.
+            # The stall may have begun before the timer was due.
             self._note(min(late + self._pause, used - self._used))
         pause = IDLE if served.request is None else EVERY
         served.request = None
@@ -69,11 +68,11 @@ class LoopWatch:
         self._stalls.observe(held)
         if held >= TOLD:
             _log.warning(
-                "The event loop was held for %.0f ms of processor time; the last request was %s",
+                "The event loop was blocked for %.0f ms of CPU time; the last request was %s",
                 held * 1e3,
                 served.request or "none",
             )
 
     def close(self) -> None:
-        """Watches no more."""
+        """Stops watching."""
         self._timer.cancel()

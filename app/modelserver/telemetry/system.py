@@ -1,6 +1,6 @@
 """Readings of the host and its GPUs, by psutil and NVML; neither needs torch.
 
-GPU ids are what workers see: positions in CUDA_VISIBLE_DEVICES. Without NVML there are no GPUs.
+GPU ids are positions in CUDA_VISIBLE_DEVICES, as workers see them. Without NVML there are no GPUs.
 """
 
 from __future__ import annotations
@@ -56,16 +56,13 @@ class SystemReading:
 
 
 class SystemMonitor:
-    """Reads the host again and again; CPU use is measured between one reading and the next.
+    """Reads the host; CPU use is measured between readings.
 
-    ``of_container``: where a control group limits memory or processors, the readings are of what it leaves,
-    as the kernel will act on these; other than TorchServe's, which are always those of the machine.
+    ``of_container``: readings are relative to a control group's limits on memory and CPUs, if it has any;
+    TorchServe's are always those of the machine.
     """
 
-    def __init__(
-        self, *, disk: str = "/", number_of_gpu: int | None = None, of_container: bool = False
-    ) -> None:
-        self._disk = disk
+    def __init__(self, *, number_of_gpu: int | None = None, of_container: bool = False) -> None:
         self._number_of_gpu = number_of_gpu
         self._of_container = of_container
         quota = cgroup_quota(cgroups.ROOT, cgroups.OWN) if of_container else None
@@ -73,9 +70,9 @@ class SystemMonitor:
         self._cpu_before = self._seconds()
 
     def read(self) -> SystemReading:
-        """A reading of now. Quick, but it may touch the disk: call it beside the event loop."""
+        """A reading of now. Quick, but it may access the disk: do not call it on the event loop."""
         used, available, percent = self._memory()
-        disk = psutil.disk_usage(self._disk)
+        disk = psutil.disk_usage("/")
         return SystemReading(
             cpu_percent=self._cpu_percent(),
             memory_used_mb=used / MEGABYTE,
@@ -95,12 +92,12 @@ class SystemMonitor:
         return round(100 * min(1.0, share), 1)
 
     def _seconds(self) -> tuple[float, float]:
-        """Seconds of processors that were busy, and all there were."""
+        """Busy and total CPU seconds."""
         used = None if self._quota is None else cgroups.cpu_seconds()
         return _cpu_seconds() if used is None else (used, time.monotonic() * (self._quota or 1.0))
 
     def _memory(self) -> tuple[float, float, float]:
-        """Bytes that are used and that are left, and the used share in percent."""
+        """Used and available bytes, and the used share in percent."""
         machine = psutil.virtual_memory()
         group = cgroups.memory_group() if self._of_container else None
         if group is None or not 0 < group.limit < machine.total:
@@ -110,7 +107,7 @@ class SystemMonitor:
 
 
 def worker_memory(pid: int) -> int:
-    """Resident bytes of a process, 0 when it is gone, not ours to read, or no descriptor is left for it."""
+    """Resident bytes of a process, 0 if they cannot be read."""
     try:
         return int(psutil.Process(pid).memory_info().rss) if pid > 0 else 0
     except (psutil.Error, OSError):
@@ -118,7 +115,7 @@ def worker_memory(pid: int) -> int:
 
 
 def gpu_count(number_of_gpu: int | None = None) -> int:
-    """How many GPUs workers may use: the visible ones, at most ``number_of_gpu``; 0 without NVML."""
+    """The number of GPUs for workers: the visible ones, at most ``number_of_gpu``; 0 without NVML."""
     visible = len(_visible_handles())
     return visible if number_of_gpu is None else max(0, min(visible, number_of_gpu))
 
@@ -131,7 +128,7 @@ def read_gpus(number_of_gpu: int | None = None) -> tuple[GpuReading, ...]:
 
 
 class GpuMemory(NamedTuple):
-    """A device at one moment, in bytes; ``by_process`` is what processes occupy, where that is known."""
+    """The memory of a GPU in bytes; ``by_process`` is the memory used by processes, if known."""
 
     free: int
     used: int
@@ -139,7 +136,7 @@ class GpuMemory(NamedTuple):
 
 
 def gpu_memory(gpu_id: int) -> GpuMemory | None:
-    """That of a GPU; None where it cannot be read."""
+    """The memory of a GPU; None if it cannot be read."""
     nvml, handles = _nvml(), _visible_handles()
     if nvml is None or not 0 <= gpu_id < len(handles):
         return None
@@ -206,7 +203,7 @@ def _visible_handles() -> list[Any]:
 
 
 def _chosen_handles(nvml: Any, installed: int, wanted: str) -> list[Any]:
-    """CUDA's rule: devices up to the first one that does not exist; none when one is named twice."""
+    """CUDA's rule: devices up to the first that does not exist; none if one is named twice."""
     names = [name.strip() for name in wanted.split(",")]
     handles: list[Any] = []
     seen: set[str] = set()

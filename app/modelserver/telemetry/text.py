@@ -1,4 +1,4 @@
-"""Making foreign text safe for one line of a log (F13)."""
+"""Makes untrusted text safe for one line of a log (F13)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _ENCODED_USERINFO = re.compile(r"((?::|%3A)(?:/|%2F){2})(?:(?!%2F)[^/?#&\s])+(@|
 
 
 def one_line(text: str, *, keep_tabs: bool = False) -> str:
-    r"""``text`` with control characters written out (`\n`, `\x1b`), so that it stays on its line."""
+    r"""``text`` with control characters escaped (`\n`, `\x1b`), so that it stays on one line."""
     if text.isprintable():
         return text
     return text.translate(_ESCAPES_BUT_TAB if keep_tabs else _ESCAPES)
 
 
 def indented_lines(text: str) -> str:
-    """``text`` with its line breaks kept but every further line indented: none passes for a new log entry."""
+    """``text`` with line breaks, but further lines indented so that none looks like a new log entry."""
     return text.translate(_ESCAPES_BUT_LINES).replace("\n", "\n    ")
 
 
 def shortened(text: str, limit: int) -> str:
-    """``text``, cut to ``limit`` characters with a note of what is missing."""
+    """``text``, cut to ``limit`` characters with a note of how many are missing."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
 
 

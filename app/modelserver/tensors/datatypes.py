@@ -1,7 +1,7 @@
 """The datatypes of the Open Inference Protocol and their elements as bytes (kserve reference 5 and 9).
 
-Tensors are kept as the protocol's binary form has them: little-endian, row-major, BYTES elements each behind
-their length. Numbers become Python's only where JSON is read or written; the server needs no numpy.
+Tensors are kept in the protocol's binary form: little-endian, row-major, each BYTES element after its length.
+They are converted to Python numbers only to read or write JSON; the server does not need numpy.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 BYTES = "BYTES"
 LENGTH = struct.Struct("<I")
 
-# Elements beyond those that should be there, which are counted for the message.
+# Excess elements that are counted for the message.
 _COUNTED_ON = 1000
 
 _SWAPS = sys.byteorder == "big"
 
 
 class TensorError(Exception):
-    """What a tensor holds is not what it says. The message is about the elements; callers add the name."""
+    """A tensor's data does not match its description. The message is about the data; callers add the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """A fixed-size type: ``width`` bytes an element; ``json_type`` is that of an element in JSON."""
+    """A fixed-size type of ``width`` bytes per element; ``json_type`` is that of its elements in JSON."""
 
     name: str
     width: int
@@ -57,10 +57,6 @@ def _numbers(code: str) -> tuple[Callable[[Sequence[Any]], bytes], Callable[[mem
         return numbers.tolist()
 
     return pack, unpack
-
-
-def _pack_bools(values: Sequence[bool]) -> bytes:
-    return bytes(values)
 
 
 def _unpack_bools(data: memoryview) -> list[bool]:
@@ -102,7 +98,7 @@ def _unpack_brains(data: memoryview) -> list[float]:
 DATATYPES: dict[str, Datatype] = {
     name: Datatype(name, width, kind, *functions)
     for name, width, kind, functions in (
-        ("BOOL", 1, bool, (_pack_bools, _unpack_bools)),
+        ("BOOL", 1, bool, (bytes, _unpack_bools)),
         ("UINT8", 1, int, _numbers("B")),
         ("UINT16", 2, int, _numbers("H")),
         ("UINT32", 4, int, _numbers("I")),
@@ -121,11 +117,7 @@ NAMES = (*DATATYPES, BYTES)
 
 
 def pack(datatype: str, values: Sequence[Any]) -> bytes:
-    """Python numbers, booleans, or for BYTES byte strings, as the bytes of a tensor.
-
-    Raises:
-        TensorError: one of them is out of the type's range.
-    """
+    """Packs Python numbers, booleans, or for BYTES byte strings. Raises TensorError for one out of range."""
     if datatype == BYTES:
         return b"".join(piece for value in values for piece in (LENGTH.pack(len(value)), value))
     try:
@@ -135,24 +127,20 @@ def pack(datatype: str, values: Sequence[Any]) -> bytes:
 
 
 def unpack(datatype: str, data: memoryview) -> list[Any]:
-    """The elements of a tensor whose size was checked; those of BYTES as byte strings.
-
-    Raises:
-        TensorError: the lengths before BYTES elements do not fit their bytes.
-    """
+    """The elements of a tensor whose size was checked; BYTES as byte strings. Raises TensorError."""
     if datatype == BYTES:
         return [bytes(element) for element in split_elements(data)]
     return DATATYPES[datatype].unpack(data)
 
 
 def ends_of_elements(data: memoryview, most: int = sys.maxsize) -> list[int]:
-    """Where each element of a BYTES tensor ends, of no more than ``most``. Raises TensorError."""
+    """The end of each element of a BYTES tensor, of at most ``most``. Raises TensorError."""
     ends: list[int] = []
     position, end, read = 0, len(data), LENGTH.unpack_from
     while position < end and len(ends) < most:
         begin = position + LENGTH.size
         if begin > end:
-            raise TensorError("the length before an element is cut short")
+            raise TensorError("the length before an element is truncated")
         (length,) = read(data, position)
         position = begin + length
         if position > end:
@@ -168,7 +156,7 @@ def split_elements(data: memoryview) -> list[memoryview]:
 
 
 def check_size(datatype: str, count: int, data: memoryview) -> None:
-    """Raises TensorError unless ``data`` holds ``count`` elements, no more and no less."""
+    """Raises TensorError unless ``data`` has exactly ``count`` elements."""
     if datatype == BYTES:
         most = count + _COUNTED_ON
         found = len(ends_of_elements(data, most))
@@ -191,11 +179,7 @@ _decode_any = msgspec.json.Decoder().decode
 
 
 def from_json(datatype: str, raw: bytes | msgspec.Raw) -> list[Any]:
-    """The elements of a JSON list, flat or nested, in row-major order; strings for BYTES.
-
-    Raises:
-        TensorError: no list, or elements of another type, or text that is no UTF-8.
-    """
+    """The elements of a JSON list, flat or nested, in row-major order; text for BYTES. Raises TensorError."""
     kind = str if datatype == BYTES else DATATYPES[datatype].json_type
     try:
         values: list[Any] = _flat_decoders[kind](raw)
@@ -208,20 +192,20 @@ def _from_nested(datatype: str, kind: type, raw: bytes | msgspec.Raw) -> list[An
     try:
         data = _decode_any(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TensorError(f"its data is no JSON: {error}") from error
+        raise TensorError(f"its data is not valid JSON: {error}") from error
     if not isinstance(data, list):
-        raise TensorError("its data is no list")
+        raise TensorError("its data is not a list")
     values: list[Any] = []
     _flatten(data, values)
     for value in values:
         fits = type(value) is kind or (kind is float and type(value) is int)
         if not fits:
-            raise TensorError(f"{datatype} data has {_kind_name(value)} among it")
+            raise TensorError(f"{datatype} data contains {_kind_name(value)}")
     return values
 
 
 def _flatten(data: list[Any], into: list[Any]) -> None:
-    """Nested lists in order. Their nesting is not compared with the shape: the protocol allows both forms."""
+    """Flattens nested lists; the nesting need not match the shape, as the protocol allows flat data too."""
     pending = [iter(data)]
     while pending:
         for each in pending[-1]:

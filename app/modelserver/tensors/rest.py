@@ -1,4 +1,4 @@
-"""Inference requests and responses over REST: JSON, and binary tensors behind it (kserve reference 5, 9)."""
+"""Inference requests and responses over REST: JSON, followed by binary tensors (kserve reference 5, 9)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that the client asks for; ``binary`` or as JSON."""
+    """An output that the client requests, ``binary`` or as JSON."""
 
     name: str
     binary: bool
@@ -71,10 +71,7 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """What a client wants computed. ``outputs`` None: all of them; then ``binary`` says in which form.
-
-    ``id`` is empty where the client gave none.
-    """
+    """An inference request. If ``outputs`` is None, all are returned, in the form given by ``binary``."""
 
     inputs: list[Tensor]
     id: str = ""
@@ -90,7 +87,7 @@ class InferRequest:
         return self.binary
 
 
-# The input of a raw request to a model that does not say what it takes.
+# The input of a raw request to a model without a signature.
 RAW_INPUT = TensorSpec("input_0", BYTES, (VARIABLE,))
 
 
@@ -102,15 +99,15 @@ def decode_request(
     *,
     light: bool = False,
 ) -> InferRequest:
-    """The request in ``body``; ``header_length`` is the header of that name, None where it is absent.
+    """Parses ``body``; ``header_length`` is the header of that name, None if absent.
 
-    With a header of 0 the body is the data of the one input that ``raw`` names, and all outputs are wanted in
-    binary. The content type is not looked at: tritonclient sends none (kserve reference 7.1). Unknown fields
-    of the object are ignored.
+    With a header of 0 the body is the data of the single input in ``raw``, and all outputs are returned in
+    binary. The content type is ignored, as tritonclient sends none (kserve reference 7.1), and so are unknown
+    fields.
 
     Raises:
-        BadRequest: names the field that is wrong, or of which there is more than is allowed.
-        TooHeavy: only where it must be ``light``, and reading it would take long.
+        BadRequest: names the field that is invalid or over a limit.
+        TooHeavy: only with ``light``, if parsing would take long.
     """
     view = memoryview(body)
     if header_length is None:
@@ -125,7 +122,7 @@ def decode_request(
     try:
         request = _decode_request(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the request is no inference request: {_reason(error)}") from error
+        raise BadRequest(f"the request is not an inference request: {_reason(error)}") from error
     if limits.may_exceed(len(text)):
         _check_numbers(request, limits)
     parameters = request.parameters or {}
@@ -156,7 +153,7 @@ def _raw_input(data: memoryview, specs: Sequence[TensorSpec]) -> Tensor:
     (spec,) = specs
     if spec.datatype == BYTES:
         return Tensor(spec.name, BYTES, (1,) * len(spec.shape), memoryview(pack(BYTES, [data])))
-    # The rows are one if something else is variable too.
+    # If another size is variable too, there is one row.
     rest = spec.shape[1:]
     shape = spec.shape if VARIABLE not in rest or spec.shape[0] != VARIABLE else (1, *rest)
     if shape.count(VARIABLE) > 1:
@@ -187,7 +184,7 @@ def _inputs(inputs: list[_Input], binary: memoryview, *, light: bool) -> list[Te
     position = 0
     for each in inputs:
         if each.name in names:
-            raise BadRequest(f"input '{each.name}' is there twice")
+            raise BadRequest(f"input '{each.name}' is given twice")
         names.add(each.name)
         count = check_form(each.name, each.datatype, each.shape)
         parameters = dict(each.parameters or {})
@@ -210,7 +207,7 @@ def _inputs(inputs: list[_Input], binary: memoryview, *, light: bool) -> list[Te
 
 
 def _has_data(each: _Input) -> bool:
-    """Whether there is any: KServe's client sends null beside a size of 0."""
+    """Whether there is JSON data; KServe's client sends null with a size of 0."""
     return bool(each.data) and each.data != _NULL
 
 
@@ -237,7 +234,7 @@ def _slice(each: _Input, size: object, binary: memoryview) -> memoryview:
 
 
 def _outputs(outputs: list[_Output] | None, *, by_default: bool) -> list[RequestedOutput] | None:
-    # An empty list is what clients send that ask for nothing in particular.
+    # Some clients send an empty list to request all outputs.
     if not outputs:
         return None
     requested: dict[str, RequestedOutput] = {}
@@ -263,7 +260,7 @@ def _flag(parameters: dict[str, Any], name: str, where: str, *, default: bool) -
 def _check_parameters(parameters: dict[str, Any], where: str) -> None:
     for name, value in parameters.items():
         if not isinstance(value, (str, int, float, bool)):
-            raise BadRequest(f"{where}: parameter {name} is no string, number or boolean")
+            raise BadRequest(f"{where}: parameter {name} is not a string, number or boolean")
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
             raise BadRequest(f"{where}: parameter {name} has more than 64 bits")
 
@@ -281,12 +278,10 @@ def encode_response(
     *,
     parameters: dict[str, Any] | None = None,
 ) -> tuple[bytes, int | None]:
-    """The body of a response, and the length of its JSON where binary data follows it.
+    """The body of a response, and the length of its JSON if binary data follows. Keys without a value are
+    omitted.
 
-    ``parameters`` are those of the response. Keys without a value are left out rather than null.
-
-    Raises:
-        BadRequest: BYTES that are no text are asked for as JSON; names the output.
+    Raises BadRequest, naming the output, if BYTES that are not text are requested as JSON.
     """
     tensors: list[dict[str, Any]] = []
     binary: list[bytes | memoryview] = []
@@ -315,11 +310,7 @@ def encode_response(
 
 
 def encode_request(body: bytes, header_length: str | None, limits: RequestLimits = _LIMITS) -> bytes:
-    """A request as JSON alone, for those who read no binary data; BYTES that are no text become base64.
-
-    Raises:
-        BadRequest: names the field that is wrong.
-    """
+    """A request as JSON only; BYTES that are not text become base64. Raises BadRequest."""
     if header_length is None:
         return body
     request = decode_request(body, header_length, limits=limits)
@@ -329,7 +320,7 @@ def encode_request(body: bytes, header_length: str | None, limits: RequestLimits
 
 
 def list_inputs(inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Inputs as JSON has them; BYTES that are no text become base64."""
+    """Inputs as JSON; BYTES that are not text become base64."""
     return [
         {
             "name": tensor.name,
@@ -353,13 +344,13 @@ def _listed(tensor: Tensor) -> list[Any]:
 
 
 def _to_json(output: Output) -> bytes:
-    # What is infinite or no number has no form in JSON and becomes null.
+    # Infinity and NaN become null.
     values = unpack(output.datatype, output.data)
     if output.datatype == BYTES:
         try:
             values = [value.decode() for value in values]
         except UnicodeDecodeError as error:
             raise BadRequest(
-                f"output '{output.name}' has bytes that are no text: ask for it with {_BINARY}: true"
+                f"output '{output.name}' has bytes that are not text: request it with {_BINARY}: true"
             ) from error
     return _encode(values)

@@ -1,10 +1,10 @@
-"""Tensors cut into rows and joined again: what of them travels to a worker, and what comes back.
+"""Splits tensors into rows for workers, and joins the rows of their answers.
 
-A request is cut along the first dimension of its inputs. A row's bytes are its bytes of each input, one
-behind the other; what they mean is the same for all rows of a request and stands in :class:`Form`. Two rows
-may share a batch if their forms are equal, byte by byte.
+A request is split along the first dimension of its inputs. A row consists of its bytes of each input in
+order; :class:`Form` describes them for all rows of a request. Two rows may share a batch if their forms are
+equal, byte by byte.
 
-An answer says itself what it is:
+An answer describes itself:
 
     u32 size of the head | head (msgpack, a list of OutputForm) | u64 size of each output | their bytes
 """
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = bytes | memoryview
 
 _HEAD = struct.Struct("<I")
-# What Python's numbers become, and which of them takes which.
+# The datatypes of Python's numbers, each of which can hold the previous ones.
 _PYTHONS = {"INT64": 0, "UINT64": 1, "FP64": 2}
-# Parameters in any order are the same.
+# The order of parameters does not matter.
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class InputForm(msgspec.Struct, frozen=True, array_like=True):
-    """An input as each row has it: ``shape`` is that of one row, ``text`` BYTES that came as JSON strings."""
+    """An input of each row, with the shape of one row; ``text``: BYTES received as JSON strings."""
 
     name: str
     datatype: str
@@ -45,7 +45,7 @@ class InputForm(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputWish(msgspec.Struct, frozen=True, array_like=True):
-    """An output that the client asks for."""
+    """An output that the client requests."""
 
     name: str
     parameters: dict[str, Any] | None = None
@@ -54,7 +54,7 @@ class OutputWish(msgspec.Struct, frozen=True, array_like=True):
 class Form(msgspec.Struct, frozen=True, array_like=True):
     """What all rows of a request have in common.
 
-    ``whole``: it was not cut, and its one row has the inputs as they came. ``outputs`` None: all of them.
+    ``whole``: it was not split, and its one row has the inputs as received. ``outputs`` None: all of them.
     """
 
     inputs: tuple[InputForm, ...]
@@ -64,7 +64,7 @@ class Form(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputForm(msgspec.Struct, frozen=True, array_like=True):
-    """An output of one row; ``shape`` is that of one row."""
+    """An output of one row, with the shape of one row."""
 
     name: str
     datatype: str
@@ -76,17 +76,17 @@ _decode_outputs = msgspec.msgpack.Decoder(list[OutputForm]).decode
 
 
 def count_rows(inputs: Sequence[Tensor]) -> int:
-    """The rows that a request is cut into, 0 if it stays whole."""
+    """The number of rows that a request is split into, 0 if it stays whole."""
     counts = {tensor.shape[0] if tensor.shape else 0 for tensor in inputs}
     return counts.pop() if len(counts) == 1 else 0
 
 
 def cut(request: InferRequest) -> tuple[bytes, bool, list[Buffer]]:
-    """The form of a request in msgpack, whether it stays whole, and its rows (copied only where there are
-    several inputs).
+    """The form of a request in msgpack, whether it stays whole, and its rows (copied only for several
+    inputs).
 
-    It stays whole where there is no dimension to cut along: an input that is a scalar, inputs that differ in
-    their first dimension, no rows.
+    It stays whole if there is no dimension to split along: a scalar input, different first dimensions, no
+    rows.
     """
     inputs = request.inputs
     whole = count_rows(inputs) == 0
@@ -117,9 +117,9 @@ def cut(request: InferRequest) -> tuple[bytes, bool, list[Buffer]]:
 
 
 def is_plain(request: InferRequest) -> bool:
-    """Whether each row is one element of BYTES of which nothing more is said.
+    """Whether each row is just one element of BYTES.
 
-    Then it is to a handler what the body of a prediction or an instance of V1 is, and may share their batches
+    Such a row is to a handler like the body of a prediction or a V1 instance, and may share their batches
     (design 5: all protocols feed the same queue).
     """
     (first, *others) = request.inputs
@@ -134,14 +134,14 @@ def _joined(pieces: Sequence[Buffer]) -> Buffer:
 
 
 def separate(form: Form, row: memoryview) -> list[memoryview]:
-    """The bytes of each input in one row. Raises TensorError if they are not those of the form."""
+    """The bytes of each input in one row. Raises TensorError if they do not match the form."""
     pieces, position = [], 0
     for each in form.inputs:
         size = _size(each, row[position:])
         pieces.append(row[position : position + size])
         position += size
     if position != len(row):
-        raise TensorError(f"a row of {len(row)} bytes came, {position} are announced")
+        raise TensorError(f"received a row of {len(row)} bytes, expected {position}")
     return pieces
 
 
@@ -152,7 +152,7 @@ def _size(each: InputForm, left: memoryview) -> int:
     size = 0
     for _ in range(count):
         if size + LENGTH.size > len(left):
-            raise TensorError("the length before an element is cut short")
+            raise TensorError("the length before an element is truncated")
         size += LENGTH.size + LENGTH.unpack_from(left, size)[0]
     return size
 
@@ -171,11 +171,8 @@ def pack_answer(outputs: Sequence[tuple[OutputForm, bytes]]) -> bytes:
 def join_answers(answers: Sequence[bytes], *, whole: bool) -> list[Output]:
     """The outputs of a request from the answers to its rows.
 
-    Rows of INT64, UINT64 and FP64 become the last of these together: a handler that returns Python's numbers
-    means no datatype.
-
-    Raises:
-        TensorError: the rows differ in names, datatypes or shapes, or an answer is not what it says.
+    INT64, UINT64 and FP64 are converted to the last of them that occurs, as Python's numbers do not imply a
+    datatype. Raises TensorError if rows differ in names, datatypes or shapes, or an answer is malformed.
     """
     heads: dict[bytes, list[OutputForm]] = {}
     parts: list[tuple[bytes, list[memoryview]]] = []
@@ -186,7 +183,7 @@ def join_answers(answers: Sequence[bytes], *, whole: bool) -> list[Output]:
                 heads[head] = _decode_outputs(head)
             parts.append((head, _contents(rest, len(heads[head]))))
     except (struct.error, msgspec.DecodeError) as error:
-        raise TensorError(f"an answer is none: {error}") from error
+        raise TensorError(f"an answer is malformed: {error}") from error
     if len(heads) == 1:
         (forms,) = heads.values()
         columns: list[list[Buffer]] = [[] for _ in forms]

@@ -1,4 +1,4 @@
-"""A tensor as the protocol sends it, and its rows."""
+"""A tensor of the protocol, and its rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from modelserver.tensors.datatypes import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# More elements than any body can have.
+# More elements than fit in any body.
 _MOST_ELEMENTS = 1 << 40
 _MOST_EMPTY = 1 << 20
-# numpy 1 has arrays of 32, and the rows are one more where a request stays whole.
+# numpy 1 supports 32, one of which is for the rows if a request stays whole.
 _MOST_DIMENSIONS = 31
 
 
@@ -31,14 +31,14 @@ VARIABLE = -1
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What an input or output of a model is; VARIABLE in ``shape`` (which has the rows first) is any size."""
+    """An input or output in a model's signature; ``shape`` has the rows first, VARIABLE is any size."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape is one."""
+        """Whether a tensor of this shape matches."""
         return len(shape) == len(self.shape) and all(
             wanted in (VARIABLE, size) for wanted, size in zip(self.shape, shape, strict=True)
         )
@@ -46,9 +46,9 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """``data`` are its elements in binary form: little-endian, row-major, BYTES behind their lengths.
+    """``data`` is in binary form: little-endian, row-major, BYTES after their lengths.
 
-    ``text``: BYTES elements that came as JSON strings.
+    ``text``: BYTES elements received as JSON strings.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor of an answer; its bytes are the ``pieces`` one behind the other."""
+    """A tensor of a response; its bytes are the ``pieces`` in order."""
 
     name: str
     datatype: str
@@ -84,12 +84,12 @@ class Output:
 
     @property
     def size(self) -> int:
-        """The bytes that it has."""
+        """The number of bytes."""
         return sum(map(len, self.pieces))
 
     @property
     def data(self) -> memoryview:
-        """The bytes in one piece; copied if they were in several."""
+        """The bytes in one piece, copied if there are several."""
         pieces = self.pieces
         return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
@@ -100,33 +100,29 @@ def _rows_of_elements(data: memoryview, count: int, each: int) -> list[memoryvie
 
 
 def elements(shape: Sequence[int]) -> int:
-    """How many elements a shape has."""
+    """The number of elements of a shape."""
     return math.prod(shape)
 
 
 def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "input") -> int:
-    """How many elements such a tensor has.
-
-    Raises:
-        BadRequest: an unknown datatype, or a shape that no tensor has; names the tensor.
-    """
+    """The number of elements. Raises BadRequest, naming the tensor, for an invalid datatype or shape."""
     if datatype not in DATATYPES and datatype != BYTES:
-        raise BadRequest(f"{where} '{name}': datatype '{datatype}' is unknown, there are {', '.join(NAMES)}")
+        raise BadRequest(f"{where} '{name}': unknown datatype '{datatype}', supported are {', '.join(NAMES)}")
     if len(shape) > _MOST_DIMENSIONS:
         raise BadRequest(f"{where} '{name}': shape has {len(shape)} sizes, {_MOST_DIMENSIONS} are allowed")
     if any(size < 0 for size in shape):
         raise BadRequest(f"{where} '{name}': shape {list(shape)} has a negative size")
     count = elements(shape)
     if count > _MOST_ELEMENTS:
-        raise BadRequest(f"{where} '{name}': shape {list(shape)} has more elements than a body can")
-    # Nothing in the body bounds the sizes beside one of zero.
+        raise BadRequest(f"{where} '{name}': shape {list(shape)} has more elements than fit in a body")
+    # With a size of zero, the body does not limit the other sizes.
     if count == 0 and elements([size or 1 for size in shape]) > _MOST_EMPTY:
         raise BadRequest(f"{where} '{name}': shape {list(shape)} is too large for a tensor without elements")
     return count
 
 
 def check_data(name: str, datatype: str, count: int, data: memoryview, where: str = "input") -> None:
-    """Raises BadRequest, which names the tensor, unless ``data`` is that of ``count`` elements."""
+    """Raises BadRequest, naming the tensor, unless ``data`` has ``count`` elements."""
     try:
         check_size(datatype, count, data)
     except TensorError as error:

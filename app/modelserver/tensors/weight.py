@@ -1,11 +1,11 @@
-"""How long requests and answers would keep the event loop busy: what is light is worked on there.
+"""Cheap estimates of how long requests and responses would block the event loop.
 
-Estimates, made for far less than the work itself; what they call light takes a few milliseconds at most.
+What they call light takes a few milliseconds at most, and is processed on the event loop.
 """
 
 from __future__ import annotations
 
-# Bytes of JSON that are light whatever they are, and elements: of JSON, of BYTES, of rows by tensors.
+# Limits for light work: bytes of any JSON, and elements of JSON, of BYTES, and rows by tensors.
 LIGHT_BYTES = 16 << 10
 LIGHT_ELEMENTS = 5_000
 LIGHT_ROWS = 1_000
@@ -15,7 +15,7 @@ _PIECE = 1 << 16
 
 
 class TooHeavy(Exception):
-    """What was begun on the event loop turned out to be more than it should do."""
+    """The work turned out to be too much for the event loop."""
 
 
 def is_heavy_json(text: bytes | memoryview) -> bool:
@@ -26,7 +26,7 @@ def is_heavy_json(text: bytes | memoryview) -> bool:
         return True
     content, found = bytes(text), 0
     for begin in range(0, len(content), _PIECE):
-        # Each element is behind a comma, or the first of a list or an object.
+        # Each element follows a comma, or is the first of a list or object.
         for mark in (b",", b"[", b"{"):
             found += content.count(mark, begin, begin + _PIECE)
         if found > LIGHT_ELEMENTS:

@@ -1,5 +1,5 @@
 """TLS of the listeners (reference 3.3).
 
-Different from TorchServe: TLS 1.3 and all modern ciphers are offered beside TLS 1.2, clients may be asked for
-a certificate, and Java keystores (JKS) are refused.
+Unlike in TorchServe, TLS 1.3 and all modern ciphers are offered besides TLS 1.2, client certificates can be
+required, and Java keystores (JKS) are refused.
 """

@@ -1,4 +1,4 @@
-"""The certificate of the settings: from PEM files or a PKCS12 keystore, or a throw-away."""
+"""Loads the certificate from PEM files or a PKCS12 keystore, or creates a temporary one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ if TYPE_CHECKING:
 
     from modelserver.settings.settings import Settings
 
-# Files that Java's older keystores begin with.
+# The first bytes of Java's older keystores.
 _JAVA = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _INSTALL = "the package cryptography is needed: pip install cryptography"
 
 
 def load_certificate(settings: Settings) -> Certificate:
-    """The certificate, once it is known to work. PEM files win over a keystore.
-
-    Raises:
-        ConfigError: a file cannot be used; the message says which and why.
-    """
+    """The certificate, checked; PEM files win over a keystore. Raises ConfigError naming an unusable file."""
     key, chain = settings.private_key_file, settings.certificate_file
     if key is not None and chain is not None:
         source = f"certificate_file={chain}, private_key_file={key}"

@@ -1,4 +1,4 @@
-"""A certificate, and what asyncio makes of it."""
+"""A certificate, and its SSL context."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Seconds that a client has for the handshake, and to agree to the end of the connection.
+# Seconds that a client has for the handshake, and for the closing handshake.
 HANDSHAKE_TIMEOUT = 10.0
 SHUTDOWN_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a listener shows, in PEM: the chain and its private key.
+    """A certificate chain and its private key in PEM.
 
-    ``client_ca`` are the authorities of clients' certificates; empty: clients need none.
+    ``client_ca`` are the authorities for client certificates; if empty, clients need none.
     """
 
     chain: bytes
@@ -31,15 +31,11 @@ class Certificate:
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """Speaks TLS 1.2 and later.
-
-    Raises:
-        OSError, ValueError: the certificate cannot be used.
-    """
+    """A context for TLS 1.2 and later. Raises OSError, ValueError if the certificate cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with _as_file(certificate.key + b"\n" + certificate.chain) as path:
-        # Without a password of ours OpenSSL would ask for one at the terminal.
+        # Without a password, OpenSSL would prompt for one.
         context.load_cert_chain(path, password=lambda: b"")
     context.set_alpn_protocols(["http/1.1"])
     if certificate.client_ca:
@@ -49,13 +45,11 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
 
 
 def renew(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Shows the certificate to connections from now on, and holds their clients to its authorities.
+    """Uses the certificate and its authorities for new connections.
 
-    ``context`` stays the one that servers were given. Nothing is changed in it: of keys of two kinds it would
-    keep both. Whether clients must have a certificate stays as it was.
-
-    Raises:
-        OSError, ValueError: the certificate cannot be used; all is as before.
+    ``context`` itself is kept unchanged, as it would keep an old key of another type; whether clients need a
+    certificate does not change. Raises OSError, ValueError if the certificate cannot be used; then nothing
+    changes.
     """
     fresh = server_context(certificate)
 
@@ -66,7 +60,7 @@ def renew(context: ssl.SSLContext, certificate: Certificate) -> None:
 
 
 def tls_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:
-    """What uvloop's servers are told beside the context; nothing where there is none."""
+    """The TLS arguments for uvloop's servers; empty without a context."""
     if context is None:
         return {}
     return {
@@ -78,7 +72,7 @@ def tls_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """A path for OpenSSL, which reads files only: in memory where the system can, for nobody else."""
+    """A private file for OpenSSL, which only reads files; in memory if possible."""
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
         with os.fdopen(os.memfd_create("certificate"), "wb") as file:
             file.write(content)

@@ -8,15 +8,11 @@ from modelserver.tls.context import Certificate
 
 
 def read_keystore(content: bytes, password: str) -> Certificate:
-    """The key of a keystore and its certificates.
-
-    Raises:
-        ValueError: with the reason, in words that fit behind ``keystore=path:``.
-    """
+    """The key and certificates of a keystore. Raises ValueError with a reason for the user."""
     try:
         key, leaf, others = pkcs12.load_key_and_certificates(content, password.encode() or None)
     except ValueError:
-        raise ValueError("it is no PKCS12 file, or keystore_pass does not open it") from None
+        raise ValueError("it is not a PKCS12 file, or keystore_pass is wrong") from None
     if key is None or leaf is None:
         raise ValueError("it has no private key with a certificate")
     chain = b"".join(one.public_bytes(Encoding.PEM) for one in (leaf, *others))

@@ -1,4 +1,4 @@
-"""A certificate whose files change is taken up while the server runs; TorchServe needs a restart."""
+"""Reloads a certificate when its files change; TorchServe needs a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from modelserver.settings.settings import Settings
     from modelserver.tls.context import Certificate
 
-# Seconds between two looks at the files.
+# Seconds between checks.
 LOOK_EVERY = 2.0
 
 _log = logging.getLogger("modelserver.tls")
@@ -25,15 +25,10 @@ _Mark = tuple[tuple[int, int, int] | None, ...]
 
 
 class Renewal:
-    """Looks at the files of key, certificate or keystore, and of clients' authorities.
+    """Watches the files of key, certificate or keystore, and of client authorities.
 
-    What they hold counts only if it is usable as a whole: files that do not belong together, as while one of
-    two has been replaced, leave the certificate as it was, with one line in the log.
-
-    Args:
-        settings: which name the files.
-        certificate: what is shown now.
-        taker: gets each new certificate, on the event loop.
+    While they are invalid or do not match, as when only one has been replaced, the current ``certificate`` is
+    kept, with one line in the log. ``taker`` gets each new certificate, on the event loop.
     """
 
     def __init__(
@@ -47,42 +42,42 @@ class Renewal:
             *(settings.keystore, settings.tls_client_ca_file),
         )
         self._files = [path for path in named if path is not None]
-        # None yet: they may have changed since they were read.
+        # Empty, as files may have changed since they were read.
         self._mark: _Mark = ()
 
     async def watch(self, every: float = LOOK_EVERY) -> None:
-        """Looks for ever; what is in the files counts within ``every`` seconds."""
+        """Checks the files every ``every`` seconds, forever."""
         while self._files:
             await asyncio.sleep(every)
             self.take(await asyncio.to_thread(self.look))
 
     def look(self) -> Certificate | None:
-        """What is in the files, if they have changed since the last look and can be used."""
+        """The certificate in the files, if they have changed and are valid."""
         mark = self._marks()
         if mark == self._mark:
             return None
-        # Taken before the files are read: what changes meanwhile is seen the next time.
+        # Set before reading, so that later changes are noticed next time.
         self._mark = mark
         try:
             return load_certificate(self._settings)
         except ConfigError as error:
-            _log.error("%s; the certificate stays as it was", error)
+            _log.error("%s; keeping the current certificate", error)
             return None
 
     def take(self, certificate: Certificate | None) -> None:
-        """Makes it that of the connections from now on, if it is another one."""
+        """Uses the certificate for new connections, if it has changed."""
         if certificate is None or certificate == self._certificate:
             return
         self._certificate = certificate
         self._taker(certificate)
-        _log.info("The certificate has changed: connections from now on are shown the new one")
+        _log.info("The certificate has changed; new connections use it")
 
     def _marks(self) -> _Mark:
         return tuple(_mark_of(path) for path in self._files)
 
 
 def _mark_of(path: Path) -> tuple[int, int, int] | None:
-    """What differs when a file has another content; of a link its target's, as mounted secrets change."""
+    """Changes with the file's content; for a link the target's, as mounted secrets are replaced."""
     try:
         status = path.stat()
     except OSError:

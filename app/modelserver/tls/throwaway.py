@@ -1,4 +1,4 @@
-"""A certificate that the server makes for itself, as TorchServe does. Needs the package cryptography."""
+"""Creates a temporary certificate, as TorchServe does. Needs the package cryptography."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIFE = timedelta(days=365)
 
 
 def make_certificate(hosts: Iterable[str]) -> Certificate:
-    """Self-signed, for these hosts and localhost."""
+    """A self-signed certificate for these hosts and localhost."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "modelserver")])
     names = [_name(host) for host in sorted({"localhost", *hosts})]

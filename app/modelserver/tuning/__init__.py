@@ -1,1 +1,1 @@
-"""``modelserver tune``: finds the settings of a model by trying them on the machine that will serve it."""
+"""``modelserver tune``: finds settings for a model by measuring them on the machine that will serve it."""

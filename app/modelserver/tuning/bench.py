@@ -1,4 +1,4 @@
-"""The real bench: a server of our own, the model behind it, and clients in this process."""
+"""The real bench: a separate server with the model, and clients in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUNDS = 3  # answers per client that a measurement has at least, if that does 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What is sent: a body and its content type."""
+    """A request body and its content type."""
 
     name: str
     body: bytes
@@ -34,13 +34,9 @@ class Input:
 
 
 class LocalBench:
-    """Measures on this machine; to be closed.
+    """Measures ``source`` on this machine with ``inputs`` in turn, in its own ``folder``; must be closed.
 
-    Args:
-        source: the model.
-        inputs: are sent in turn.
-        folder: its own.
-        base: a configuration file for the server.
+    ``base`` is a configuration file for the server.
     """
 
     def __init__(self, source: Source, inputs: Sequence[Input], folder: Path, base: Path | None) -> None:
@@ -53,7 +49,7 @@ class LocalBench:
         self.description: dict[str, Any] = {}
 
     def now(self) -> float:
-        """Seconds of a clock that only goes forward."""
+        """Seconds of a monotonic clock."""
         return time.monotonic()
 
     def serve(self, setting: Setting) -> int:
@@ -72,7 +68,7 @@ class LocalBench:
                 if not 200 <= status < 300:
                     raise Refused(f"{given.name} was answered {status}: {message_of(body)}")
         except OSError as error:
-            raise TuningError(f"The server that is measured does not answer any more: {error}") from error
+            raise TuningError(f"The measured server no longer responds: {error}") from error
         return int(self.description["jobQueueStatus"]["remainingCapacity"])
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:

@@ -1,4 +1,4 @@
-"""Which of the measured settings is the best: the simplest of those that are about as good as the best."""
+"""Chooses the simplest of the measured settings that are about as good as the best."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from modelserver.tuning.goal import Goal
     from modelserver.tuning.setting import Setting
 
-CLOSE = 0.05  # of the best: differences below are taken for chance
+CLOSE = 0.05  # of the best: smaller differences count as noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,7 @@ class Point:
 
 
 def ranked(goal: Goal, points: Sequence[Point]) -> list[Point]:
-    """The points that keep to the limit, best first.
-
-    Of those within 5 % of the best one the simplest comes first, and so on with what is left.
-    """
+    """The points within the limit, best first; of those within 5 % of the best, the simplest first."""
     left = sorted((point for point in points if goal.met(point.figure)), key=lambda p: -goal.worth(p.figure))
     order: list[Point] = []
     while left:
@@ -45,6 +42,6 @@ def best(goal: Goal, points: Sequence[Point]) -> Point | None:
 
 
 def nearest(goal: Goal, points: Sequence[Point]) -> Point | None:
-    """The point that comes closest to a limit that none keeps to; None if all are void."""
+    """The point closest to a limit that none meets; None if all are void."""
     whole = [point for point in points if not point.figure.void]
     return min(whole, key=lambda p: (goal.latency(p.figure), -p.figure.rate), default=None)

@@ -1,9 +1,8 @@
-"""A lean client: raw HTTP/1.1 over kept connections, as a closed loop or at a given rate.
+"""A lean client: raw HTTP/1.1 over persistent connections, as a closed loop or at a given rate.
 
-In a closed loop each client sends its next request when its answer is there. At a given rate requests are due
-at random moments, as those of many independent people are; each is timed from the moment it was due, so that
-a slow server cannot make itself look better by holding requests up. All requests that were sent are waited
-for: nothing of one load is left to disturb the next.
+In a closed loop each client sends its next request after its response. At a given rate requests are due at
+random times, as from independent clients; each is timed from when it was due, so that a slow server cannot
+look better by delaying requests. All responses are awaited, so that one load does not disturb the next.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _BATCH = re.compile(rb"\r\nx-batch-id: *([^\r]*)\r\nx-batch-size: *(\d+)", re.IG
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests for ``seconds`` after ``settle`` seconds that do not count.
+    """Requests for ``seconds``, after ``settle`` seconds that do not count.
 
-    It goes on for up to ``longest`` seconds where fewer than ``least`` answers came.
+    Continues for up to ``longest`` seconds until there are ``least`` responses.
     """
 
     requests: Sequence[bytes]
@@ -47,9 +46,9 @@ class Load:
 
 
 def post(path: str, body: bytes, content_type: str) -> bytes:
-    """The bytes of a POST. Raises ValueError for a content type that is no header's value."""
+    """The bytes of a POST. Raises ValueError for an invalid content type."""
     if not content_type.isprintable() or not content_type.isascii():
-        raise ValueError(f"{content_type!r} is no content type")
+        raise ValueError(f"{content_type!r} is not a content type")
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: {content_type}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
@@ -58,7 +57,7 @@ def post(path: str, body: bytes, content_type: str) -> bytes:
 
 
 async def closed_loop(load: Load, clients: int) -> Run:
-    """So many clients, each of which waits for its answer before it asks again."""
+    """``clients`` that each wait for a response before the next request."""
     crowd = _Crowd(load)
 
     def ask_again(connection: _Connection) -> None:
@@ -117,7 +116,7 @@ async def _arrivals(crowd: _Crowd, rate: float, seed: int, arrive: Callable[[flo
 
 
 class _Crowd:
-    """All connections of a load, and what they saw."""
+    """All connections of a load, and their results."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -136,11 +135,11 @@ class _Crowd:
         self._nothing_waits = asyncio.Event()
 
     async def last(self) -> None:
-        """Returns when the load is over and all that was sent is answered, or lost."""
+        """Returns when the load is over and all requests are answered or lost."""
         load = self.load
         try:
             await asyncio.sleep(load.settle + load.seconds)
-            # Looked at now and then: an event would cost something at every answer.
+            # Polled, as an event would cost time at every response.
             while self._counted() < load.least and self._elapsed() < load.settle + load.longest:  # noqa: ASYNC110
                 await asyncio.sleep(load.seconds / 10)
             self.open, self.closed = False, self._elapsed()
@@ -155,7 +154,7 @@ class _Crowd:
                 connection.close()
 
     def run(self) -> Run:
-        """What counts: from the last answer of the settling time to the last answer in time."""
+        """The run from the last response of the settling time to the last one in time."""
         in_time = [answer for answer in self.answers if answer.ended <= self.closed]
         settled = [answer.ended for answer in in_time if answer.ended <= self.load.settle]
         counted = in_time[len(settled) :]
@@ -163,7 +162,7 @@ class _Crowd:
         return Run(counted, counted[-1].ended - began if counted else 0.0, dict(self.failures))
 
     def run_of_due(self) -> Run:
-        """All requests that were due in the time that counts, whenever their answers came."""
+        """All requests due in the counted time, whenever they were answered."""
         counted = [a for a in self.answers if self.load.settle < a.ended - a.latency <= self.closed]
         return Run(counted, self.closed - self.load.settle, dict(self.failures))
 
@@ -209,7 +208,7 @@ class _Crowd:
         self.check_end()
 
     def check_end(self) -> None:
-        """To be called whenever there may be nothing left to wait for."""
+        """To be called whenever nothing may be left to wait for."""
         if not self.open and not self.waiting:
             self._nothing_waits.set()
 

@@ -1,4 +1,4 @@
-"""``modelserver tune``: the command line, the files that come out, and an orderly end."""
+"""``modelserver tune``: the command line and the output files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNKNOWN_TYPE = "application/octet-stream"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Tunes: 0 if the goal is kept, 1 if not or if it failed, 2 for a wrong command line, 130 interrupted."""
+    """Returns 0 if the goal is met, 1 if not or on failure, 2 for a bad command line, 130 if interrupted."""
     options = build_parser().parse_args(arguments)
     try:
         goal = parse_goal(options.goal)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Interrupted: the server is stopped, nothing was written.", file=sys.stderr)
+        print("Interrupted: the server was stopped, nothing was written.", file=sys.stderr)
         return 130
 
 
@@ -108,7 +108,7 @@ def read_input(path: Path, content_type: str | None) -> Input:
 
 
 def check_numbers(options: argparse.Namespace) -> None:
-    """Raises ConfigError for a number below 1, and for files that are not there."""
+    """Raises ConfigError for a number below 1, and for missing files."""
     for name in ("time_budget", "clients", "max_batch_size", "max_workers", "threads"):
         value = getattr(options, name)
         if value is not None and not value >= 1:
@@ -126,9 +126,7 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
     check_out(out, force=options.force)
     others = others_percent()
     if others >= BUSY:
-        print(
-            f"Warning: other programs use {others:.0f} % of the processors: the figures will be theirs too."
-        )
+        print(f"Warning: other programs use {others:.0f} % of the CPUs, which affects the figures.")
     with (
         progressing() as listener,
         contextlib.closing(LocalBench(source, inputs, folder, options.ts_config)) as bench,
@@ -158,7 +156,7 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
 
 
 def bounds(options: argparse.Namespace, goal: Goal) -> Bounds:
-    """What may be tried. ``min-latency`` is that of a lone client unless told otherwise."""
+    """What may be tried. ``min-latency`` is measured with a single client by default."""
     cores = usable_cpus()
     said = any(os.environ.get(name) for name in THREAD_VARIABLES)
     return Bounds(
@@ -172,7 +170,7 @@ def bounds(options: argparse.Namespace, goal: Goal) -> Bounds:
 
 
 def check_out(out: Path, *, force: bool) -> None:
-    """Raises TuningError where a configuration would be lost that the tuner did not write."""
+    """Raises TuningError if a configuration not written by the tuner would be overwritten."""
     if out.exists() and not out.is_dir():
         raise TuningError(f"--out={out}: a directory is needed")
     config = out / CONFIG
@@ -185,10 +183,7 @@ def check_out(out: Path, *, force: bool) -> None:
 def write_files(
     out: Path, source: Source, result: Result, facts: Mapping[str, str], *, usable: bool = True
 ) -> list[Path]:
-    """All files of the result; each is whole or as it was. Returns their paths.
-
-    One that is not ``usable`` has no configuration: it would be taken for a good one.
-    """
+    """Writes the result files atomically, the configuration only if ``usable``; returns their paths."""
     config = config_text(source.config_text, result, facts)
     use = how_to_use(source, out) if usable else "--force writes it, and an archive with it."
     contents = {
@@ -224,7 +219,7 @@ def how_to_use(source: Source, out: Path) -> str:
 
 @contextlib.contextmanager
 def _termination_is_interruption() -> Iterator[None]:
-    """SIGTERM ends the tuning as Ctrl-C does: the server must not be left behind."""
+    """Makes SIGTERM end the tuning as Ctrl-C does, so that the server is stopped."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIRST_LINE = "# Written by modelserver tune."
 DEFAULT_QUEUE = 100  # job_queue_size, the server's default
-# Whatever else says how this model batches would contradict the result.
+# Other keys for batching would contradict the result.
 _OURS = frozenset(
     {
         *("minWorkers", "maxWorkers", "workerThreads"),
@@ -62,7 +62,7 @@ def _says(text: str, values: Mapping[str, Any]) -> bool:
 
 
 def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
-    """Our keys. An archive with a ``batcher`` block keeps it, with the numbers changed: it means more."""
+    """Our keys. An archive's ``batcher`` block is kept, with changed numbers."""
     setting = result.choice.setting
     values: dict[str, Any] = {"minWorkers": setting.workers, "maxWorkers": setting.workers}
     if setting.threads is not None:
@@ -95,7 +95,7 @@ def queue_needed(result: Result) -> int:
 
 
 def reasons(result: Result) -> dict[str, str]:
-    """Why each key has its value, with the figures that say so."""
+    """Why each key has its value, with figures."""
     setting = result.choice.setting
     size = _size_reason(result)
     policy = {
@@ -134,7 +134,7 @@ def _size_reason(result: Result) -> str:
 
 
 def _rival(result: Result, field: str) -> str:
-    """The best measured setting that differs in this one respect, beside the chosen one."""
+    """The best measured setting that differs only in this field, compared to the chosen one."""
     chosen, goal = result.choice, result.goal
     same = [
         point
@@ -210,10 +210,7 @@ def _plain(text: str) -> str:
 
 
 def _without_our_lines(original: str) -> str:
-    """The text without our keys, where each begins a line, and without the comments right above them.
-
-    What an earlier tuning wrote at the top goes too.
-    """
+    """The text without our keys, the comments directly above them, and the head of an earlier tuning."""
     node = yaml.compose(original, Loader=yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode) or node.flow_style:
         return original

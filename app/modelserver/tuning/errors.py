@@ -1,4 +1,4 @@
-"""What ends a tuning without a result."""
+"""Errors that end a tuning without a result."""
 
 from __future__ import annotations
 

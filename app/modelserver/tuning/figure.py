@@ -1,4 +1,4 @@
-"""Answers summed up: throughput, latencies, and what batches of each size cost."""
+"""Summarizes responses: throughput, latencies, and the cost of batches by size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures depend on besides the settings: the machine and the versions."""
+"""The machine and versions, on which the figures depend."""
 
 from __future__ import annotations
 

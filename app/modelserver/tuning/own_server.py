@@ -1,4 +1,4 @@
-"""A server of the tuner's own: on free loopback ports, in a folder of its own, ended with the tuning."""
+"""The tuner's own server: on free loopback ports, in a separate folder, stopped after tuning."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class OwnServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # The terminal's Ctrl-C is for the tuner, which ends its server in order.
+                # Ctrl-C is for the tuner, which stops its server.
                 start_new_session=True,
             )
 
@@ -98,7 +98,7 @@ class OwnServer:
                 if self._call(self.inference, "GET", "/ping", timeout=5)[0] < 500:
                     return
             time.sleep(0.02)
-        raise TuningError(f"The server that is to be measured does not start:\n{self._output()}")
+        raise TuningError(f"The server to be measured does not start:\n{self._output()}")
 
     def register(self, url: str, setting: Setting) -> dict[str, Any]:
         """Serve the model with a setting instead of the last one; returns its description.
@@ -133,7 +133,7 @@ class OwnServer:
         )
 
     def stop(self) -> None:
-        """Ends the server and whatever it started, first kindly."""
+        """Stops the server, then kills what is left of its processes."""
         relatives = _family(self._process.pid)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -169,7 +169,7 @@ class OwnServer:
 
 
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """That of the server: without what configures another server."""
+    """The server's environment, without variables that configure another server."""
     foreign = ("TS_", "MODELSERVER_")
     kept = {
         name: value
@@ -183,7 +183,7 @@ def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def message_of(body: bytes) -> str:
-    """What an error body says, on one line."""
+    """The message of an error body, on one line."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -193,7 +193,7 @@ def message_of(body: bytes) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on."""
+    """Free ports of the loopback interface."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -1,4 +1,4 @@
-"""How a tuning goes, on the terminal: a bar and what is measured now; elsewhere plain lines."""
+"""Shows progress: on a terminal a bar and the current measurement, otherwise plain lines."""
 
 from __future__ import annotations
 

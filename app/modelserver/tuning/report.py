@@ -63,7 +63,7 @@ def html_report(title: str, result: Result, facts: Mapping[str, str], config: st
         f"<p>{escape(sustained_text(result))}</p>",
         "<h2>Latency and throughput</h2>",
         draw(curve_chart(result)),
-        '<p class="soft">Each point of the curve is a closed loop of so many clients as stand below it.</p>',
+        '<p class="soft">Each point of the curve is a closed loop with the number of clients below it.</p>',
         "<h2>What a batch costs</h2>",
         *_costs(result),
         "<h2>What was measured</h2>",
@@ -91,7 +91,7 @@ def _warning(facts: Mapping[str, str]) -> list[str]:
     used = facts.get(USED_BY_OTHERS)
     if used is None:
         return []
-    text = f"Other programs used {used} of the processors before the start: the figures are theirs too."
+    text = f"Other programs used {used} of the CPUs before the start, which affects the figures."
     return [f'<p class="miss"><strong>{escape(text)}</strong></p>']
 
 

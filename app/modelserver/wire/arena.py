@@ -1,20 +1,20 @@
 """Memory that the server and one worker share, for the bytes of large frames.
 
-A socket pair moves a large body in many small writes and reads, each a change between processes. A body of an
-arena is written by one system call, and only its place travels in the frame. There is one file in memory per
-worker, half of it for each direction; what is not used takes no memory.
+A socket pair transfers a large body in many small writes and reads, each a context switch. A body in an arena
+is written by one system call, and only its place is sent in the frame. There is one in-memory file per
+worker, half of it for each direction; unused parts take no memory.
 
-The writer of a half gives out blocks of it, each behind a header whose first byte says that it is in use. The
-reader clears that byte when it is done, and the writer looks when it needs room; there is no other talk about
-it. Where there is no room, bytes travel in the socket: nobody ever waits.
+The writer of a half allocates blocks in it, each with a header whose first byte marks it as in use. The
+reader clears that byte when done, and the writer checks it when it needs room; no messages are needed for
+that. If there is no room, bytes are sent in the socket: nobody ever waits.
 
-Nothing that a worker does to the memory can harm the server. The file is sealed against changes of its size,
-and the server reads and writes it by system calls, which fail where an access to mapped memory would kill.
-Places are checked, and what was copied out changes no more. Workers map the memory, which is quicker.
+A worker cannot harm the server through the memory. The file is sealed against changes of its size, and the
+server accesses it by system calls, which fail where access to mapped memory would crash it. Places are
+checked, and copied bytes can no longer change. Workers map the memory, which is faster.
 
-At the end are two numbers. The worker writes how many batches it has begun, which stays when it has ended,
-however that was, so that the server can tell what was never begun. The server writes up to where it takes
-batches back: those of a smaller sequence that have not begun must not be begun any more.
+At the end are two numbers. The worker writes how many batches it has begun, which remains readable after its
+end, however it ended, so that the server knows which were never begun. The server writes up to where it takes
+batches back: those with a smaller sequence that have not begun must no longer begin.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Bytes that rows together must have to travel here; measured by benchmarks.large_bodies.
+# Bytes of rows from which the arena is used; measured by benchmarks.large_bodies.
 LARGE = 1 << 17
 # Bytes of each direction.
 HALF = 1 << 26
 
 _PAGE = 4096
-# Where the numbers are; not in one cache line, for different processes write them.
+# Where the numbers are; in separate cache lines, as different processes write them.
 _BEGUN = 2 * HALF
 _RECALLED = _BEGUN + 64
 # Bytes of the file.
 SIZE = _BEGUN + _PAGE
 _NUMBER = struct.Struct("=Q")
-# Seconds in which what a worker has written is seen by all processors, with much to spare.
+# Seconds until a worker's write is visible to all CPUs, with a large margin.
 _VISIBLE = 5e-5
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
@@ -63,11 +63,7 @@ class Incoming(Protocol):
     """The half that the other side writes."""
 
     def take(self, place: int, size: int) -> memoryview:
-        """The ``size`` bytes of a block, valid until it is freed.
-
-        Raises:
-            NoSuchBlock: there is none.
-        """
+        """The ``size`` bytes of a block, valid until it is freed. Raises NoSuchBlock."""
 
     def free(self, place: int) -> None:
         """Lets the other side use the block again."""
@@ -234,10 +230,10 @@ class Arena:
 
 
 class Turns:
-    """The worker's side of the agreement on who has a batch: the worker once it has begun, else the server.
+    """The worker's side of deciding who has a batch: the worker once it has begun it, otherwise the server.
 
-    Each side writes its number before it reads the other's, so that at most one of them takes a batch for its
-    own. Where both have written at the same moment neither does, and the worker says so.
+    Each side writes its number before reading the other's, so that at most one takes a batch. If both write
+    at the same moment neither does, and the worker reports it.
     """
 
     def __init__(self, page: mmap.mmap) -> None:
@@ -293,7 +289,7 @@ def recall(descriptor: int, sequence: int) -> int:
     Raises OSError.
     """
     os.pwrite(descriptor, _NUMBER.pack(sequence), _RECALLED)
-    # A worker that has not seen this yet has written that it begins before it looked: that is seen below.
+    # A worker that has not seen this has already written that it begins, which is read below.
     time.sleep(_VISIBLE)
     return read_begun(descriptor)
 

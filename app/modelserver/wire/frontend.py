@@ -1,12 +1,12 @@
-"""What the server and a front-end process say to each other.
+"""The messages between the server and a front-end process.
 
-What either side has to say in one turn of its loop is one frame (or a few, if it is much):
+All messages of one turn of a side's loop are one frame (or a few, if they are large):
 
     u32 size of the head | u64 size of the rest | head (msgpack, a list of messages) | bytes of the messages
 
-A list is decoded in one call, and a turn has many requests when there is much to do. Bodies stand behind the
-head as they came; a message that has one names its ``size``. Large ones lie in memory that both sides share
-(:mod:`modelserver.wire.arena`), and :class:`Stored` says where. ``number`` is the front end's own for a
+A list is decoded in one call, and under load a turn has many requests. Bodies follow the head unchanged; a
+message with a body has its ``size``. Large ones are in memory that both sides share
+(:mod:`modelserver.wire.arena`), and :class:`Stored` says where. ``number`` is the front end's number of a
 request.
 """
 

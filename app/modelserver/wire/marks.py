@@ -1,12 +1,12 @@
-"""What a worker started is known by a mark in its environment, wherever in the process tree it went.
+"""Finds a worker's descendants by a mark in their environment, wherever they are in the process tree.
 
-Every worker has a mark of its own in the variable ``MODELSERVER_WORKER``, which all that it starts inherits:
-also what is in a session of its own, and what lost its parent. When a worker has ended, however that was,
-all that still has its mark is ended. A program that is to outlive its worker is started without the variable.
+Every worker has its own mark in the variable ``MODELSERVER_WORKER``, which all its descendants inherit, even
+in other sessions or after losing their parent. When a worker has ended, however it ended, all processes with
+its mark are killed. A program that should outlive its worker must be started without the variable.
 
-A mark begins with the server's process id and start time, so that those of servers that are gone can be told.
-It says nothing outside of the process namespace it was made in: processes of containers are left alone.
-Nothing here does anything where there is no ``/proc``.
+A mark begins with the server's process id and start time, so that those of servers that are gone can be
+detected. It is only valid in its process namespace: processes in containers are not touched. Without
+``/proc``, nothing happens.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def server_of(mark: str) -> str:
 
 
 def end_marked(beginning: str) -> int:
-    """Kills all processes, but this one, whose mark begins so; returns how many that were."""
+    """Kills all other processes whose mark begins like this; returns how many."""
     return _end(lambda mark: mark.startswith(beginning))
 
 
 def end_orphans() -> int:
-    """Kills what is left of workers whose server is gone; returns how many that were."""
+    """Kills the remaining processes of workers whose server is gone; returns how many."""
     return _end(lambda mark: not _server_lives(mark))
 
 

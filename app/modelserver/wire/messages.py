@@ -1,12 +1,12 @@
-"""What the server and a worker say to each other.
+"""The messages between the server and a worker.
 
-One frame is one message and, for :class:`Predict`, :class:`Parts` and :class:`Result`, the raw bytes of its
-rows behind it:
+One frame is one message, followed for :class:`Predict`, :class:`Parts` and :class:`Result` by the raw bytes
+of its rows:
 
     u32 size of the rest | u32 size of the head | head (msgpack) | bytes of row 0 | bytes of row 1 | ...
 
-The head names the size of each row's bytes, so bodies and answers travel without being encoded, escaped or
-copied into another object. Nothing is pickled: a worker runs user code, and what it sends is data.
+The head contains the size of each row, so bodies and answers are sent without being encoded, escaped or
+copied into another object. Nothing is pickled, as workers run user code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def sendable(value: object) -> str:
-    """``value`` as text that has a form on the wire: what is no Unicode in it becomes a question mark."""
+    """``value`` as text that can be encoded; surrogates become question marks."""
     return str(value).encode("utf-8", "replace").decode("utf-8")
 
 

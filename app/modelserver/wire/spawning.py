@@ -1,4 +1,4 @@
-"""What the server and its spawner say to each other: a packet is a message, descriptors go beside it."""
+"""The messages between the server and its spawner: one per packet, with descriptors beside it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """Spawner to server: this worker must be started in the plain way."""
+    """Spawner to server: this worker must be spawned instead."""
 
     reason: str
 

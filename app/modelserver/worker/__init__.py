@@ -1,1 +1,1 @@
-"""The process's side of a worker: the only code that loads and calls user code."""
+"""The worker process: the only code that loads and calls user code."""

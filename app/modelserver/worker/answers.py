@@ -1,4 +1,4 @@
-"""From what a handler returned to the bytes of an answer (reference 7.4)."""
+"""Encodes what a handler returned as the bytes of an answer (reference 7.4)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 
 
 class Unserializable(TypeError):
-    """The handler returned what has no form on the wire."""
+    """The handler returned a value that cannot be encoded."""
 
 
 def encode_body(value: Any) -> tuple[bytes, str]:
-    """A /predictions answer and the content type it deserves; strings and bytes go out as they are.
-
-    Raises:
-        Unserializable: the value is neither bytes, text, a tensor nor JSON.
-    """
+    """A /predictions answer and its content type; text and bytes are unchanged. Raises Unserializable."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value), ""
     if isinstance(value, str):
@@ -38,7 +34,7 @@ def encode_body(value: Any) -> tuple[bytes, str]:
 
 
 def dump_indented(value: Any) -> bytes:
-    """``json.dumps(value, indent=2)`` in bytes; the fast encoder where both would write the same."""
+    """``json.dumps(value, indent=2)`` as bytes, by the fast encoder if the result is the same."""
     try:
         fast = orjson.dumps(value, option=_FAST)
     except TypeError:
@@ -52,9 +48,9 @@ def dump_indented(value: Any) -> bytes:
 
 
 def _is_written_alike(fast: bytes) -> bool:
-    """False for small and large floats, NaN (as null), DEL, or what looks like them in a string.
+    """False for small and large floats, NaN (as null), DEL, or strings that look like them.
 
-    These the two encoders write differently. Plain searches, because a pattern takes ten times as long.
+    The two encoders write these differently. Plain searches, as a regular expression takes ten times as long.
     """
     if b"null" in fast or b"0.0000" in fast or b"\x7f" in fast:
         return False
@@ -64,10 +60,8 @@ def _is_written_alike(fast: bytes) -> bool:
 def encode_instance(value: Any) -> bytes:
     """One V1 prediction as compact JSON.
 
-    Bytes are text if they are UTF-8, otherwise base64; tensors and arrays are lists, NaN is null.
-
-    Raises:
-        Unserializable: the value has no JSON form.
+    Bytes are text if they are UTF-8, otherwise base64; tensors and arrays are lists, NaN is null. Raises
+    Unserializable.
     """
     if isinstance(value, (bytes, bytearray)):
         try:
@@ -92,12 +86,12 @@ def _encode_text(text: str) -> bytes:
 
 
 def _as_orjson_does(value: Any) -> Any:
-    """What the fast encoder knows beyond JSON (enums, UUIDs, dates) is written alike by the slow one."""
+    """Encodes types that only the fast encoder supports (enums, UUIDs, dates) the same way."""
     return orjson.loads(orjson.dumps(value, option=_FAST))
 
 
 def _as_list(value: Any) -> Any:
-    """Tensors, and the arrays that the encoder does not know by itself (such as views in another order)."""
+    """Tensors, and arrays that the encoder does not support (such as non-contiguous views)."""
     if _is_tensor(value):
         return value.detach().cpu().tolist()
     if hasattr(value, "tolist"):

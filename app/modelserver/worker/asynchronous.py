@@ -1,7 +1,7 @@
-"""Asynchronous handlers: many requests at the same time in one event loop (reference 8.11).
+"""Asynchronous handlers: many concurrent requests in one event loop (reference 8.11).
 
-Each request has a call of its own, with a context of its own. Better than TorchServe: the server bounds how
-many there are, watches how long each takes, and a client that leaves cancels its call.
+Each request has its own call and context. The server limits their number and duration; when a client
+disconnects, its call is cancelled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncCalls:
-    """Calls the handler for each request as it comes, and answers as each call ends."""
+    """Calls the handler for each request as it arrives, and answers when the call ends."""
 
     def __init__(self, service: Service, channel: ServerChannel) -> None:
         self._service = service
@@ -41,7 +41,7 @@ class AsyncCalls:
         self._stopped = asyncio.Event()
 
     async def serve(self) -> None:
-        """Returns when all calls have ended after a stop, or at once when the server is gone."""
+        """Returns when all calls have ended after a stop, or at once if the server is gone."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._channel.fileno(), self._read)
         try:
@@ -85,7 +85,7 @@ class AsyncCalls:
             if indices := work.open:
                 await self._call(work, indices)
         finally:
-            # Whatever ended the call: the server counts on an answer.
+            # However the call ended, the server expects an answer.
             for index in work.open:
                 work.answers[index] = CLIENT_GONE
             self._channel.send(*self._service.finish(work, time.perf_counter() - started))
@@ -129,9 +129,9 @@ class AsyncCalls:
 
 
 def check_asynchronous(entry: Any) -> None:
-    """Warns of a handler that blocks all requests while it works on one."""
+    """Warns about a handler that processes only one request at a time."""
     if not inspect.iscoroutinefunction(entry):
         _log.warning(
-            "asyncCommunication: true, but the handler's handle is no `async def`: "
-            "it works on one request after the other."
+            "asyncCommunication: true, but the handler's handle is not an `async def`: "
+            "it processes one request at a time."
         )

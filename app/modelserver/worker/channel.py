@@ -1,4 +1,4 @@
-"""The worker's end of the socket: blocking, because a worker has nothing else to do while it waits."""
+"""The worker's end of the socket; blocking, as a worker has nothing else to do while waiting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_PIECES = 512
 
 
 def _end_child() -> NoReturn:
-    os.write(2, b"A process that the handler forked came back from the handler's call; it is ended.\n")
+    os.write(2, b"A process forked by the handler returned from the handler's call; it is ended.\n")
     os._exit(1)
 
 
@@ -42,11 +42,11 @@ class ServerChannel:
         self.is_open = True
 
     def fileno(self) -> int:
-        """Of the socket."""
+        """The descriptor of the socket."""
         return self._connection.fileno()
 
     def messages(self) -> Iterator[tuple[ToWorker, memoryview]]:
-        """Each message with the bytes behind it (valid until the next); ends when the server closes."""
+        """Each message with the bytes after it (valid until the next); ends when the server closes."""
         data, self._arena = receive_with(self._connection, _CHUNK)
         if self._arena is not None:
             self._reader.arena = self._arena.incoming
@@ -60,19 +60,16 @@ class ServerChannel:
             self._receive(0)
 
     def begin(self, sequence: int) -> bool:
-        """From now on this batch counts as begun: should the process end, it is not run again elsewhere.
-
-        False if the server has taken it back.
-        """
+        """Marks the batch as begun, so it is not run elsewhere; False if the server has taken it back."""
         begins = self._turns is None or self._turns.begin(sequence)
         if begins is None:
             self.send(Returned(sequence))
         return bool(begins)
 
     def take(self, *, wait: bool) -> Iterator[tuple[ToWorker, memoryview]]:
-        """Those that have come by now; with ``wait`` one read more is made if there are none.
+        """The messages received so far; if there are none, ``wait`` blocks for one read.
 
-        For after the first message. ``is_open`` tells whether more can come.
+        Only after the first message. ``is_open`` says whether more may come.
         """
         if self._ahead:
             wait = False
@@ -88,15 +85,15 @@ class ServerChannel:
         yield from self._feeding
 
     def look(self) -> list[ToWorker]:
-        """The messages that have come by now and that :meth:`messages` will still hand out.
+        """The messages received so far that :meth:`messages` will still return.
 
-        For the thread that takes the messages. The bytes behind the last message are no longer valid.
+        For the thread that takes the messages. Invalidates the bytes after the last message.
         """
         self._read_ahead(wait=False)
         return [message for message, _ in self._ahead]
 
     def await_proceed(self) -> None:
-        """Waits for the server's :class:`Proceed` and takes it out, or for the end of the connection."""
+        """Waits for the server's :class:`Proceed`, which is removed, or for the end of the connection."""
         while True:
             for position, (message, _) in enumerate(self._ahead):
                 if isinstance(message, Proceed):
@@ -122,14 +119,14 @@ class ServerChannel:
         self._feeding = self._reader.feed(data)
 
     def close(self) -> None:
-        """Ends the connection, also for a thread that waits for messages: the process may end much later."""
+        """Closes the connection, even while a thread reads from it: the process may end much later."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def disown(self) -> None:
-        """For a process that user code forked: it does not speak for the worker (F45).
+        """For a process forked by user code, which must not answer for the worker (F45).
 
-        It finds the connection closed, and ends when it comes back from the handler to answer.
+        It finds the connection closed, and ends if it returns from the handler.
         """
         self._arena = None
         self.send = lambda message, bodies=(): _end_child()  # type: ignore[method-assign]
@@ -147,7 +144,7 @@ class ServerChannel:
         arena = self._arena
         pieces = encode(message, bodies, arena.outgoing if arena is not None else None)
         if not bodies and arena is not None and isinstance(message, Pong):
-            # The server pings workers that rest.
+            # The server only pings idle workers.
             arena.trim()
         if len(pieces) == 1:
             self._connection.sendall(pieces[0])

@@ -1,7 +1,7 @@
 """Continuous batching: requests join and leave between calls of the handler (reference 8.10).
 
-The handler is called again and again. Each call is for the requests that are in the batch just then; what it
-answers goes out as a part, until ``context.stopping_criteria`` says of a request that it was the last one.
+The handler is called repeatedly, each time for the requests in the batch at that moment; its answers are sent
+as parts, until ``context.stopping_criteria`` says that a request is finished.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A request in the batch: its headers and status are the same in all calls. ``known``: it had a call.
+    """A request in the batch, with the same headers and status in all calls. ``known``: it had a call.
 
-    ``id`` is no other member's: handlers keep what they know of a request by it.
+    ``id`` is unique in the batch, as handlers keep a request's state by it.
     """
 
     id: str
@@ -42,15 +42,15 @@ class Member:
 
     @property
     def data(self) -> Any:
-        """What the handler gets: its content in the first call, an empty dict from then on."""
+        """What the handler gets: the content in the first call, then an empty dict."""
         decoded = self.work.decoded[0]
         return {} if self.known or decoded is None else decoded.data
 
 
 class ContinuousBatch:
-    """Calls the handler for those who are there, until the server says stop or goes away.
+    """Calls the handler for the current requests, until the server sends stop or disconnects.
 
-    The server bounds how many requests there are at a time. A call that fails ends all that took part in it.
+    The server limits the number of requests. A call that fails ends all requests in it.
     """
 
     def __init__(self, service: Service, channel: ServerChannel) -> None:
@@ -60,7 +60,7 @@ class ContinuousBatch:
         self._stopping = False
 
     def serve(self) -> None:
-        """Returns when the last request has its answer after a stop, or when the server is gone."""
+        """Returns when all requests are answered after a stop, or when the server is gone."""
         while self._channel.is_open and (self._members or not self._stopping):
             self._take_in()
             for member in [member for member in self._members if member.work.cancelled]:
@@ -69,7 +69,7 @@ class ContinuousBatch:
                 self._step()
 
     def _take_in(self) -> None:
-        """New requests join; they are waited for only if there are none."""
+        """Adds new requests; waits for them only if there are none."""
         for message, tail in self._channel.take(wait=not self._members):
             if isinstance(message, Predict):
                 self._channel.begin(message.sequence)
@@ -106,7 +106,7 @@ class ContinuousBatch:
             outputs = self._service.call(data, state)
             check_contract(outputs, len(members))
         except ClientsGone:
-            # They leave before the next call.
+            # They are removed before the next call.
             return
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             failed = error
@@ -155,7 +155,7 @@ class ContinuousBatch:
                 work.begun = frozenset({0})
 
     def _is_last(self, position: int, output: Any) -> bool:
-        """A request without a criterion, or whose criterion says nothing, has its only answer."""
+        """Whether this is the last answer: the only one, unless a criterion returns False."""
         criteria = self._service.context.stopping_criteria
         criterion = criteria[position] if criteria and position < len(criteria) else None
         ended = None if criterion is None else criterion(output)

@@ -1,8 +1,8 @@
 """Runs a worker under a Python in which modelserver is not installed: ``elsewhere.py MODULE HANDLERS …``.
 
-This file is run by its path, by whatever Python the operator names: it must be readable by old ones. It finds
-the two packages where the server has them, without the rest of what lies beside them there. ``MODULE`` may be
-``check``, which ends with a message where a worker could not run.
+This file is run by path with the operator's Python, so its syntax must be valid in old versions. It imports
+the two packages from the server's installation, but nothing else from there. ``MODULE`` may be ``check``,
+which exits with a message if a worker cannot run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NEEDED = {"msgspec": "msgspec", "orjson": "orjson", "python_multipart": "python-
 
 
 class Packages:
-    """Finds the server's packages before others of their names: both sides must be one version.
+    """Finds the server's packages before others of the same names, as both sides must have the same version.
 
-    ``folders``: the name of each to its folder.
+    ``folders`` maps their names to folders.
     """
 
     def __init__(self, folders: dict[str, str]) -> None:
@@ -38,7 +38,7 @@ class Packages:
 
 
 def complaint() -> str:
-    """Why a worker cannot run under this Python, or nothing."""
+    """Why a worker cannot run under this Python, or an empty string."""
     if sys.version_info < OLDEST:
         return "it is Python {}.{}, workers need 3.10 or newer".format(*sys.version_info[:2])
     missing = [NEEDED[name] for name in sorted(NEEDED) if importlib.util.find_spec(name) is None]

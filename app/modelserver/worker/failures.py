@@ -1,4 +1,4 @@
-"""Exceptions of user code, told so that its author sees the cause: without frames of ours or of imports."""
+"""Reports exceptions of user code, without frames of ours or of imports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ MAX_REQUESTS = 16
 
 
 def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str = "") -> None:
-    """Prints the traceback on standard error, where the server collects it.
-
-    Before it stand the ids of the ``requests`` that it is about, so that they can be found; behind it a hint.
-    """
+    """Prints the request ids, the traceback and the hint on standard error, which the server collects."""
     report = traceback.TracebackException.from_exception(error)
     part: traceback.TracebackException | None = report
     while part is not None:
@@ -40,7 +37,7 @@ def _listed(requests: Sequence[str]) -> str:
 
 
 def explain_failure(error: BaseException, model_dir: Path, hint: str = "") -> str:
-    """What went wrong and, where it was in the archive's own code, at which line; a long text is cut."""
+    """The error and its line in the archive's own code, if it was raised there; long texts are cut."""
     said = said_by(error)
     text = in_short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
     return located(text, error, model_dir, hint)
@@ -62,7 +59,7 @@ def _place(error: BaseException, model_dir: Path) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """An exception's text, nothing where it has none to give."""
+    """An exception's text, empty if it cannot be converted."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the exception is the user's own
@@ -70,7 +67,7 @@ def said_by(error: BaseException) -> str:
 
 
 def in_short(said: str) -> str:
-    """What an exception says, in a form that can be sent; of a long text the beginning and its length."""
+    """A text in a form that can be sent; a long one is cut, with its length."""
     text = sendable(said)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 

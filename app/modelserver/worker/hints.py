@@ -1,4 +1,4 @@
-"""What to do about the usual mistakes of handlers, in a sentence; nothing where the cause is not known."""
+"""Hints for common mistakes in handlers; empty if the cause is unknown."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ _PACKAGE = (
     "install_py_dep_per_model=true"
 )
 # By the Python that runs the worker, which need not be the server's.
-_NO_TORCH = (
-    "torch is no part of modelserver itself: install it with `{python} -m pip install torch torchvision`"
-)
+_NO_TORCH = "modelserver does not include torch: install it with `{python} -m pip install torch torchvision`"
 _NO_TORCHVISION = (
-    "torchvision is no part of modelserver itself: install the one of this torch with "
+    "modelserver does not include torchvision: install the one for this torch with "
     "`{python} -m pip install torchvision torch=={torch}`"
 )
 _SPLIT = (
@@ -56,7 +54,7 @@ _JSON_OF_AN_OBJECT = re.compile(r"JSON object must be str, bytes or bytearray, n
 
 
 def hint_for(error: BaseException, kind: int | None = None) -> str:
-    """What may help; ``kind`` is that of the rows that the handler had, None while it is loaded."""
+    """A hint; ``kind`` is that of the handler's rows, None while loading."""
     said = said_by(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.partition(".")[0])
@@ -94,7 +92,7 @@ def _reads_a_whole_body(error: BaseException, said: str) -> bool:
 
 
 def _is_uninitialised(error: BaseException, said: str) -> bool:
-    """Whether a handler that derives from BaseHandler uses what its initialize would have set."""
+    """Whether a subclass of BaseHandler uses what BaseHandler's initialize would have set."""
     if not isinstance(error, (TypeError, AttributeError)) or "'NoneType' object" not in said:
         return False
     return any(_has_been_left_out(frame) for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -1,12 +1,12 @@
-"""From a handler string to something that can be called (reference 12.2).
+"""Loads the handler that a string names (reference 12.2).
 
-``handler.py``, ``handler``, ``handler:function``, ``handler.py:Class`` and the names of built-in handlers,
-with or without ``ts.torch_handler.`` before them, are understood. A module of the archive wins over a
-built-in handler of the same name. An absolute path (``default_service_handler``) names a file outside.
+Supported are ``handler.py``, ``handler``, ``handler:function``, ``handler.py:Class`` and the names of
+built-in handlers, with or without the prefix ``ts.torch_handler.``. A module of the archive wins over a
+built-in handler of the same name. An absolute path (``default_service_handler``) names a file outside the
+archive.
 
-Better than TorchServe: an import that fails within the archive's own module is reported as itself, not as an
-unknown built-in handler; helper classes beside the handler do no harm; ``sys.exit`` at load is a failure
-with a place, not the silent end of a process.
+Import errors within the archive's module are reported unchanged, helper classes beside the handler are
+ignored, and ``sys.exit`` while loading is reported as a failure with its location.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Entry = Callable[[list[Any], Any], Any]
 
 
 class HandlerNotUsable(Exception):
-    """The handler cannot be called, whatever is tried."""
+    """The handler cannot be used; retrying cannot help."""
 
 
 class HandlerExited(Exception):
-    """The handler ended the process before it was ready; it may do otherwise next time."""
+    """The handler called ``sys.exit`` before it was ready; a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedHandler:
-    """``initialize(context)`` comes first, then ``entry(data, context)`` answers each batch.
+    """First call ``initialize(context)``, then ``entry(data, context)`` for each batch.
 
     ``instance`` is the handler object, or None for a function. ``built_in``: it is one of ours, unchanged.
     """
@@ -54,9 +54,9 @@ class LoadedHandler:
     built_in: bool
 
     def initialize(self, context: Any) -> object:
-        """Calls the handler's own, or a function once without data; what it returns may have to be awaited.
+        """Calls the handler's initialize, or a function once without data; the result may be awaitable.
 
-        Raises HandlerExited where it ends the process, and whatever else it raises.
+        Raises HandlerExited for ``sys.exit``, and whatever else it raises.
         """
         with _no_exit("while it was initialised"):
             return self.setup(context)
@@ -101,13 +101,13 @@ def _import(name: str, model_dir: Path) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The module in an operator's file outside of the archive; what lies beside it can be imported too."""
+    """The module in an operator's file outside the archive, which can import its neighbours."""
     if path.suffix != ".py":
         path = path.with_name(f"{path.name}.py")
     sys.path.insert(1, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise HandlerNotUsable(f"The handler file {path} is not there.")
+        raise HandlerNotUsable(f"The handler file {path} does not exist.")
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -116,7 +116,7 @@ def _from_file(path: Path) -> ModuleType:
 def _only_class(module: ModuleType) -> type[Any]:
     classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
     if len(classes) > 1:
-        # Helper classes beside the handler are harmless as long as one alone can handle.
+        # Helper classes are ignored if only one class has handle.
         handlers = [c for c in classes if hasattr(c, "handle")]
         classes = handlers or classes
     if len(classes) != 1:
@@ -142,6 +142,6 @@ def _no_exit(when: str) -> Iterator[None]:
     try:
         yield
     except SystemExit as end:
-        # With its own place, for whoever explains the failure.
+        # With the original traceback, for error messages.
         error = HandlerExited(f"The handler called sys.exit({end.code!r}) {when}.")
         raise error.with_traceback(end.__traceback__) from None

@@ -25,9 +25,9 @@ _DECLARED = ("HandlerTime", "PredictionTime")
 
 
 class HandlerMetrics(MetricsCache):
-    """Collects what a handler measures; the runtime sends it along with the batch's answers.
+    """Collects a handler's metrics, which are sent along with the batch's answers.
 
-    One of several calls at a time has one of its own, which finds what ``known`` has.
+    Concurrent calls have separate objects, which find the metrics of ``known``.
     """
 
     def __init__(self, model_name: str, known: HandlerMetrics | None = None) -> None:
@@ -38,7 +38,7 @@ class HandlerMetrics(MetricsCache):
             self.initialize_cache()
 
     def initialize_cache(self) -> None:
-        """Declares the metrics that each model has, and those of the server's ``metrics_config``."""
+        """Declares the metrics of every model, and those of the server's ``metrics_config``."""
         for name in _DECLARED:
             self.add_metric_to_cache(name, "ms", ["ModelName", "Level"], MetricTypes.GAUGE)
         if path := os.environ.get(METRICS_CONFIG):
@@ -64,7 +64,7 @@ class HandlerMetrics(MetricsCache):
                 self.add_metric_to_cache(name, metric.unit, list(metric.dimension_names), kind)
 
     def receive(self, emission: Emission) -> None:
-        """Takes a value along, its unit by its long name as in TorchServe; ValueError if it is no number."""
+        """Collects a value, with its unit's long name as in TorchServe; ValueError if it is not a number."""
         named = [(sendable(name), sendable(value)) for name, value in emission.dimensions]
         self._collected.append(
             Measurement(
@@ -78,8 +78,8 @@ class HandlerMetrics(MetricsCache):
         )
 
     def collect(self) -> list[Measurement] | None:
-        """What was added since the last call, or None."""
-        # Another thread may be adding: what comes after the copy stays for the next time.
+        """The values added since the last call, or None."""
+        # Values that another thread adds after the copy are kept for the next call.
         collected = self._collected[:]
         del self._collected[: len(collected)]
         return collected or None

@@ -1,4 +1,4 @@
-"""A worker dies when its server dies, also when user code never returns to look."""
+"""Makes a worker die with its server, even if user code never returns."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def die_with(server_pid: int) -> None:
 
 
 def die_when_closed(pipe: int) -> None:
-    """Arranges for this process to end once nobody holds the other end of the pipe open any more.
+    """Arranges for this process to end once the other end of the pipe is closed.
 
-    For workers whose parent is not the server. The kernel does it: a signal that cannot be caught is sent
-    when the state of the pipe changes, and nothing is ever written to it. Linux only.
+    For workers whose parent is not the server. The kernel sends SIGKILL when the state of the pipe changes;
+    nothing is ever written to it. Linux only.
     """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)

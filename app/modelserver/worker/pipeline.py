@@ -1,8 +1,8 @@
 """Two batches at once: while one is computed, the next is decoded and preprocessed in another thread.
 
-Only handlers that promise to stand it take part (``pipelined``, on the very class that is used): decoding
-pictures releases the interpreter lock, and on an accelerator the processor would otherwise idle. All others
-are called for one batch after the other, from start to end, in the main thread.
+Only for handlers that support it (``pipelined``, set on the class itself): decoding pictures releases the
+interpreter lock, and with an accelerator the CPU would otherwise be idle. All others are called for one batch
+at a time in the main thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def can_prefetch(handler: LoadedHandler) -> bool:
-    """Whether the handler's own class says so; what a parent class promised does not bind its children.
+    """Whether the handler's own class, not a parent, is ``pipelined``, and it does not run on a CPU.
 
-    Not on a CPU: there both halves compete for the same cores, and numeric libraries, whose threads wait for
-    each other, lose more by that than the overlap gains.
+    There both halves would compete for the same cores, which costs numeric libraries more than the overlap
+    gains.
     """
     cls = type(handler.instance)
     promised = cls.__dict__.get("pipelined", False) and hasattr(cls, "_ms_complete")
@@ -40,7 +40,7 @@ def can_prefetch(handler: LoadedHandler) -> bool:
 
 @dataclass(slots=True)
 class Prepared:
-    """A batch after its first half. ``error`` is what preprocess raised; ``seconds`` is what it took."""
+    """A preprocessed batch. ``error`` is what preprocess raised; ``seconds`` is its duration."""
 
     work: Work
     indices: list[int]
@@ -62,7 +62,7 @@ class Pipeline:
         self._received = self._answered = 0
 
     def serve(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
-        """Returns when the server says stop or closes the connection."""
+        """Returns when the server sends stop or closes the connection."""
         threading.Thread(target=self._receive, args=(messages,), name="prepare", daemon=True).start()
         while not isinstance(item := self._slot.get(), Stop):
             if isinstance(item, Ping):

@@ -1,4 +1,4 @@
-"""A worker process of a rank above 0: it computes what rank 0 computes, and keeps its answers to itself."""
+"""A worker process of a rank above 0, which computes what rank 0 computes, but does not send answers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _FAILED = Answer(0, failed=True)
 
 
 def keep_answers_back(channel: ServerChannel) -> None:
-    """From now on the channel tells that the model is loaded and batches are done, never what came out.
-
-    Of a batch in which something failed, one failed answer is told.
-    """
+    """Makes the channel report loading and finished batches without answers, except one failed one if any."""
     send = channel.send
 
     def send_little(message: ToServer, bodies: Sequence[bytes] = ()) -> None:
@@ -34,7 +31,7 @@ def keep_answers_back(channel: ServerChannel) -> None:
 
 
 def excused(entry: Entry) -> Entry:
-    """A handler that may return what it likes, or nothing: many answer on rank 0 only."""
+    """The handler, allowed to return anything: many return answers on rank 0 only."""
 
     def enter(data: list[Any], context: Any) -> Any:
         answers = entry(data, context)

@@ -1,4 +1,4 @@
-"""The life of a worker process: load the handler, answer batches until the server says stop or goes away."""
+"""A worker process: loads the handler, answers batches until the server sends stop or disconnects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from modelserver_handlers.metrics.emission import send_emissions_to
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Trying again changes nothing about these.
+# Retrying cannot help with these.
 _PERMANENT = (
     HandlerNotUsable,
     ModelLoadError,
@@ -74,11 +74,10 @@ def main() -> None:
 
 
 def be_left_alone() -> None:
-    """Takes no notice of signals that are meant for the server, which lets batches finish first."""
+    """Ignores signals meant for the server, which lets batches finish first."""
     # Ctrl-C in a terminal reaches all its processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # So may the SIGTERM of a service manager. Not ignored but handled, or programs that a handler starts
-    # would inherit the deafness.
+    # So may the SIGTERM of a service manager. Handled, as child processes would inherit SIG_IGN.
     signal.signal(signal.SIGTERM, lambda *_: None)
 
 
@@ -90,7 +89,7 @@ def run(descriptor: int) -> None:
     try:
         _answer(channel)
     finally:
-        # The server sees that nothing more comes, whatever keeps the process from its end.
+        # Tells the server that nothing more comes, even if the process does not end.
         channel.close()
 
 
@@ -116,7 +115,7 @@ def _answer(channel: ServerChannel) -> None:
         service.connect(channel)
         Pipeline(handler.instance, service, channel).serve(messages)
     else:
-        # Ranks must do the same: none may leave a batch whose clients it saw leave a moment earlier.
+        # Ranks must stay in step, so none may react to cancellations.
         service.connect(channel, channel.look if load.ranks == 1 else None, channel.await_proceed)
         serve(messages, service, channel)
 
@@ -137,7 +136,7 @@ async def _run_calls(load: Load, channel: ServerChannel) -> None:
 
 @contextlib.contextmanager
 def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
-    """Tells the server why the handler cannot be loaded, and ends the process."""
+    """Reports to the server why the handler cannot be loaded, and ends the process."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - user code may raise anything
@@ -163,7 +162,7 @@ def _is_pipelined(handler: LoadedHandler, load: Load) -> bool:
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
-    """Answers one batch after the other, each from start to end."""
+    """Answers one batch at a time."""
     for message, tail in messages:
         if isinstance(message, Predict):
             if not channel.begin(message.sequence):
@@ -187,10 +186,10 @@ def load_service(load: Load) -> tuple[LoadedHandler, Service]:
 
 
 def import_service(load: Load) -> tuple[LoadedHandler, Service]:
-    """Imports the handler, which is still to be initialised with the service's context."""
+    """Imports the handler without initialising it."""
     model_dir = Path(load.model_dir)
     os.chdir(model_dir)
-    # `-m` put the start directory there; the archive's own modules come first instead.
+    # `-m` put the start directory there; the archive's own modules must come first.
     sys.path[0] = str(model_dir)
     offer_ts_names(1)
     metrics = HandlerMetrics(load.model_name)
@@ -206,7 +205,7 @@ def import_service(load: Load) -> tuple[LoadedHandler, Service]:
         metrics=metrics,
         model_yaml_config=read_config(model_dir, load.config_file),
     )
-    # The server's own names: TorchServe's workers read other settings than it, and the two could differ.
+    # As the server uses them; TorchServe's workers read other settings, which could differ.
     context.header_key_sequence_id = load.sequence_headers.id
     context.header_key_sequence_start = load.sequence_headers.start
     context.header_key_sequence_end = load.sequence_headers.end
@@ -221,7 +220,7 @@ def import_service(load: Load) -> tuple[LoadedHandler, Service]:
 
 
 def read_manifest(model_dir: Path) -> dict[str, Any] | None:
-    """The archive's own manifest, unaffected by what a registration overrides."""
+    """The archive's own manifest, without overrides of the registration."""
     path = model_dir / "MAR-INF" / "MANIFEST.json"
     if not path.is_file():
         return None
@@ -230,7 +229,7 @@ def read_manifest(model_dir: Path) -> dict[str, Any] | None:
 
 
 def read_config(model_dir: Path, name: str) -> dict[str, Any]:
-    """The archive's model-config.yaml as handlers see it, whole."""
+    """The archive's whole model-config.yaml, for handlers."""
     if not name:
         return {}
     config = yaml.safe_load((model_dir / name).read_text("utf-8"))

@@ -1,9 +1,9 @@
-"""One batch through the handler: decode, call, encode, and find out who is to blame when it fails.
+"""Runs one batch: decodes it, calls the handler, encodes the answers, and isolates failing instances.
 
-A handler gets a list and returns a list of the same length; one exception fails the call. What is allowed to
-follow from that is kept small: when a batch of several fails, or comes back with the wrong number of
-answers, it is cut in halves that are tried again, so that only the guilty instance gets the error. The
-number of calls is bounded; what is undecided when they are used up fails with the error it was part of.
+A handler gets a list and returns a list of the same length; an exception fails the whole call. To limit the
+effect, a batch of several that fails, or returns the wrong number of answers, is halved and retried, so that
+only the failing instance gets the error. The number of calls is limited; rows undecided by then fail with
+their batch's error.
 """
 
 from __future__ import annotations
@@ -62,14 +62,7 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """A loaded handler and how its batches are run.
-
-    Args:
-        entry: the handler, called with (data, context).
-        context: the worker's one context.
-        load: how requests are to be treated.
-        metrics: what the handler reports to.
-    """
+    """Runs batches with a loaded handler: ``entry`` is called with (data, context)."""
 
     def __init__(self, entry: Entry, context: Context, load: Load, metrics: HandlerMetrics) -> None:
         self.entry = entry
@@ -87,31 +80,31 @@ class Service:
         look: Callable[[], Sequence[ToWorker]] | None = None,
         pause: Callable[[], None] | None = None,
     ) -> None:
-        """Lets handlers send parts of answers there.
+        """Enables handlers to send parts of answers.
 
-        ``look`` tells what the server has said meanwhile, ``pause`` waits until clients have taken parts.
+        ``look`` returns messages received meanwhile, ``pause`` waits until clients have read parts.
         """
         self._outlet = outlet
         self._look = look
         self._pause = pause
 
     def cancel(self, message: Cancelled) -> None:
-        """Clients are gone: the handler may ask, and gets no more parts off to them."""
+        """Marks rows as cancelled: no more parts are sent to their clients, and the handler can check it."""
         work = self._running.get(message.sequence)
         if work is not None:
             work.cancelled = work.cancelled | set(message.rows)
 
     def finish(self, work: Work, seconds: float) -> tuple[Result, list[bytes]]:
-        """The message that answers the batch, and the bytes behind it."""
+        """The message that answers the batch, and the bytes after it."""
         self.forget(work)
         return work.result(seconds)
 
     def forget(self, work: Work) -> None:
-        """The batch is somebody else's."""
+        """Drops a batch that the server has taken back."""
         self._running.pop(work.sequence, None)
 
     def receive(self, sequence: int, rows: Sequence[Row], tail: memoryview) -> Work:
-        """Decodes a batch; a row that cannot be decoded is answered 400 at once."""
+        """Decodes a batch; rows that cannot be decoded are answered with 400."""
         if rows and rows[0].kind == TENSORS and (work := _receive_tensors(sequence, rows, tail)) is not None:
             self._running[sequence] = work
             return work
@@ -124,7 +117,7 @@ class Service:
         for row in rows:
             end = position + row.size
             try:
-                # Checked once for all rows that have the same, before a handler asks for it.
+                # Checked once for all rows with the same, before a handler reads it.
                 if row.extra != checked:
                     request_parameters(row)
                     checked = row.extra
@@ -138,12 +131,12 @@ class Service:
         return work
 
     def _decodes(self) -> bool:
-        """Whether bodies are decoded: what the environment says, which a handler may have changed."""
+        """Whether bodies are decoded, by the environment, which a handler may have changed."""
         said = os.environ.get("TS_DECODE_INPUT_REQUEST")
         return self._load.decode_input_request if said is None else said == "true"
 
     def state(self, work: Work, indices: Sequence[int]) -> BatchState:
-        """What the context shows while these rows are with the handler."""
+        """The context's state for a call with these rows."""
         rows = [work.rows[index] for index in indices]
         state = BatchState(
             [row.request_id for row in rows],
@@ -155,7 +148,7 @@ class Service:
         return state
 
     def stream(self, places: Sequence[tuple[Work, int]], state: BatchState) -> CallStream | None:
-        """The way of parts from a call for these (batch, row); None when the service is not connected."""
+        """The stream for parts of a call with these (batch, row); None if the service is not connected."""
         if self._outlet is None:
             return None
         return CallStream(places, state, self.encode_part, self._outlet, self._look_around, self._pause)
@@ -174,7 +167,7 @@ class Service:
             self.settle(work, indices, state, lambda: self.call(work.select(indices), state))
 
     def settle(self, work: Work, indices: list[int], state: BatchState, call: Callable[[], Any]) -> None:
-        """Answers these rows by what ``call`` returns for them, or by further calls if it fails."""
+        """Answers these rows with the result of ``call``, or of further calls if it fails."""
         work.calls += 1
         failed: Exception | None = None
         broken: dict[int, Exception] = {}
@@ -202,7 +195,7 @@ class Service:
                 state.stream.close()
             if collected := self._metrics.collect():
                 work.metrics += collected
-        # Not within the handling of the error: it would be reported as the context of each that follows.
+        # Outside the except block, or the error would become the context of later ones.
         if failed is not None:
             self._blame(work, indices, failed, state)
 
@@ -221,7 +214,7 @@ class Service:
             if work.calls == 1:
                 tell_failure(error, [work.rows[index] for index in indices])
             half = len(indices) // 2
-            # Again through the whole handler: what a failed call left prepared is not trusted.
+            # Through the whole handler, as prepared data of a failed call is not trusted.
             for part in (indices[:half], indices[half:]):
                 again = self.state(work, part)
                 self.settle(work, part, again, partial(self.call, work.select(part), again))
@@ -231,10 +224,10 @@ class Service:
             work.answers[index] = rejection(state, position) or self.describe(error, work.rows[index])
 
     def _may_bisect(self, work: Work, indices: list[int], error: Exception) -> bool:
-        # Parts cannot be taken back: what has sent any is not tried again.
+        # Sent parts cannot be taken back, so such batches are not retried.
         several = len(indices) > 1 and self._load.isolate and not work.begun
         if work.tensors is not None and work.tensors.changed:
-            # A second call would get what the first one has made of the rows.
+            # The first call has changed the rows in place.
             return False
         budget = call_budget(max(self._load.batch_size, len(work.rows)))
         return several and work.calls < budget and not is_out_of_memory(error)
@@ -247,7 +240,7 @@ class Service:
             message = f"Unexpected inference output '{unknown}' for model '{self._load.model_name}'"
             return failure(message, 400, "BadRequestException")
         except EmptyInput:
-            message = f"the inputs have no rows, and model '{self._load.model_name}' gives rows for none"
+            message = f"the inputs have no rows, but model '{self._load.model_name}' returned some"
             return failure(message, 400, "BadRequestException")
         except Unserializable as error:
             if row.kind == TENSORS:
@@ -259,23 +252,23 @@ class Service:
             return self.describe(error, row)
 
     def describe(self, error: Exception, row: Row) -> Encoded:
-        """The answer that an exception of the handler deserves; how much it says is a setting."""
+        """The answer for an exception of the handler; a setting decides how much it says."""
         return describe_failure(error, row, Path(self._load.model_dir) if self._load.expose else None)
 
     def collect(self) -> list[Measurement]:
-        """What the handler has measured since it was asked last."""
+        """The handler's metrics since the last call."""
         return self._metrics.collect() or []
 
     def metrics_of_call(self) -> HandlerMetrics:
-        """What one of several calls at a time reports to."""
+        """The metrics object for one of several concurrent calls."""
         return HandlerMetrics(self.context.model_name, self._metrics)
 
     def encode_part(self, work: Work, index: int, part: Any, position: int, state: BatchState) -> Encoded:
-        """A part of a row's answer; the first one says what the head of the answer is."""
+        """A part of a row's answer; the first one sets status and headers."""
         encoded = self.encode(work.rows[index], {position: part}, position, state)
         if index not in work.begun or encoded[0].failed:
             return encoded
-        # The head of the answer is on its way. What ends sequences is meant for the server.
+        # Status and headers have been sent; only the header that ends sequences is for the server.
         end = self._load.sequence_headers.end.lower()
         kept = [header for header in encoded[0].headers or () if header[0].lower() == end]
         return Answer(encoded[0].size, headers=kept or None), encoded[1]
@@ -303,7 +296,7 @@ class Service:
 
 
 def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Work | None:
-    """A batch of tensors, which are decoded all at once; None for one whose rows are of several forms."""
+    """A batch of tensors, decoded at once; None if its rows have several forms."""
     form = rows[0].extra
     if not all(row.kind == TENSORS and row.extra == form for row in rows):
         return None
@@ -314,12 +307,12 @@ def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Wo
 
 
 def tell_failure(error: Exception, rows: Sequence[Row]) -> None:
-    """Prints an exception of the handler with the requests that it had."""
+    """Prints an exception of the handler with the ids of its requests."""
     print_failure(error, [row.request_id for row in rows], hint_for(error, rows[0].kind))
 
 
 def timed(function: Callable[[], None]) -> float:
-    """Calls and returns the seconds it took."""
+    """Calls the function and returns the seconds it took."""
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
@@ -346,5 +339,5 @@ def _headers(row: Row, decoded: Decoded | None) -> dict[str, Any]:
 
 
 def call_budget(batch_size: int) -> int:
-    """Calls that a failed batch may take: one guilty row among n costs 2*log2(n), several share the rest."""
+    """The most calls for a failed batch: one failing row among n costs 2*log2(n), several share the rest."""
     return 4 * math.ceil(math.log2(max(2, batch_size))) + 4

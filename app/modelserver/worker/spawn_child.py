@@ -1,4 +1,4 @@
-"""What a forked process does to become a worker like one that was started in the plain way."""
+"""Turns a forked process into a worker like a spawned one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPENBLAS_SETTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a forked process is to become, and the spawner's descriptors that are none of its business."""
+    """The parameters of a forked worker; ``foreign`` are the spawner's descriptors, which it closes."""
 
     request: Spawn
     descriptors: Sequence[int]
@@ -62,9 +62,9 @@ def become_worker(birth: Birth) -> NoReturn:
 
 
 def leave(work: Callable[[], None]) -> NoReturn:
-    """Does the work and ends the process, as the interpreter would, but without taking itself apart.
+    """Does the work and ends the process as the interpreter would, but without its finalization.
 
-    That would write to all memory, and what is shared until then would be copied.
+    That would write to all memory, so that shared pages would be copied.
     """
     code = 0
     try:
@@ -83,7 +83,7 @@ def leave(work: Callable[[], None]) -> NoReturn:
 
 
 def exit_code(said: object) -> int:
-    """What :class:`SystemExit` means for the system: a number, nothing, or a text that is printed."""
+    """The exit code for a :class:`SystemExit`, whose argument is a number, None, or a text to print."""
     if said is None:
         return 0
     if isinstance(said, int):
@@ -93,16 +93,16 @@ def exit_code(said: object) -> int:
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:
-    """Makes this the environment of Python, of C and of what is started from here."""
+    """Replaces the environment of Python, of C and of child processes."""
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
 
 
 def set_threads(threads: int) -> None:
-    """Says how many threads numeric libraries compute with: they have read their variables."""
+    """Sets the threads of numeric libraries, which have already read their variables."""
     torch = sys.modules.get("torch")
-    # The spawner's variables allow all cores: what that comes to is the most that a worker would have.
+    # The spawner's variables allow all cores, so its number is the maximum.
     if torch is not None and threads < torch.get_num_threads():
         torch.set_num_threads(threads)
     threads = min(threads, len(os.sched_getaffinity(0)))
@@ -114,14 +114,14 @@ def set_threads(threads: int) -> None:
 
 
 def openblas_libraries() -> list[ctypes.CDLL]:
-    """The loaded libraries of that name: numpy brings one."""
+    """The loaded OpenBLAS libraries; numpy includes one."""
     maps = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     paths = {line.rpartition(" ")[2] for line in maps if "openblas" in line}
     return [ctypes.CDLL(path) for path in sorted(paths) if Path(path).is_file()]
 
 
 def reseed() -> None:
-    """Gives random generators a start of their own; Python's and OpenSSL's notice a fork themselves."""
+    """Reseeds random generators; Python's and OpenSSL's detect a fork themselves."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -131,7 +131,7 @@ def reseed() -> None:
 
 
 def show_mark(mark: str) -> None:
-    """Writes the mark over the spawner's, where the kernel reads it: what is forked from here has it too."""
+    """Overwrites the spawner's mark in the memory that the kernel reads; children inherit it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         start, end = _memory_of(47)
         old = Path("/proc/self/environ").read_bytes()
@@ -143,16 +143,13 @@ def show_mark(mark: str) -> None:
 
 
 def _memory_of(field: int) -> tuple[int, int]:
-    """Two neighbouring addresses in the process's statistics."""
+    """Two consecutive addresses in the process's statistics."""
     fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     return int(fields[field]), int(fields[field + 1])
 
 
 def show_command(module: str, descriptor: str, server_pid: str) -> None:
-    """Makes the process list show the worker's own command instead of the spawner's.
-
-    It is written over the old one, in its length: the kernel reads it there.
-    """
+    """Makes the process list show the worker's command by overwriting the spawner's, in the same length."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         start, end = _memory_of(45)
         old = Path("/proc/self/cmdline").read_bytes()

@@ -1,8 +1,8 @@
 """A process that has imported what handlers need, and forks workers: ``... SOCKET_FD SERVER_PID``.
 
-Importing torch takes seconds and hundreds of megabytes; a fork takes milliseconds and shares the memory. What
-makes forks unsafe is kept out: this process runs no user code, has one thread, never touches an accelerator
-and holds no descriptors but its own. It looks before each fork, and refuses where one of that is not so.
+Importing torch takes seconds and hundreds of megabytes; a fork takes milliseconds and shares the memory. To
+make forks safe, this process runs no user code, has one thread, never uses an accelerator and holds no
+descriptors but its own. It checks this before each fork, and otherwise refuses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from modelserver_handlers import BUILT_IN
 if TYPE_CHECKING:
     from modelserver.wire.spawning import FromSpawner, ToSpawner
 
-# Seconds in which a server whose connection is gone is gone itself, if it is to be.
+# Seconds within which a server that closed the connection ends, if it is going to.
 _FAREWELL = 5.0
-# What a worker that was started in the plain way has loaded too, when it looks for its handler.
+# The modules that a spawned worker has also loaded before importing its handler.
 _LIGHT = frozenset(sys.modules)
 
 
@@ -51,7 +51,7 @@ class Spawner:
         self._pid = os.getpid()
 
     def serve(self) -> Birth | None:
-        """Returns None when the server is gone, and in each forked child what it is to become."""
+        """Returns None when the server is gone, and the parameters in each forked child."""
         while True:
             for ready, _ in self._poller.poll():
                 if ready in self._children:
@@ -76,7 +76,7 @@ class Spawner:
             self._tell(Refused(str(error)))
             return None
         finally:
-            # In the parent only: the child lives by them.
+            # Only in the parent: the child needs them.
             if os.getpid() == self._pid:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -93,10 +93,10 @@ class Spawner:
             for name in wanted:
                 importlib.import_module(name)
         except Exception as error:
-            # Half of a package may be loaded now.
+            # A package may be partly loaded now.
             self._broken = f"{type(error).__name__} while importing {', '.join(wanted)}: {error}"
             raise Unfit(self._broken) from error
-        # The collector would write to every object, and each page that is written to is shared no more.
+        # The collector would write to every object, which would unshare the pages.
         gc.collect()
         gc.freeze()
         if own := shadowed(Path(request.model_dir)):
@@ -115,7 +115,7 @@ class Spawner:
         return None
 
     def _report(self, pidfd: int) -> None:
-        """Ends what the worker left in its group while the group's number is still its own (F45)."""
+        """Ends the rest of the worker's process group while the group's id is still its own (F45)."""
         pid = self._children.pop(pidfd)
         self._poller.unregister(pidfd)
         os.close(pidfd)
@@ -133,13 +133,13 @@ class Spawner:
 
 
 def modules_of(request: ToSpawner) -> list[str]:
-    """What is imported for a worker: what its archive imports, and its handler if it is built in."""
+    """The modules to import for a worker: its archive's imports, and its handler if it is built in."""
     built_in = BUILT_IN.get(request.handler)
     return [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
 
 
 def shadowed(model_dir: Path) -> list[str]:
-    """The model's own modules that would not be found, because others of their names are loaded already."""
+    """The model's own modules that would not be imported, as others of the same names are loaded."""
     try:
         entries = list(model_dir.iterdir())
     except OSError:
@@ -150,7 +150,7 @@ def shadowed(model_dir: Path) -> list[str]:
 
 
 def check_fitness(known: set[int]) -> None:
-    """Raises :class:`Unfit` unless this process has one thread, no descriptors but ``known``, no device."""
+    """Raises :class:`Unfit` unless this process has one thread, only ``known`` descriptors, and no device."""
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise Unfit(f"what was imported has started {threads - 1} threads")
@@ -185,15 +185,12 @@ def outlives(server_pid: int) -> bool:
 
 
 def main() -> None:
-    """Serves until the server is gone, however it ended; in a forked child, runs the worker.
-
-    What handlers of that server started, and left in sessions of its own, ends with it.
-    """
+    """Serves until the server is gone, then ends what workers left behind; in a child, runs the worker."""
     server_pid = int(sys.argv[2])
     be_left_alone()
     gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
-    # What came along by accident; uvloop leaves copies of the standard streams.
+    # Accidentally inherited; uvloop leaves copies of the standard streams.
     for stray in open_descriptors() - {0, 1, 2, control.fileno()}:
         os.close(stray)
     birth = Spawner(control, server_pid).serve()
@@ -201,7 +198,7 @@ def main() -> None:
         become_worker(birth)
     if outlives(server_pid):
         end_marked(server_of(os.environ[MARK]))
-    # Nothing here needs to be taken apart, which would take a second.
+    # Skips finalization, which would take a second.
     os._exit(0)
 
 

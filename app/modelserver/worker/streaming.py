@@ -1,4 +1,4 @@
-"""The way of a handler's parts to the server while the handler goes on (reference 6.6)."""
+"""Sends parts of answers to the server while the handler is running (reference 6.6)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from modelserver_handlers.context import BatchState
     from modelserver_handlers.streaming import Stream
 
-# Bytes that one call may send before the server says that clients have taken them.
+# Bytes that one call may send before the server confirms that clients have read them.
 WINDOW = 1 << 20
-# Of an answer that nobody waits for; it is never seen.
+# For a client that has disconnected; never sent to it.
 CLIENT_GONE = (Answer(0, 499, failed=True), b"")
 
 
 def unique_id(request_id: str, sequence: int, taken: Collection[str]) -> str:
-    """A request's id, changed if another request has it: clients choose ids, and instances share theirs."""
+    """A request's id, made unique: clients choose ids, and instances of a request share one."""
     return f"{request_id}-{sequence}" if request_id in taken else request_id
 
 
@@ -34,12 +34,12 @@ class CallStream:
     """The parts of one call of the handler; ``context._ms_state.stream`` while it runs.
 
     Args:
-        places: the batch and the row in it that stand at each position of the call.
+        places: the batch and row at each position of the call.
         state: of the call.
-        encode: makes an answer of a row's part: (batch, row, part, position, state).
-        outlet: takes the parts.
-        look: finds out whether clients have left meanwhile.
-        pause: waits until the server lets it go on; None where others would have to wait, too.
+        encode: encodes a part of a row's answer: (batch, row, part, position, state).
+        outlet: sends the parts.
+        look: checks whether clients have disconnected.
+        pause: waits until the server allows more; None if that would block others, too.
     """
 
     places: Sequence[tuple[Work, int]]
@@ -53,10 +53,9 @@ class CallStream:
     _threads: int = field(default_factory=threading.active_count)
 
     def send(self, parts: Mapping[int, Any]) -> None:
-        """Sends a part to each of these positions; drops what comes after the end of the call.
+        """Sends a part to each of these positions; ignored after the end of the call.
 
-        Raises:
-            ClientsGone: nobody waits for the answers of this call, and nothing of it runs elsewhere.
+        Raises ClientsGone if all clients have disconnected, and the call has no threads of its own.
         """
         if not self._open:
             return
@@ -85,19 +84,19 @@ class CallStream:
             self.look()
 
     def is_cancelled(self, idx: int) -> bool:
-        """Whether nobody waits for the answer at this position; IndexError outside the batch."""
+        """Whether the client at this position has disconnected; IndexError outside the batch."""
         self.look()
         batch, row = self.places[idx]
         return row in batch.cancelled
 
     def close(self) -> None:
-        """The call is over. State and stream let go of each other: bodies must not wait for the collector."""
+        """The call is over; breaks the reference cycle, so that bodies are freed at once."""
         self._open = False
         if self.state.stream is self:
             self.state.stream = ENDED
 
     def _by_batch(self, parts: Mapping[int, Any]) -> dict[Work, list[tuple[int, int, Any]]]:
-        """What is to be sent, as (row, position, part)."""
+        """The parts to send, as (row, position, part)."""
         found: dict[Work, list[tuple[int, int, Any]]] = {}
         for position, part in parts.items():
             batch, row = self.places[position]
@@ -107,35 +106,32 @@ class CallStream:
 
 
 class _Ended:
-    """The stream of a call that is over: threads of its handler may still have something to say."""
+    """The stream of a finished call, whose threads may still use it."""
 
     def send(self, parts: Mapping[int, Any]) -> None:
-        """Drops it."""
+        """Ignores the parts."""
 
     def is_cancelled(self, idx: int) -> bool:
-        """Nobody waits any more."""
+        """True: the call is over."""
         return True
 
     def close(self) -> None:
-        """It is closed."""
+        """Already closed."""
 
 
 ENDED = _Ended()
 
 
 def holds_generators(outputs: Sequence[Any]) -> bool:
-    """Whether an answer among these comes bit by bit."""
+    """Whether an answer among these is a generator."""
     return GeneratorType in map(type, outputs)
 
 
 def exhaust(outputs: Sequence[Any], stream: Stream) -> tuple[list[Any], dict[int, Exception]]:
-    """Sends what the generators among the answers yield, a part of each in turn.
+    """Sends the parts that generators among the answers yield, one of each in turn.
 
-    Returns the answers with what the generators returned (nothing: no bytes) in their places, and the
-    positions of those that failed.
-
-    Raises:
-        ClientsGone: nobody waits for any of the answers.
+    Returns the answers with the generators' return values in their places (no bytes for None), and the errors
+    by position. Raises ClientsGone if all clients have disconnected.
     """
     ended = list(outputs)
     failed: dict[int, Exception] = {}

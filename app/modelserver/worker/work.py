@@ -1,4 +1,4 @@
-"""What a worker has to do at once, and how it failed."""
+"""A batch in the worker, and the answers for failures."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _KSERVE_KINDS = frozenset({INSTANCE, TENSORS})
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A batch on its way: what was received, what the handler gets, and the answers so far.
+    """A batch: the received rows, the handler's data, and the answers so far.
 
-    ``decoded[i]`` is None where row ``i`` could not be decoded; ``answers[i]`` holds its error then.
-    ``begun`` are the rows of whose answers a part was sent, ``cancelled`` those that nobody waits for.
-    ``tensors``: all rows, where they are tensors that also lie in one piece.
+    ``decoded[i]`` is None if row ``i`` could not be decoded; ``answers[i]`` is then its error. ``begun`` are
+    rows with parts already sent, ``cancelled`` those whose clients have disconnected. ``tensors``: all rows,
+    if they are tensors in one piece.
     """
 
     sequence: int
@@ -50,17 +50,14 @@ class Work:
         return [index for index, answer in enumerate(self.answers) if answer is None]
 
     def select(self, indices: Sequence[int]) -> list[Any]:
-        """What the handler gets for these rows.
-
-        Of several rows it gets copies: it may take them apart, and if it fails they are needed again.
-        """
+        """The handler's data for these rows; copies of several, as these may be needed for a retry."""
         if self.tensors is not None:
             return self.tensors.pick(indices)
         rows = [row.data for index in indices if (row := self.decoded[index]) is not None]
         return [row.copy() for row in rows] if len(rows) > 1 else rows
 
     def result(self, seconds: float) -> tuple[Result, list[bytes]]:
-        """The message that answers the batch, and the bytes behind it."""
+        """The message that answers the batch, and the bytes after it."""
         done = [answer for answer in self.answers if answer is not None]
         answers = [answer for answer, _ in done]
         message = Result(self.sequence, answers, seconds, self.phases, self.calls, self.metrics or None)
@@ -68,7 +65,7 @@ class Work:
 
 
 class ContractBroken(Exception):
-    """The handler returned something else than one answer per instance; ``short`` are TorchServe's words."""
+    """The handler did not return one answer per instance; ``short`` is TorchServe's message."""
 
     def __init__(self, short: str, message: str) -> None:
         super().__init__(message)
@@ -91,14 +88,14 @@ def check_contract(outputs: Any, expected: int) -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Host memory, or a device's: those messages all name CUDA (reference 6.5)."""
+    """Whether host or device memory is exhausted; for devices, messages contain CUDA (reference 6.5)."""
     return isinstance(error, MemoryError) or "CUDA" in said_by(error)
 
 
 def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:
-    """The answer that an exception of the handler deserves (reference 6.5; V1: kserve reference 4).
+    """The answer for an exception of the handler (reference 6.5; V1: kserve reference 4).
 
-    With ``model_dir`` it says what TorchServe leaves to the log: class, message, place and a hint.
+    With ``model_dir`` it includes what TorchServe only logs: class, message, location and a hint.
     """
     status, text = _verdict(error, row)
     if model_dir is None or _is_meant_for_clients(error):
@@ -112,14 +109,14 @@ def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) 
 
 
 def failure(message: object, status: object, error_type: str = "") -> Encoded:
-    """An answer that is an error."""
+    """An error as an answer."""
     content = sendable(message).encode()
     error_type = error_type or "InternalServerException"
     return Answer(len(content), http_status(status), failed=True, error_type=error_type), content
 
 
 def http_status(value: Any) -> int:
-    """A handler's status if a final answer can have it, otherwise 500."""
+    """A handler's status if it is valid for a final answer, otherwise 500."""
     try:
         status = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -135,7 +132,7 @@ def _attribute(error: Exception, name: str) -> Any:
 
 
 def rejection(state: BatchState, position: int) -> Encoded | None:
-    """The answer to an instance that the handler itself turned away (``context.reject``)."""
+    """The answer to an instance that the handler rejected (``context.reject``)."""
     rejection = state.rejections.get(position)
     if rejection is None:
         return None
@@ -144,7 +141,7 @@ def rejection(state: BatchState, position: int) -> Encoded | None:
 
 
 def _kserve(row: Row, status: int) -> int:
-    """A handler's fault is 500 on V1 and V2 routes (design, section 9)."""
+    """500 on V1 and V2 routes (design, section 9), otherwise ``status``."""
     return 500 if row.kind in _KSERVE_KINDS else status
 
 
@@ -154,7 +151,7 @@ def _is_meant_for_clients(error: Exception) -> bool:
 
 
 def _verdict(error: Exception, row: Row) -> tuple[int, object]:
-    """Status and text for an exception, as TorchServe and KServe have them."""
+    """Status and text for an exception, as in TorchServe and KServe."""
     if _is_meant_for_clients(error):
         code, message = _attribute(error, "error_code"), _attribute(error, "message")
         return 507 if code == 413 else code, said_by(error) if message is None else message

@@ -1,1 +1,1 @@
-"""Rows of a batch: from their bytes to what a handler gets, tensors back to bytes."""
+"""Rows of a batch: decodes bytes to the handler's data, encodes tensors to bytes."""

@@ -1,6 +1,6 @@
-"""Arrays of BF16, for which numpy has no type: float32 that know in what they came.
+"""Arrays of BF16, for which numpy has no type: float32 arrays marked as BF16.
 
-Importing this imports numpy; ``tensor_rows`` does so when the first of them comes.
+Importing this imports numpy; ``tensor_rows`` does so on first use.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ class BrainFloats(numpy.ndarray[Any, numpy.dtype[numpy.float32]]):
 
     @property
     def unchanged(self) -> bool:
-        """Whether these are values that came, not computed from them: those can be written to."""
+        """Whether these are received values; computed ones are writeable."""
         return not self.flags.writeable
 
 
 def widened(raw: numpy.ndarray[Any, Any]) -> BrainFloats:
-    """Of little-endian bytes, two each."""
+    """From little-endian BF16 bytes."""
     return (raw.view("<u2").astype("<u4") << 16).view("<f4").view(BrainFloats)
 
 
 def narrowed(values: BrainFloats) -> bytes:
-    """The bytes that they came in."""
+    """The BF16 bytes."""
     return (numpy.asarray(values).view("<u4") >> 16).astype("<u2").tobytes()

@@ -1,4 +1,4 @@
-"""From the bytes of a request to the dict a handler gets (reference 7.1 to 7.3)."""
+"""Decodes the bytes of a request to the dict for the handler (reference 7.1 to 7.3)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 def load_json(text: bytes | memoryview) -> Any:
-    """JSON as Python's own decoder reads it: exact integers of any size, NaN and Infinity.
-
-    Raises:
-        ValueError: not JSON.
-    """
+    """JSON as Python's decoder reads it: integers of any size, NaN and Infinity. Raises ValueError."""
     try:
         return _decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -42,21 +38,14 @@ def load_json(text: bytes | memoryview) -> Any:
 
 @dataclass(slots=True)
 class Decoded:
-    """One instance: what a handler gets, and the content types of a request's parts ("" for none).
-
-    That is a dict, but for instances on their way to an envelope.
-    """
+    """One instance: the handler's data (a dict, but for envelopes), and its parts' content types."""
 
     data: dict[str, Any] | Instance
     part_types: Mapping[str, str]
 
 
 def decode_row(row: Row, body: memoryview, *, decode: bool, enveloped: bool = False) -> Decoded:
-    """What the bytes of one instance say. ``enveloped``: the handler is in an envelope.
-
-    Raises:
-        ValueError: the body is not what its content type says.
-    """
+    """Decodes one instance; ``enveloped``: for an envelope. Raises ValueError if the body is malformed."""
     if row.kind == INSTANCE:
         value = load_json(body)
         if enveloped:
@@ -105,29 +94,26 @@ def to_value(content: bytes | memoryview, content_type: str, *, decode: bool) ->
                 return load_json(content)
             except ValueError as error:
                 _log.warning(
-                    "A body of type application/json is no JSON, the handler gets its bytes: %s", error
+                    "A body of type application/json is not valid JSON, the handler gets its bytes: %s", error
                 )
         elif kind.startswith("text"):
             try:
                 return str(content, "utf-8")
             except UnicodeDecodeError:
-                _log.warning("A body of type %s is no UTF-8, the handler gets its bytes", kind)
+                _log.warning("A body of type %s is not UTF-8, the handler gets its bytes", kind)
     return bytearray(content)
 
 
 def request_headers(row: Row, part_types: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """A request's headers in rising precedence: its parts' content types, then what the client sent."""
+    """A request's headers in rising precedence: content types of parts, then the client's headers."""
     entries: list[tuple[str, Any]] = [(name, {"content-type": kind}) for name, kind in part_types.items()]
     entries += [(n.decode("latin-1"), v.decode("latin-1")) for n, v in _decode_headers(row.headers)]
     return entries
 
 
 def request_parameters(row: Row) -> dict[str, Any]:
-    """The other top-level fields of a V1 body, and those of a V2 request: ``parameters``; ``inputs`` and
-    ``outputs`` with the parameters of each.
-
-    Raises:
-        ValueError: they are not JSON.
+    """The other top-level fields of a V1 body, or a V2 request's ``parameters`` and those of its ``inputs``
+    and ``outputs``. Raises ValueError if they are not JSON.
     """
     if row.kind == TENSORS:
         return tensor_parameters(row.extra)

@@ -1,20 +1,21 @@
-"""Rows of V2 tensors: from their bytes to what a handler gets, and from what it returns to outputs.
+"""Rows of V2 tensors: decodes their bytes for the handler, and encodes its results as outputs.
 
-What a handler gets (design 9, "Rows"):
+A handler gets (design 9, "Rows"):
 
-* of one BYTES input with one element a row, what the body of ``/predictions`` would be: ``{"body": bytes}``,
-  or ``{"data": text}`` where it came as JSON;
-* of numbers a tensor each row: of torch if the handler has imported torch, else an array of numpy (it cannot
-  be written to; BF16 is float32 unless ml_dtypes is imported). One input is ``{"data": row}``, several are
-  ``{name: row, ...}``;
-* of other BYTES nested lists of bytes or text.
+* for one BYTES input with one element per row, the same as for a body of ``/predictions``: ``{"body":
+bytes}``,
+  or ``{"data": text}`` if it was JSON;
+* for numbers, a tensor per row: of torch if the handler has imported torch, otherwise a read-only numpy array
+(BF16
+  is float32 unless ml_dtypes is imported). One input is ``{"data": row}``, several are ``{name: row, ...}``;
+* for other BYTES, nested lists of bytes or text.
 
-A batch of numbers is a :class:`TensorRows`: its tensors are there in one piece too, without a copy.
+A batch of numbers is a :class:`TensorRows`, whose tensors are also available in one piece, without a copy.
 
-What it may return for a row: a tensor, an array, a number, a boolean, text or bytes, or a rectangular list of
-numbers or of bytes is one output, and what it got comes back as it came. A tuple of tensors is several
-outputs, and so is a dict of tensors, or one whose keys are outputs of the model's signature or the inputs
-that came. Everything else is one BYTES element, with its JSON.
+It may return for a row: as one output a tensor, an array, a number, a boolean, text, bytes, a rectangular
+list of numbers or of bytes, or an input unchanged. Several outputs are a tuple or dict of tensors, or a dict
+whose keys are outputs of the model's signature or the inputs. Anything else is one BYTES element with its
+JSON.
 """
 
 from __future__ import annotations
@@ -48,26 +49,22 @@ _BRAIN_FLOATS = "modelserver.worker.rows.brain_floats"
 
 
 class UnknownOutput(Exception):
-    """The client asked for an output that the answer does not have."""
+    """The client requested an output that the answer does not have."""
 
 
 class EmptyInput(Exception):
-    """The request has no rows, and the handler has made something of them all the same."""
+    """The request has no rows, but the handler returned some."""
 
 
 form_of = lru_cache(64)(decode_form)
-"""What a row's ``extra`` says."""
+"""The form in a row's ``extra``."""
 
 
 # What handlers get
 
 
 def decode_rows(rows: Sequence[Row], tail: memoryview) -> list[Any]:
-    """What the handler gets for rows of one form, whose bytes are all of ``tail``.
-
-    Raises:
-        TensorError: the bytes are not those of the form.
-    """
+    """The handler's data for rows of one form, whose bytes are ``tail``. Raises TensorError."""
     form = form_of(rows[0].extra)
     if all(each.datatype != BYTES for each in form.inputs):
         return _numbers(form, len(rows), tail)
@@ -83,7 +80,7 @@ def _numbers(form: Form, count: int, tail: memoryview) -> list[Any]:
     """All rows at once."""
     sizes = [math.prod(each.shape) * DATATYPES[each.datatype].width for each in form.inputs]
     if sum(sizes) * count != len(tail):
-        raise TensorError(f"{len(tail)} bytes of rows came, {sum(sizes) * count} are announced")
+        raise TensorError(f"received {len(tail)} bytes of rows, expected {sum(sizes) * count}")
     tensors = _stack(form, sizes, count, tail)
     columns = list(tensors.values())
     return TensorRows(
@@ -92,7 +89,7 @@ def _numbers(form: Form, count: int, tail: memoryview) -> list[Any]:
 
 
 def _row(column: Any, row: int) -> Any:
-    """A row of numpy without dimensions would be a plain number, which is no BF16 any more."""
+    """A row; keeps a numpy scalar an array, or it would lose its BF16 mark."""
     return column[row] if column.ndim > 1 or not _is_brain(column) else column[row, ...]
 
 
@@ -112,7 +109,7 @@ def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview)
     for each in form.inputs:
         if not hasattr(torch, _TORCH[each.datatype]):
             raise TensorError(f"tensors of {each.datatype} need torch 2.3 or newer, not {torch.__version__}")
-    # The one copy: the bytes are the frame's, and the handler may keep its tensors or write to them.
+    # A copy, as the frame owns the bytes, and the handler may keep its tensors or write to them.
     buffer = bytearray(tail)
     whole = torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
     whole = whole.view(count, sum(sizes))
@@ -141,14 +138,14 @@ def _stack_numpy(form: Form, sizes: Sequence[int], count: int, tail: memoryview)
         else:
             values = raw.view(numpy.dtype(_TORCH[each.datatype]).newbyteorder("<"))
         tensors[each.name] = values.reshape(count, *each.shape)
-        # Rows must be what the client sent if they are tried again.
+        # Read-only, as rows must be unchanged for a retry.
         tensors[each.name].flags.writeable = False
         begin += size
     return tensors
 
 
 def _is_brain(value: Any) -> bool:
-    """Whether ``value`` came as BF16, for which numpy has no type."""
+    """Whether ``value`` was received as BF16, for which numpy has no type."""
     brains = sys.modules.get(_BRAIN_FLOATS)
     return brains is not None and isinstance(value, brains.BrainFloats) and value.unchanged
 
@@ -170,7 +167,7 @@ def _value(each: InputForm, piece: memoryview) -> Any:
 
 
 class _Elements(list[Any]):
-    """The elements of BYTES that came as a list."""
+    """A list of received BYTES elements."""
 
 
 def _nest(values: list[Any], shape: Sequence[int]) -> Any:
@@ -181,7 +178,7 @@ def _nest(values: list[Any], shape: Sequence[int]) -> Any:
 
 
 def tensor_parameters(extra: bytes) -> dict[str, Any]:
-    """What a request of this form says beside its inputs, as V1 bodies would say it."""
+    """The parameters of a request of this form, structured as in V1 bodies."""
     form = form_of(extra)
     said: dict[str, Any] = {}
     if form.parameters:
@@ -197,12 +194,9 @@ def tensor_parameters(extra: bytes) -> dict[str, Any]:
 
 
 def encode_output(value: Any, row: Row, specs: Sequence[OutputSpec]) -> bytes:
-    """The answer to one row. ``specs`` are the model's outputs, if it says them.
+    """The answer to one row. ``specs`` are the outputs in the model's signature.
 
-    Raises:
-        UnknownOutput: the client asked for another one.
-        EmptyInput: nothing came in and something came out.
-        Unserializable: the value, or a part of it, has no form on the wire.
+    Raises UnknownOutput, EmptyInput, and Unserializable if a value cannot be encoded.
     """
     form = form_of(row.extra)
     known = {spec.name: spec for spec in specs}
@@ -221,7 +215,7 @@ def encode_output(value: Any, row: Row, specs: Sequence[OutputSpec]) -> bytes:
 def _outputs(value: Any, specs: Sequence[OutputSpec], inputs: Set[str]) -> Mapping[str, Any]:
     if isinstance(value, Mapping) and value:
         names = {spec.name for spec in specs}
-        # What came as several inputs is given back as several outputs.
+        # Several inputs may be returned as several outputs.
         is_row = len(inputs) > 1 and value.keys() == inputs
         if all(isinstance(name, str) for name in value) and (
             is_row or value.keys() <= names or all(map(_is_array, value.values()))
@@ -294,7 +288,7 @@ def _rectangular(value: Any, kinds: frozenset[type]) -> tuple[tuple[int, ...], l
 
 
 def _elements(value: Any) -> tuple[tuple[int, ...], list[bytes]] | None:
-    """Shape and elements of a list of bytes, or of one that came as BYTES; None for anything else."""
+    """Shape and elements of a list of bytes or received BYTES; None for anything else."""
     if not isinstance(value, list):
         return None
     found = _rectangular(value, _TEXTS if isinstance(value, _Elements) else _BLOBS)
@@ -310,7 +304,7 @@ _WHOLE = 1 << 63
 
 
 def _of_numbers(values: Sequence[Any], wanted: str | None) -> str | None:
-    """The datatype of Python's numbers: the signature's if they can be it, else as numpy reads them."""
+    """The datatype of Python numbers: the signature's if they fit, otherwise numpy's default."""
     kinds = set(map(type, values))
     if wanted is not None:
         least = DATATYPES[wanted].json_type
