@@ -6,8 +6,12 @@ what the workers answer in full batches.
 
 What is ideal is computed for the same arrivals and durations: one queue, from which whoever is free takes up
 to a batch of the oldest at once, and nothing else costs any time. In parentheses: each batch takes its way as
-well, which is what a lone request takes beside its handler (the median). A request is held up if it waits at
-a busy worker while another one is idle for more than a millisecond and that way.
+well, which is what a lone request takes beside its handler (the median).
+
+A request is held up if it waits at a busy worker while another one is idle for more than a millisecond and
+that way, and afterwards begins nothing that was sent before: so it was not in the queue, which gives out the
+oldest. Beside that stands the longest for which a worker was idle before it began what had been sent to it,
+which counts every delay: of the client, the server and the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from benchmarks.report import Mark, heading, machine, number, table, write_json
 from benchmarks.servers import HOST, BenchmarkError, model_server
 from benchmarks.simulation.arrivals import poisson
 from benchmarks.simulation.open_loop import run_open_loop
-from benchmarks.simulation.single_queue import Served, held_up, single_queue
+from benchmarks.simulation.single_queue import Served, idle_before, passed_over, single_queue
 from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
@@ -111,7 +115,7 @@ class Latencies:
 @dataclass(frozen=True, slots=True)
 class Row:
     """What was measured. ``same_way``: the ideal that takes ``way_ms`` for each batch; ``held_ms``: the
-    longest for which a request was held up.
+    longest for which a request was held up, ``idle_ms`` for which a worker did not begin what was sent to it.
     """
 
     case: Case
@@ -121,6 +125,7 @@ class Row:
     same_way: Latencies
     held_up: int
     held_ms: float
+    idle_ms: float
     way_ms: float
     failures: dict[str, int] = field(default_factory=dict)
 
@@ -251,7 +256,8 @@ def row_of(case: Case, seen: Seen, durations: Sequence[float], way: float) -> Ro
     def ideal(way: float) -> Latencies:
         return latencies(single_queue(sent, asked, case.workers, case.batch_size, way), asked)
 
-    held = held_up((served(answer, seen) for answer in answers), case.workers)
+    handled = [served(answer, seen) for answer in answers]
+    held = passed_over(handled, case.workers)
     return Row(
         case,
         len(answers),
@@ -260,6 +266,7 @@ def row_of(case: Case, seen: Seen, durations: Sequence[float], way: float) -> Ro
         same_way=ideal(way),
         held_up=sum(each > IDLE + way for each in held),
         held_ms=max(held) * 1e3,
+        idle_ms=max(idle_before(handled)) * 1e3,
         way_ms=way * 1e3,
         failures=seen.failures,
     )
@@ -274,7 +281,7 @@ def latencies(seconds: Sequence[float], asked: Sequence[float]) -> Latencies:
 def report(rows: Sequence[Row]) -> str:
     """A Markdown table, and what failed."""
     headers = ["workers", "batch", "durations", "load", "requests", "way ms", "p50 ms", "to ideal"]
-    headers += ["p99 ms", "to ideal", "longest ms", "to ideal", "held up", "longest, ms"]
+    headers += ["p99 ms", "to ideal", "longest ms", "to ideal", "held up", "idle ms"]
     failed = [f"void: {row.case}: {row.failures}" for row in rows if row.failures]
     return "\n".join([table(headers, [_cells(row) for row in rows]), "", *failed])
 
@@ -286,7 +293,7 @@ def _cells(row: Row) -> list[str]:
     for value, plain, same_way in zip(values, found.to(row.ideal), found.to(row.same_way), strict=True):
         figures += [number(value), f"{number(plain)} ({number(same_way)})"]
     asked = [str(case.workers), str(case.batch_size), case.kind, f"{case.load:g}", f"{row.requests:,}"]
-    return [*asked, number(row.way_ms), *figures, str(row.held_up), number(row.held_ms)]
+    return [*asked, number(row.way_ms), *figures, str(row.held_up), number(row.idle_ms)]
 
 
 def marks_of(rows: Sequence[Row]) -> list[Mark]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    _Gap = tuple[float, float, float]
 
 
 def single_queue(
@@ -41,49 +44,72 @@ class Served:
     ended: float
 
 
-def held_up(served: Iterable[Served], workers: int) -> list[float]:
-    """For each request, the seconds for which it was kept at a busy worker while another was idle.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A batch in a handler; ``oldest`` is when the first of its requests was sent."""
 
-    These are the longest stretch, between its being sent and its beginning, in which the worker that later
-    had it ran something else and one of the others ran nothing.
+    began: float
+    ended: float
+    oldest: float
+
+
+def idle_before(served: Sequence[Served]) -> list[float]:
+    """For each request, the seconds for which its worker was idle before it began what had been sent.
+
+    The way from client to worker is a part of it.
     """
-    requests = list(served)
-    runs: dict[int, list[tuple[float, float]]] = {-place: [] for place in range(1, workers + 1)}
-    for worker, began, ended in sorted({(r.worker, r.began, r.ended) for r in requests}):
-        runs.setdefault(worker, []).append((began, ended))
-    # As many of those that never ran anything as there are: process ids are above 0.
-    for place in range(1, min(workers, len(runs) - workers) + 1):
-        del runs[-place]
-    gaps = {worker: _between(spans) for worker, spans in runs.items()}
-    return [_longest(request, runs, gaps) for request in requests]
+    runs = _runs(served)
+    freed = {
+        (worker, run.began): before.ended for worker, mine in runs.items() for before, run in pairwise(mine)
+    }
+    return [each.began - max(each.sent, freed.get((each.worker, each.began), 0.0)) for each in served]
 
 
-def _between(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The times in which a worker ran nothing, given those in which it did."""
-    edges = [float("-inf"), *(edge for span in spans for edge in span), float("inf")]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+def passed_over(served: Sequence[Served], workers: int) -> list[float]:
+    """For each request, the seconds for which another worker had nothing while it waited at a busy one.
 
-
-def _longest(
-    request: Served,
-    runs: dict[int, list[tuple[float, float]]],
-    gaps: dict[int, list[tuple[float, float]]],
-) -> float:
-    longest = 0.0
-    for busy in _within(runs[request.worker], request.sent, request.began):
-        for other in gaps.keys() - {request.worker}:
-            for begin, end in _within(gaps[other], *busy):
-                longest = max(longest, end - begin)
-    return longest
-
-
-def _within(spans: Sequence[tuple[float, float]], begin: float, end: float) -> list[tuple[float, float]]:
-    """The parts of ascending spans that lie in the time from ``begin`` to ``end``."""
-    place = max(0, bisect_right(spans, (begin, begin)) - 1)
+    These are the longest stretch, between its being sent and its beginning, in which the worker that had it
+    in the end ran something else, and another was idle and afterwards began only what was sent later. A
+    request that is in the one queue, from which workers take the oldest, has none.
+    """
+    runs = _runs(served)
+    idle = [(float("-inf"), float("inf"), float("inf"))] * (workers > len(runs))
+    gaps = {worker: _between(mine) for worker, mine in runs.items()}
     found = []
-    while place < len(spans) and spans[place][0] < end:
-        cut = max(spans[place][0], begin), min(spans[place][1], end)
-        if cut[0] < cut[1]:
-            found.append(cut)
-        place += 1
+    for each in served:
+        others = [idle, *(spans for worker, spans in gaps.items() if worker != each.worker)]
+        busy = [(run.began, run.ended) for run in runs[each.worker]]
+        found.append(_longest(each, busy, others))
     return found
+
+
+def _runs(served: Sequence[Served]) -> dict[int, list[_Run]]:
+    """What each worker ran, in order."""
+    oldest: dict[tuple[int, float, float], float] = {}
+    for each in sorted(served, key=lambda each: each.sent, reverse=True):
+        oldest[each.worker, each.began, each.ended] = each.sent
+    runs: dict[int, list[_Run]] = {}
+    for worker, began, ended in sorted(oldest):
+        runs.setdefault(worker, []).append(_Run(began, ended, oldest[worker, began, ended]))
+    return runs
+
+
+def _between(runs: Sequence[_Run]) -> list[_Gap]:
+    """Begin and end of each time in which a worker ran nothing, and when what it began next was sent."""
+    begins = [float("-inf"), *(run.ended for run in runs)]
+    ends = [*((run.began, run.oldest) for run in runs), (float("inf"), float("inf"))]
+    return [(begin, *end) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _longest(each: Served, busy: Sequence[tuple[float, float]], others: Iterable[Sequence[_Gap]]) -> float:
+    mine = [(max(b, each.sent), min(e, each.began)) for b, e in busy if b < each.began and e > each.sent]
+    return max(
+        (
+            min(end, ended) - max(begin, began)
+            for began, ended in mine
+            for gaps in others
+            for begin, end, following in gaps
+            if following > each.sent and begin < ended and end > began
+        ),
+        default=0.0,
+    )
