@@ -8,20 +8,24 @@ What is ideal is computed for the same arrivals and durations: one queue, from w
 to a batch of the oldest at once, and nothing else costs any time. In parentheses: each batch takes its way as
 well, which is what a lone request takes beside its handler (the median).
 
-A request is held up if it waits at a busy worker while another one is idle for more than a millisecond and
-that way, and afterwards begins nothing that was sent before: so it was not in the queue, which gives out the
-oldest. Beside that stands the longest for which a worker was idle before it began what had been sent to it,
-which counts every delay: of the client, the server and the machine.
+A request is held up if, from when the server had it (by its ``server-timing``), it waits at a busy worker
+while another one is idle for more than a millisecond and that way, and afterwards begins nothing that came
+before: so it was not in the queue, which gives out the oldest. Beside that stands the longest that this
+lasted from when the request was sent, and the longest for which any worker was idle before it began what had
+been sent: these count the delays of a client, a server and a machine, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from random import Random
@@ -29,17 +33,27 @@ from typing import TYPE_CHECKING
 
 from benchmarks.load import percentile
 from benchmarks.options import DRY_RUN, OUT, numbers, run
+from benchmarks.peers.launch import Job, torchserve
+from benchmarks.peers.packages import PEERS, missing
 from benchmarks.report import Mark, heading, machine, number, table, write_json
-from benchmarks.servers import HOST, BenchmarkError, model_server
+from benchmarks.servers import (
+    HOST,
+    QUEUE_SIZE,
+    BenchmarkError,
+    ModelServer,
+    model_server,
+    process,
+    wait_until_it_answers,
+)
 from benchmarks.simulation.arrivals import poisson
 from benchmarks.simulation.open_loop import run_open_loop
 from benchmarks.simulation.single_queue import Served, idle_before, passed_over, single_queue
+from benchmarks.works import WORKS
 from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from benchmarks.servers import ModelServer
     from benchmarks.simulation.open_loop import Answer, Seen
 
 NAME = "sleeper"
@@ -61,6 +75,8 @@ SHORT, LONG = 0.020, 2.0  # seconds
 SIGMA = 1.5
 WITHIN = 1.1
 IDLE = 0.001  # seconds that another worker may be idle
+STALL_MS = 100.0  # for which a machine may keep a process from running; a long request lasts longer
+OURS, TORCHSERVE = "modelserver", "TorchServe"
 _PROBES = [b"0.001"]
 
 
@@ -115,9 +131,11 @@ class Latencies:
 @dataclass(frozen=True, slots=True)
 class Row:
     """What was measured. ``same_way``: the ideal that takes ``way_ms`` for each batch; ``held_ms``: the
-    longest for which a request was held up, ``idle_ms`` for which a worker did not begin what was sent to it.
+    longest for which a request was held up since it was sent, ``idle_ms`` for which a worker did not begin
+    what was sent to it.
     """
 
+    server: str
     case: Case
     requests: int
     measured: Latencies
@@ -139,6 +157,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batches", type=numbers, default=(1, 8), help="batch sizes (default: 1,8)")
     add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of durations (default: all)")
     add("--loads", type=_shares, default=(0.3, 0.6, 0.85), help="default: 0.3,0.6,0.85")
+    add("--peers", type=Path, help="measure TorchServe, which is installed there, as well")
     add("--seed", type=int, default=1, help="of arrivals and durations (default: 1)")
     add("--out", type=Path, help=OUT)
     add("--dry-run", action="store_true", help=DRY_RUN)
@@ -189,17 +208,56 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 def measure_all(options: argparse.Namespace) -> Iterator[Row]:
-    """Every case on one server, one after another. Raises BenchmarkError."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+    """Every case on each server, one after another. Raises BenchmarkError."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, contextlib.ExitStack() as stack:
         store = Path(folder) / "store"
         store.mkdir()
         archive = build_sleeper(store)
-        with model_server(store, Path(folder) / "server") as server:
-            for case in cases(options):
-                row = measure(server, archive, case, options.duration, options.seed)
-                said = f"p50 {number(row.measured.p50)} ms, held up {row.held_up}"
-                print(f"{case}: {said}", file=sys.stderr, flush=True)
-                yield row
+        servers = {OURS: stack.enter_context(model_server(store, Path(folder) / "server"))}
+        if options.peers is not None:
+            there = torchserve_server(options.peers, store, archive, Path(folder) / "torchserve")
+            servers[TORCHSERVE] = stack.enter_context(there)
+        grouped = itertools.groupby(cases(options), key=lambda case: (case.workers, case.batch_size))
+        for (workers, batch_size), some in grouped:
+            group = list(some)
+            for name, server in servers.items():
+                with registered(server, archive, workers, batch_size):
+                    for case in group:
+                        row = measure(name, server, case, options.duration, options.seed)
+                        said = f"p50 {number(row.measured.p50)} ms, held up {row.held_up}"
+                        print(f"{name}, {case}: {said}", file=sys.stderr, flush=True)
+                        yield row
+
+
+@contextlib.contextmanager
+def torchserve_server(peers: Path, store: Path, archive: str, folder: Path) -> Iterator[ModelServer]:
+    """TorchServe as shipped; it is registered with as we are. Raises BenchmarkError."""
+    if (why := missing(peers, PEERS["torchserve"])) is not None:
+        raise BenchmarkError(why)
+    folder.mkdir()
+    work = WORKS["noop_b1"]
+    job = Job(work, folder, store, {work.kind: archive}, "", b"", peers, 1, QUEUE_SIZE)
+    launch = torchserve(job)
+    assert launch.registration is not None
+    with process(launch.command, folder, launch.variables) as child:
+        wait_until_it_answers(child, launch.port, launch.health, folder)
+        yield ModelServer(child.pid, launch.port, folder, launch.registration[0])
+
+
+@contextlib.contextmanager
+def registered(server: ModelServer, archive: str, workers: int, batch_size: int) -> Iterator[None]:
+    """With that many workers, which wait for nothing to fill a batch: a millisecond is TorchServe's least."""
+    parameters: dict[str, str | int] = {
+        "batch_size": batch_size,
+        "batch_policy": "greedy",
+        "max_batch_delay": 1,
+        "initial_workers": workers,
+    }
+    server.register(archive, NAME, **parameters)
+    try:
+        yield
+    finally:
+        server.unregister(NAME)
 
 
 def build_sleeper(store: Path) -> str:
@@ -210,27 +268,16 @@ def build_sleeper(store: Path) -> str:
     return build_archive(config).name
 
 
-def measure(server: ModelServer, archive: str, case: Case, seconds: float, seed: int) -> Row:
-    """Register, load, unregister. Raises BenchmarkError for no answers."""
+def measure(name: str, server: ModelServer, case: Case, seconds: float, seed: int) -> Row:
+    """One load on a registered model. Raises BenchmarkError for no answers."""
     chance = Random(seed)
     arrivals = list(takewhile(lambda at: at < seconds, poisson(case.rate, chance)))
     durations = KINDS[case.kind](len(arrivals), chance)
-    server.register(
-        archive,
-        NAME,
-        batch_size=case.batch_size,
-        batch_policy="greedy",
-        initial_workers=case.workers,
-    )
-    try:
-        lone = run_open_loop(HOST, server.port, PATH, [place * 0.03 for place in range(20)], _PROBES)
-        bodies = [b"%.6f" % each for each in durations]
-        seen = run_open_loop(HOST, server.port, PATH, arrivals, bodies)
-    finally:
-        server.unregister(NAME)
+    lone = run_open_loop(HOST, server.port, PATH, [place * 0.03 for place in range(20)], _PROBES)
+    seen = run_open_loop(HOST, server.port, PATH, arrivals, [b"%.6f" % each for each in durations])
     if not seen.answers or not lone.answers:
         raise BenchmarkError(f"nothing was answered: {seen.failures or lone.failures}")
-    return row_of(case, seen, durations, way_of(lone))
+    return row_of(name, case, seen, durations, way_of(lone))
 
 
 def way_of(lone: Seen) -> float:
@@ -247,7 +294,12 @@ def served(answer: Answer, seen: Seen) -> Served:
     return Served(seen.began + answer.sent, said["worker"], said["began"], said["ended"])
 
 
-def row_of(case: Case, seen: Seen, durations: Sequence[float], way: float) -> Row:
+def since_arrival(each: Served, answer: Answer) -> Served:
+    """The same from when the server had it, if it tells how long it queued there."""
+    return each if math.isnan(answer.queue) else replace(each, sent=max(each.sent, each.began - answer.queue))
+
+
+def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: float) -> Row:
     """The measured beside what one queue would have made of the requests as they were sent."""
     answers = sorted(seen.answers, key=lambda answer: answer.sent)
     sent = [answer.sent for answer in answers]
@@ -257,15 +309,16 @@ def row_of(case: Case, seen: Seen, durations: Sequence[float], way: float) -> Ro
         return latencies(single_queue(sent, asked, case.workers, case.batch_size, way), asked)
 
     handled = [served(answer, seen) for answer in answers]
-    held = passed_over(handled, case.workers)
+    arrived = list(map(since_arrival, handled, answers))
     return Row(
+        name,
         case,
         len(answers),
         measured=latencies([answer.latency for answer in answers], asked),
         ideal=ideal(0.0),
         same_way=ideal(way),
-        held_up=sum(each > IDLE + way for each in held),
-        held_ms=max(held) * 1e3,
+        held_up=sum(each > IDLE + way for each in passed_over(arrived, case.workers)),
+        held_ms=max(passed_over(handled, case.workers)) * 1e3,
         idle_ms=max(idle_before(handled)) * 1e3,
         way_ms=way * 1e3,
         failures=seen.failures,
@@ -280,9 +333,9 @@ def latencies(seconds: Sequence[float], asked: Sequence[float]) -> Latencies:
 
 def report(rows: Sequence[Row]) -> str:
     """A Markdown table, and what failed."""
-    headers = ["workers", "batch", "durations", "load", "requests", "way ms", "p50 ms", "to ideal"]
-    headers += ["p99 ms", "to ideal", "longest ms", "to ideal", "held up", "idle ms"]
-    failed = [f"void: {row.case}: {row.failures}" for row in rows if row.failures]
+    headers = ["server", "workers", "batch", "durations", "load", "requests", "way ms", "p50 ms", "to ideal"]
+    headers += ["p99 ms", "to ideal", "longest ms", "to ideal", "held up", "held ms", "idle ms"]
+    failed = [f"void: {row.server}, {row.case}: {row.failures}" for row in rows if row.failures]
     return "\n".join([table(headers, [_cells(row) for row in rows]), "", *failed])
 
 
@@ -292,21 +345,34 @@ def _cells(row: Row) -> list[str]:
     figures: list[str] = []
     for value, plain, same_way in zip(values, found.to(row.ideal), found.to(row.same_way), strict=True):
         figures += [number(value), f"{number(plain)} ({number(same_way)})"]
-    asked = [str(case.workers), str(case.batch_size), case.kind, f"{case.load:g}", f"{row.requests:,}"]
-    return [*asked, number(row.way_ms), *figures, str(row.held_up), number(row.idle_ms)]
+    asked = [
+        row.server,
+        str(case.workers),
+        str(case.batch_size),
+        case.kind,
+        f"{case.load:g}",
+        f"{row.requests:,}",
+    ]
+    return [*asked, number(row.way_ms), *figures, str(row.held_up), number(row.held_ms), number(row.idle_ms)]
 
 
 def marks_of(rows: Sequence[Row]) -> list[Mark]:
-    """The worst of all rows, and how many requests were held up in all."""
-    void = any(row.failures for row in rows)
-    worst = [max(ratios) for ratios in zip(*(row.measured.to(row.ideal) for row in rows), strict=True)]
-    names = ("p50", "p99", "longest")
+    """The worst of our rows, and what was held up in all."""
+    ours = [row for row in rows if row.server == OURS]
+    void = any(row.failures for row in ours)
+    worst = [max(ratios) for ratios in zip(*(row.measured.to(row.ideal) for row in ours), strict=True)]
+    named = zip(("p50", "p99", "longest"), worst, strict=True)
     found = [
         Mark(f"short requests, {name} to the ideal, the worst row", None if void else ratio, "<=", WITHIN)
-        for name, ratio in zip(names, worst, strict=True)
+        for name, ratio in named
     ]
-    held = None if void else float(sum(row.held_up for row in rows))
-    return [*found, Mark("requests held up at a busy worker", held, "<=", 0)]
+    held = None if void else float(sum(row.held_up for row in ours))
+    longest = None if void else max(row.held_ms for row in ours)
+    return [
+        *found,
+        Mark("requests held up at a busy worker", held, "<=", 0),
+        Mark("longest held up since it was sent", longest, "<=", STALL_MS, " ms"),
+    ]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections import Counter
@@ -25,7 +26,7 @@ _TIMES = re.compile(rb"\bqueue;dur=([0-9.]+), *inference;dur=([0-9.]+)", re.IGNO
 class Answer:
     """One request, in seconds: when it left since the start, how long it took, and of that in the queue and,
     with all ``size`` of its batch, in the handler. ``number`` counts the requests from 0, ``content`` is the
-    answer's body.
+    answer's body. What the answer does not tell is 0 for the size and NaN for seconds.
     """
 
     sent: float
@@ -166,10 +167,11 @@ class _Connection(asyncio.Protocol):
         self._received.clear()
         self.asked = 0.0
         size, times = _SIZE.search(head), _TIMES.search(head)
-        if head[9:10] == b"2" and size is not None and times is not None:
-            queue, handler = float(times[1]) / 1e3, float(times[2]) / 1e3
+        if head[9:10] == b"2":
+            queue, handler = (float(each) / 1e3 for each in times.groups()) if times else (math.nan, math.nan)
             sent = asked - self.client.began
-            answer = Answer(sent, now - asked, int(size[1]), queue, handler, self.number, content)
+            rows = int(size[1]) if size else 0
+            answer = Answer(sent, now - asked, rows, queue, handler, self.number, content)
             self.client.answers.append(answer)
             self.client.ended()
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import mixed
-from benchmarks.mixed import LONG, SHORT, Case, Latencies, Row, bimodal, lognormal, marks_of
+from benchmarks.mixed import LONG, OURS, SHORT, TORCHSERVE, Case, Latencies, Row, bimodal, lognormal, marks_of
 from benchmarks.servers import ROOT
 from benchmarks.simulation.single_queue import Served, idle_before, passed_over, single_queue
 from hypothesis import given
@@ -112,14 +112,19 @@ def test_a_load_is_a_share_of_full_batches() -> None:
     assert alone.rate < eight.rate < 8 * alone.rate
 
 
-@pytest.mark.parametrize(("p99", "held", "reached"), [(11.0, 0, 4), (11.1, 0, 3), (11.0, 1, 3)])
+@pytest.mark.parametrize(("p99", "held", "reached"), [(11.0, 0, 5), (11.1, 0, 4), (11.0, 1, 4)])
 def test_the_worst_row_makes_the_mark(p99: float, held: int, reached: int) -> None:
-    """At most a tenth above the ideal, and nothing held up."""
+    """At most a tenth above the ideal, and nothing held up; what another server does makes none."""
     ideal = Latencies(10.0, 10.0, 10.0)
-    worse = Row(Case(2, 1, "bimodal", 0.3), 1, Latencies(10.0, p99, 10.0), ideal, ideal, held, 0.0, 0.0, 0.0)
-    good = Row(Case(2, 1, "bimodal", 0.6), 1, ideal, ideal, ideal, 0, 0.0, 0.0, 0.0)
+    bad = Latencies(99.0, 99.0, 99.0)
+    rows = [
+        Row(server, Case(2, 1, "bimodal", 0.3), 1, measured, ideal, ideal, count, 0.0, 0.0, 0.0)
+        for server, measured, count in (
+            (OURS, ideal, 0), (OURS, Latencies(10.0, p99, 10.0), held), (TORCHSERVE, bad, 9)
+        )
+    ]  # fmt: skip
 
-    assert sum(mark.reached for mark in marks_of([good, worse])) == reached
+    assert sum(mark.reached for mark in marks_of(rows)) == reached
 
 
 # -- the program
@@ -151,4 +156,4 @@ def test_short_requests_are_measured_among_slow_ones(
     assert all(row["measured"]["p50"] > 0.9 * row["ideal"]["p50"] > 0 for row in rows)
     # Far above what a busy machine delays, far below what a long request takes.
     assert all(row["held_ms"] < 500 for row in rows if row["case"]["kind"] == "bimodal")
-    assert said.lower().count("reached: ") == 4
+    assert said.lower().count("reached: ") == 5
