@@ -36,7 +36,7 @@ def single_queue(
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """When a request was sent, or had arrived, and when a worker's handler had it, in seconds of one clock."""
+    """When a request was sent, or had arrived, and when a worker had it, in seconds of one clock."""
 
     sent: float
     worker: int
