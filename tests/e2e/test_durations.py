@@ -210,32 +210,36 @@ def asker(naps: Server) -> Iterator[Asker]:
 
 
 def least(take: Callable[[], float], enough: float | None = None) -> float:
-    """The least of three; of ten if it is to be small ``enough``: the first that is ends them."""
+    """The least of three; of twenty if it is to be small ``enough``: the first that is ends them."""
     found = take()
-    for _ in range(2 if enough is None else 9):
+    for _ in range(2 if enough is None else 19):
         if enough is not None and found < enough:
             break
         found = min(found, take())
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", [rest, v1_split, v2], ids=lambda way: way.__name__)
 def test_headers_add_up_to_what_the_client_saw(
     asker: Asker, way: Callable[[Asker, float], Callable[[], Told]]
 ) -> None:
-    """Behind a busy worker, queue and inference of ``server-timing`` leave no more of a request's time than
-    of one whose handler does nothing, to within a millisecond.
+    """Behind a busy worker, queue and inference of ``server-timing`` leave hardly more of a request's time
+    than of one that finds the worker free and whose handler does nothing: another millisecond, or as much
+    again on a machine on which that takes longer.
     """
     nothing = least(lambda: way(asker, 0.0)().rest)
+    bound = nothing + max(nothing, 0.001)
 
     def once() -> float:
         _, second = asker.behind_another(way(asker, NAP))
         assert second.rest >= 0
         return second.rest if second.queue > WAITED else math.inf
 
-    assert least(once, nothing + 0.001) < nothing + 0.001
+    assert least(once, bound) < bound
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "way", [stream, grpc_predictions, grpc_open_inference, grpc_stream], ids=lambda way: way.__name__
 )
@@ -253,7 +257,9 @@ def test_metrics_add_up_to_what_the_client_saw(
         return counted.rest if counted.queue > WAITED else math.inf
 
     nothing = least(lambda: once(way(asker, 0.0)))
-    assert least(lambda: once(way(asker, NAP)), nothing + 0.001) < nothing + 0.001
+    bound = nothing + max(nothing, 0.001)
+
+    assert least(lambda: once(way(asker, NAP)), bound) < bound
 
 
 def test_time_behind_others_is_counted_wherever_it_is_spent(
