@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
-OCCUPIED = 0.1  # seconds for which the worker is busy with something else
+OCCUPIED = 0.07  # seconds for which the worker is busy with something else
 NAP = 0.03
 WAITED = 0.02  # what counts as having waited for that
 
@@ -59,14 +59,14 @@ def sleep(seconds: float) -> dict[str, object]:
     return {"do": "sleep", "seconds": seconds}
 
 
-def test_a_slow_request_holds_up_nobody(shared_server: Server, pool: ThreadPoolExecutor) -> None:
+def test_a_slow_request_holds_up_nobody(server: Server, pool: ThreadPoolExecutor) -> None:
     """While one of two workers has a slow request, all that come after it are answered by the other."""
-    shared_server.registered("obey.mar", model_name="uneven", initial_workers=2)
-    slow = pool.submit(shared_server.predict, "uneven", sleep(2.0))
+    server.registered("obey.mar", model_name="uneven", initial_workers=2)
+    slow = pool.submit(server.predict, "uneven", sleep(2.0))
     quick: list[Any] = []
     for _ in range(7):
         time.sleep(0.02)
-        quick.append(pool.submit(shared_server.predict, "uneven", sleep(0.1)))
+        quick.append(pool.submit(server.predict, "uneven", sleep(0.1)))
     answers = [future.result(PATIENCE) for future in quick]
 
     assert not slow.done()
@@ -149,8 +149,8 @@ class Asker:
         other = threading.Thread(target=lambda: took.set_result(self._occupy()))
         other.start()
         wait_until(
-            lambda: self.server.metric("modelserver_batches_in_flight", model_name="naps") == 1,
-            "the worker is busy",
+            lambda: took.done() or self.server.metric("modelserver_batches_in_flight", model_name="naps"),
+            "the worker is busy, or was",
         )
         second = ask()
         other.join()
@@ -262,22 +262,18 @@ def test_metrics_add_up_to_what_the_client_saw(
     assert least(lambda: once(way(asker, NAP)), bound) < bound
 
 
-def test_time_behind_others_is_counted_wherever_it_is_spent(
-    shared_server: Server, pool: ThreadPoolExecutor
-) -> None:
+def test_time_behind_others_is_counted_wherever_it_is_spent(server: Server, pool: ThreadPoolExecutor) -> None:
     """Of three requests at one worker the second waits for one and the third for two, whether in the queue or
     at the worker: that is what the metrics count, and nothing of what the clients saw is missing.
     """
-    shared_server.registered("obey.mar", model_name="three")
+    server.registered("obey.mar", model_name="three")
 
     def counted() -> tuple[float, float]:
-        queue = shared_server.metric("ts_queue_latency_microseconds", model_name="three") / 1e6
-        return queue, shared_server.metric("ts_inference_latency_microseconds", model_name="three") / 1e6
+        queue = server.metric("ts_queue_latency_microseconds", model_name="three") / 1e6
+        return queue, server.metric("ts_inference_latency_microseconds", model_name="three") / 1e6
 
     before = counted()
-    answers: list[httpx.Response] = list(
-        pool.map(lambda _: shared_server.predict("three", sleep(0.3)), range(3))
-    )
+    answers: list[httpx.Response] = list(pool.map(lambda _: server.predict("three", sleep(0.3)), range(3)))
     queue, latency = (now - then for now, then in zip(counted(), before, strict=True))
     waits, handlers = zip(*(told(answer.headers["server-timing"]) for answer in answers), strict=True)
 
@@ -291,24 +287,24 @@ def test_time_behind_others_is_counted_wherever_it_is_spent(
 
 @pytest.mark.slow
 def test_what_waits_at_a_worker_that_is_killed_is_answered_by_the_other(
-    shared_server: Server, pool: ThreadPoolExecutor, tmp_path: Path
+    server: Server, pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     """The batch that a killed worker ran fails, the one that waited behind it is computed once, elsewhere."""
-    shared_server.registered("naps.mar", model_name="reserved", initial_workers=2)
+    server.registered("naps.mar", model_name="reserved", initial_workers=2)
     notes = tmp_path / "notes"
 
     def ask(name: str, seconds: float) -> httpx.Response:
-        return shared_server.predict("reserved", {"name": name, "seconds": seconds, "path": str(notes)})
+        return server.predict("reserved", {"name": name, "seconds": seconds, "path": str(notes)})
 
     # From this both are known to take this long, for which batches may wait at them.
     assert [a.status_code for a in pool.map(ask, ["learn", "learn"], [0.5, 0.5])] == [200, 200]
     names = ["a", "b", "c", "d"]
     asked = {name: pool.submit(ask, name, 0.5) for name in names}
     wait_until(
-        lambda: shared_server.metric("modelserver_batches_in_flight", model_name="reserved") == 4,
+        lambda: server.metric("modelserver_batches_in_flight", model_name="reserved") == 4,
         "two wait at their workers",
     )
-    killed = shared_server.describe("reserved")["workers"][0]["pid"]
+    killed = server.describe("reserved")["workers"][0]["pid"]
     os.kill(killed, signal.SIGKILL)
     answers = {name: future.result(PATIENCE) for name, future in asked.items()}
     lost = [name for name, answer in answers.items() if answer.status_code == 500]
