@@ -8,11 +8,12 @@ What is ideal is computed for the same arrivals and durations: one queue, from w
 to a batch of the oldest at once, and nothing else costs any time. In parentheses: each batch takes its way as
 well, which is what a lone request takes beside its handler (the median).
 
-A request is held up if, from when the server had it (by its ``server-timing``), it waits at a busy worker
-while another one is idle for more than a millisecond and that way, and afterwards begins nothing that came
-before: so it was not in the queue, which gives out the oldest. Beside that stands the longest that this
-lasted from when the request was sent, and the longest for which any worker was idle before it began what had
-been sent: these count the delays of a client, a server and a machine, too.
+A request is held up if it waits at a busy worker while another one is idle for more than a millisecond and
+that way, and afterwards begins nothing that came before: so it was not in the queue, which gives out the
+oldest. It must be so both from when the client sent the requests and from when the server had them (by its
+``server-timing``), for a machine that keeps one of them from running changes their order. Beside that stands
+the longest that it lasted since the sending, and the longest for which any worker was idle before it began
+what had been sent: these count the delays of client, server and machine, too.
 """
 
 from __future__ import annotations
@@ -310,6 +311,8 @@ def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: f
 
     handled = [served(answer, seen) for answer in answers]
     arrived = list(map(since_arrival, handled, answers))
+    held = passed_over(handled, case.workers)
+    by_both = map(min, held, passed_over(arrived, case.workers))
     return Row(
         name,
         case,
@@ -317,8 +320,8 @@ def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: f
         measured=latencies([answer.latency for answer in answers], asked),
         ideal=ideal(0.0),
         same_way=ideal(way),
-        held_up=sum(each > IDLE + way for each in passed_over(arrived, case.workers)),
-        held_ms=max(passed_over(handled, case.workers)) * 1e3,
+        held_up=sum(each > IDLE + way for each in by_both),
+        held_ms=max(held) * 1e3,
         idle_ms=max(idle_before(handled)) * 1e3,
         way_ms=way * 1e3,
         failures=seen.failures,
