@@ -11,7 +11,8 @@ well, which is what a lone request takes beside its handler (the median).
 A request is held up if it waits at a busy worker while another one is idle for more than a millisecond and
 that way, and afterwards begins nothing that came before: so it was not in the queue, which gives out the
 oldest. It must be so both from when the client sent the requests and from when the server had them (by its
-``server-timing``), for a machine that keeps one of them from running changes their order. Beside that stands
+``server-timing``), for a machine that keeps one of them from running changes their order, or last longer than
+any machine does that. Beside that stands
 the longest that it lasted since the sending, and the longest for which any worker was idle before it began
 what had been sent: these count the delays of client, server and machine, too.
 """
@@ -312,7 +313,7 @@ def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: f
     handled = [served(answer, seen) for answer in answers]
     arrived = list(map(since_arrival, handled, answers))
     held = passed_over(handled, case.workers)
-    by_both = map(min, held, passed_over(arrived, case.workers))
+    by_both = zip(held, passed_over(arrived, case.workers), strict=True)
     return Row(
         name,
         case,
@@ -320,7 +321,7 @@ def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: f
         measured=latencies([answer.latency for answer in answers], asked),
         ideal=ideal(0.0),
         same_way=ideal(way),
-        held_up=sum(each > IDLE + way for each in by_both),
+        held_up=sum(min(each, max(other, each - STALL_MS / 1e3)) > IDLE + way for each, other in by_both),
         held_ms=max(held) * 1e3,
         idle_ms=max(idle_before(handled)) * 1e3,
         way_ms=way * 1e3,
