@@ -1,8 +1,9 @@
 """Discrete events around the server's own queue and policies: nothing waits, and a seed gives one result.
 
 The steps between events are those of ``modelserver.pools.pool``: an idle worker takes what the policy lets
-go; when none is idle, full batches are handed to busy workers in advance; when an answer comes, the policy
-learns first, then the worker's place is filled, then clients get their answers.
+go; a worker that is alone is handed a full batch in advance; when an answer comes, the policy learns first,
+then the worker's place is filled, then clients get their answers. What is simulated takes milliseconds: with
+several workers nothing waits at a busy one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _ROWS = [Row("r", 0)]
 _BODIES = [b""]
-# What a worker may hold, as in modelserver.pools.worker for handlers of a millisecond or more.
+# What a lone worker may hold, as in modelserver.pools.worker for handlers of a millisecond or more.
 IN_FLIGHT = 2
 
 
@@ -171,10 +172,10 @@ class Simulation:
             self._add(self._look, "look")
 
     def _hand_over_in_advance(self) -> None:
-        while self.queue.has_full():
-            worker = min(self._workers, key=lambda each: len(each.held))
-            if len(worker.held) >= IN_FLIGHT:
-                return
+        if len(self._workers) > 1:
+            return
+        (worker,) = self._workers
+        while len(worker.held) < IN_FLIGHT and self.queue.has_full():
             batch = self.queue.take(self.now, 0, only_full=True)
             if batch is None:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections import Counter
@@ -24,7 +25,8 @@ _TIMES = re.compile(rb"\bqueue;dur=([0-9.]+), *inference;dur=([0-9.]+)", re.IGNO
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One request, in seconds: when it left since the start, how long it took, and of that in the queue and,
-    with all ``size`` of its batch, in the handler.
+    with all ``size`` of its batch, in the handler. ``number`` counts the requests from 0, ``content`` is the
+    answer's body. What the answer does not tell is 0 for the size and NaN for seconds.
     """
 
     sent: float
@@ -32,30 +34,44 @@ class Answer:
     size: int
     queue: float
     handler: float
+    number: int = 0
+    content: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All answers of 2xx, the failures by reason, and the seconds by which requests left late."""
+    """All answers of 2xx, the failures by reason, and the seconds by which requests left late.
+
+    ``began`` is the start, by ``time.perf_counter``.
+    """
 
     answers: list[Answer]
     failures: dict[str, int]
     lateness: list[float]
+    began: float = 0.0
 
 
-def run_open_loop(host: str, port: int, path: str, times: Sequence[float], connections: int = 64) -> Seen:
+def run_open_loop(  # noqa: PLR0917 - an address and what is sent there
+    host: str,
+    port: int,
+    path: str,
+    times: Sequence[float],
+    bodies: Sequence[bytes] = (b"x",),
+    connections: int = 64,
+) -> Seen:
     """POST to ``path`` at each of the ascending ``times``, in seconds; returns when all are answered.
 
-    ``connections`` are opened before; more are made when all of them wait for an answer.
+    The requests take their ``bodies`` in turn. ``connections`` are opened before; more are made when all of
+    them wait for an answer.
     """
-    return uvloop.run(_Client(host, port, path).run(times, connections))
+    return uvloop.run(_Client(host, port, path, bodies).run(times, connections))
 
 
 class _Client:
-    def __init__(self, host: str, port: int, path: str) -> None:
+    def __init__(self, host: str, port: int, path: str, bodies: Sequence[bytes]) -> None:
         self.host, self.port = host, port
         head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/octet-stream\r\n"
-        self.request = head.encode() + b"Content-Length: 1\r\n\r\nx"
+        self.requests = [b"%sContent-Length: %d\r\n\r\n%s" % (head.encode(), len(b), b) for b in bodies]
         self.idle: list[_Connection] = []
         self.answers: list[Answer] = []
         self.failures: Counter[str] = Counter()
@@ -69,18 +85,19 @@ class _Client:
     async def run(self, times: Sequence[float], connections: int) -> Seen:
         await asyncio.gather(*(self._connect() for _ in range(connections)))
         self.began = time.perf_counter() + 0.05
-        for at in times:
+        for number, at in enumerate(times):
             await asyncio.sleep(max(0.0, self.began + at - time.perf_counter()))
             self.lateness.append(max(0.0, time.perf_counter() - self.began - at))
             self.open += 1
-            await self._send()
+            self.all_answered.clear()
+            await self._send(number)
         try:
             if self.open:
                 await asyncio.wait_for(self.all_answered.wait(), ANSWER_TIMEOUT)
         except asyncio.TimeoutError:
             self.failures["timeout"] += self.open
         await self._hang_up()
-        return Seen(self.answers, dict(self.failures), self.lateness)
+        return Seen(self.answers, dict(self.failures), self.lateness, self.began)
 
     async def _hang_up(self) -> None:
         for connection in list(self.connections):
@@ -89,11 +106,11 @@ class _Client:
             self.all_closed.clear()
             await asyncio.wait_for(self.all_closed.wait(), ANSWER_TIMEOUT)
 
-    async def _send(self) -> None:
+    async def _send(self, number: int) -> None:
         if not self.idle:
             await self._connect()
         if self.idle:
-            self.idle.pop().ask()
+            self.idle.pop().ask(number)
         else:
             self.ended("connect")
 
@@ -109,7 +126,6 @@ class _Client:
         if failure:
             self.failures[failure] += 1
         self.open -= 1
-        self.all_answered.clear()
         if not self.open:
             self.all_answered.set()
 
@@ -120,6 +136,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, client: _Client) -> None:
         self.client = client
         self.asked = 0.0
+        self.number = 0
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
 
@@ -127,10 +144,10 @@ class _Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.client.connections.add(self)
 
-    def ask(self) -> None:
+    def ask(self, number: int) -> None:
         assert self._transport is not None
-        self.asked = time.perf_counter()
-        self._transport.write(self.client.request)
+        self.number, self.asked = number, time.perf_counter()
+        self._transport.write(self.client.requests[number % len(self.client.requests)])
 
     def close(self) -> None:
         if self._transport is not None:
@@ -146,13 +163,16 @@ class _Connection(asyncio.Protocol):
         if length is None or len(self._received) < end + 4 + int(length[1]):
             return
         now, asked = time.perf_counter(), self.asked
+        content = bytes(self._received[end + 4 :])
         self._received.clear()
         self.asked = 0.0
         size, times = _SIZE.search(head), _TIMES.search(head)
-        if head[9:10] == b"2" and size is not None and times is not None:
-            queue, handler = float(times[1]) / 1e3, float(times[2]) / 1e3
+        if head[9:10] == b"2":
+            queue, handler = (float(each) / 1e3 for each in times.groups()) if times else (math.nan, math.nan)
             sent = asked - self.client.began
-            self.client.answers.append(Answer(sent, now - asked, int(size[1]), queue, handler))
+            rows = int(size[1]) if size else 0
+            answer = Answer(sent, now - asked, rows, queue, handler, self.number, content)
+            self.client.answers.append(answer)
             self.client.ended()
         else:
             self.client.ended(f"status {head[9:12].decode()}")
