@@ -62,11 +62,11 @@ def sleep(seconds: float) -> dict[str, object]:
 def test_a_slow_request_holds_up_nobody(server: Server, pool: ThreadPoolExecutor) -> None:
     """While one of two workers has a slow request, all that come after it are answered by the other."""
     server.registered("obey.mar", model_name="uneven", initial_workers=2)
-    slow = pool.submit(server.predict, "uneven", sleep(2.0))
+    slow = pool.submit(server.predict, "uneven", sleep(1.2))
     quick: list[Any] = []
     for _ in range(7):
         time.sleep(0.02)
-        quick.append(pool.submit(server.predict, "uneven", sleep(0.1)))
+        quick.append(pool.submit(server.predict, "uneven", sleep(0.05)))
     answers = [future.result(PATIENCE) for future in quick]
 
     assert not slow.done()
