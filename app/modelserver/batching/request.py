@@ -162,7 +162,12 @@ class Batch:
         rows: list[Row] = []
         bodies: list[bytes] = []
         for parcel in self.parcels:
-            part = slice(parcel.start, parcel.start + parcel.count)
-            rows += parcel.request.rows[part]
-            bodies += parcel.request.bodies[part]
+            request = parcel.request
+            if parcel.count == len(request.rows):
+                rows += request.rows
+                bodies += request.bodies
+            else:
+                end = parcel.start + parcel.count
+                rows += request.rows[parcel.start : end]
+                bodies += request.bodies[parcel.start : end]
         return rows, bodies
