@@ -48,7 +48,7 @@ async def test_level_is_changed(client: httpx.AsyncClient, caplog: pytest.LogCap
         answer = await client.put("/logging", params={"level": level})
         assert answer.json() == {"level": level.lower()}
         assert (log.isEnabledFor(number), log.isEnabledFor(number - 1)) == (True, False)
-        assert f"The log level is {level.lower()} now" in caplog.text
+        assert f"The log level is now {level.lower()}" in caplog.text
 
 
 @pytest.mark.parametrize("level", [None, "", "loud", "x" * 1000, "info\nfake"])

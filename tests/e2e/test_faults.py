@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -306,11 +307,12 @@ def test_one_of_many_hangs_at_the_start(start_server, count):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_handler_with_processes_of_its_own(server, method):
-    """A handler may compute in processes that it forks or spawns itself (F47)."""
+    """A handler may compute in processes that it forks or spawns itself, and terminate them (F47)."""
     server.registered("children.mar")
     answer = server.predict("children", {"method": method, "numbers": [1, 2, 3]})
 
     assert answer.json()["squares"] == [1, 4, 9]
+    assert answer.json()["ended"] == -signal.SIGTERM
     server.unregister("children")
     wait_until(lambda: not server.workers(), "they end with their worker")
 

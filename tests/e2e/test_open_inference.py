@@ -483,7 +483,7 @@ def test_bytes_that_are_no_text(client: Any) -> None:
     x = triton.InferInput("x", [1], "BYTES")
     x.set_data_from_numpy(numpy.array([b"\xff"], dtype=object))
     output = triton.InferRequestedOutput("output_0", binary_data=False)
-    with pytest.raises(triton_utils.InferenceServerException, match="ask for it with binary_data") as caught:
+    with pytest.raises(triton_utils.InferenceServerException, match="request it with binary_data") as caught:
         client.infer("mirror", [x], outputs=[output])
 
     assert caught.value.status() == "400"
@@ -738,7 +738,7 @@ def test_a_broken_model_does_not_replace_a_good_one(server: Server) -> None:
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b'{"parameters": {"config": "{}"}}', "'config' is not supported"),
         (b'{"parameters": {"file:1/model.pt": "AA=="}}', "is not supported"),
     ],

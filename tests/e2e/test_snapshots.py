@@ -60,7 +60,7 @@ def test_state_survives_a_restart(tmp_path: Path, model_store: Path) -> None:
         assert described["batching"]["policy"] == {"value": "greedy", "source": "snapshot"}
         assert names(server) == {"echo", "sums", "tell"}
         line = next(line for line in home.output().splitlines() if "Restoring 2 model versions" in line)
-        assert line.endswith("-shutdown.cfg; also loading, unless they are among them: tell.mar")
+        assert line.endswith("-shutdown.cfg; also loading, unless restored: tell.mar")
     files = snapshot_files(home)
     with serving(Server(home, model_store, ["--ncs"])) as server:
         assert names(server) == set()

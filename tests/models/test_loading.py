@@ -152,9 +152,9 @@ async def test_a_folder_outside_of_the_store(
     document = registry_document(registry)
     assert document["models"]["mine"]["1.0"]["trusted"] is True
 
-    with pytest.raises(ModelNotFound, match="outside of the model store"):
+    with pytest.raises(ModelNotFound, match="outside the model store"):
         await load_anew(registry, registry.get("mine"), Registration(url=f"{tmp_path}/other"))
-    with pytest.raises(ModelNotFound, match="outside of the model store"):
+    with pytest.raises(ModelNotFound, match="outside the model store"):
         await registry.register(Registration(url=f"{tmp_path}/other"))
 
     again = await restore(new_registry(), parse_snapshot(json.dumps(document)))

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,8 @@ def run(descriptor: int) -> None:
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     channel = ServerChannel(socket.socket(fileno=descriptor))
     os.register_at_fork(after_in_child=channel.disown)
+    # Processes that a handler forks must end when it terminates them.
+    os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
     try:
         _answer(channel)
     finally:

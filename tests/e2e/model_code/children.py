@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 
 
 def handle(data, context):
@@ -11,8 +12,13 @@ def handle(data, context):
 
 
 def compute(order):
-    with multiprocessing.get_context(order["method"]).Pool(2) as pool:
-        return {"squares": pool.map(square, order["numbers"]), "pid": os.getpid()}
+    context = multiprocessing.get_context(order["method"])
+    idle = context.Process(target=time.sleep, args=(60,))
+    idle.start()
+    idle.terminate()
+    idle.join(20)
+    with context.Pool(2) as pool:
+        return {"squares": pool.map(square, order["numbers"]), "pid": os.getpid(), "ended": idle.exitcode}
 
 
 def square(number):
