@@ -82,13 +82,25 @@ def be_left_alone() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
 
 
+def let_forked_processes_end() -> None:
+    """Processes that a handler forks end by SIGTERM, from their first moment, unlike the worker itself."""
+    told = {signal.SIGTERM}
+    unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, told)
+
+    def in_child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, told)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
+
+
 def run(descriptor: int) -> None:
     """Loads the model that the server names on this socket, and answers batches."""
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     channel = ServerChannel(socket.socket(fileno=descriptor))
     os.register_at_fork(after_in_child=channel.disown)
-    # Processes that a handler forks must end when it terminates them.
-    os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
+    let_forked_processes_end()
     try:
         _answer(channel)
     finally:
