@@ -711,6 +711,26 @@ async def test_a_pool_that_is_replaced_serves_what_waits(make: Any, stage: Any) 
     assert old.workers == []
 
 
+async def test_what_runs_in_part_is_not_passed_on(make: Any, stage: Any) -> None:
+    """A request of which a batch runs at the old pool is not computed again by the new one."""
+    old, new = make(), make()
+    (await stage.enter()).load()
+    (await stage.enter(2)).load()
+    before, after = stage.processes
+    first, parted = request(b"a", b"b"), request(b"c", b"d", b"e")
+    submit(old, first, parted)
+    await until(lambda: len(before.batches) == 2)
+    retiring = asyncio.create_task(old.retire(new, 0.01))
+    await until(lambda: parted.done)
+    before.answer()
+    before.answer()
+    await retiring
+
+    assert isinstance(parted.error, ServiceUnavailable)
+    assert contents(first) == [b"a", b"b"]
+    assert after.batches == []
+
+
 async def test_what_has_no_time_is_passed_on(make: Any, stage: Any) -> None:
     """When the old pool's time is over the new one takes what it did not begin; clients may still leave."""
     old, new = make(), make()

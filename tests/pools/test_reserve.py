@@ -126,10 +126,10 @@ class World:
         self.ends: dict[str, Request] = {}
         self.sent: list[Request] = []
 
-    async def pool(self, workers: int, batch_size: int = 1) -> Pool:
+    async def pool(self, workers: int, batch_size: int = 1, **limits: Any) -> Pool:
         numbers = iter(range(1000))
         pool = Pool(
-            *("m", "m_1.0", SPEC, TIMES, replace(LIMITS, batch_size=batch_size)),
+            *("m", "m_1.0", SPEC, TIMES, replace(LIMITS, batch_size=batch_size, **limits)),
             next_id=numbers.__next__,
             devices=DeviceRing(0),
             metrics=Counts(),
@@ -253,6 +253,25 @@ def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idl
     play(main, World(pipelined=True))
 
 
+def test_a_reserve_does_not_wait_beside_an_idle_worker_for_a_window() -> None:
+    """An idle worker takes it also while requests that came later wait for their batch to fill."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2, 2, policy="window", max_delay=5.0)
+        await answered([world.ask(pool, 1.0) for _ in range(4)])
+        slow = [world.ask(pool, seconds) for seconds in (4.0, 4.0, 0.1, 0.1)]
+        reserve = [world.ask(pool, 0.05) for _ in range(4)]
+        assert [len(worker.in_flight) for worker in pool.workers] == [2, 2]
+        world.ask(pool, 0.05)
+        await answered(reserve)
+
+        assert not slow[0].done
+        assert max(request.queued for request in reserve) < 0.3
+        await pool.close(10.0)
+
+    play(main, World(pipelined=True))
+
+
 def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one() -> None:
     """While it is alone it holds a batch in reserve; a worker that comes gets it."""
 
@@ -296,6 +315,7 @@ durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02),
     asked=st.lists(st.tuples(durations, st.floats(0.0, 0.003)), min_size=1, max_size=40),
     workers=st.integers(1, 4),
     batch_size=st.sampled_from([1, 3]),
+    policy=st.sampled_from(["greedy", "window"]),
     pipelined=st.booleans(),
     deaths=st.lists(st.integers(0, 39), max_size=3),
     cancelled=st.sets(st.integers(0, 39), max_size=5),
@@ -305,6 +325,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     asked: list[tuple[float, float]],
     workers: int,
     batch_size: int,
+    policy: str,
     pipelined: bool,
     deaths: list[int],
     cancelled: set[int],
@@ -313,7 +334,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     """Whatever handlers take, whoever dies or leaves: no request is begun twice, all have one end."""
 
     async def main(world: World) -> None:
-        pool = await world.pool(workers, batch_size)
+        pool = await world.pool(workers, batch_size, policy=policy, max_delay=0.02)
         # Until the costs of the handler are known.
         await answered([world.ask(pool, 0.00001) for _ in range(300)])
         idle_beside: dict[Any, float] = {}

@@ -127,10 +127,6 @@ class BatchQueue:
         parcels = [parcel for parcel in batch.parcels if not parcel.request.done]
         if not parcels:
             return
-        for parcel in parcels:
-            if parcel.request.batch_id == batch.id:
-                # Clients are told the first batch that was begun.
-                parcel.request.batch_id = ""
         lane = self._lane(parcels[0].request.key)
         for parcel in parcels:
             request = parcel.request

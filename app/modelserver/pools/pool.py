@@ -154,8 +154,7 @@ class Pool:
     # -- requests
 
     def submit(self, request: Request, asked_version: str | None = None) -> None:
-        """Queues a request; ``on_done`` is called at its end. ``asked_version``: the version the client
-        named.
+        """Queues a request; ``on_done`` is called at its end. ``asked_version`` is what the client named.
 
         Raises ServiceUnavailable if there are no workers, or the queue is full.
         """
@@ -221,17 +220,26 @@ class Pool:
             self.send(idle.pop(0), batch, now)
         if not idle:
             self._crowded = not self._reserve.fill(self, now)
-        elif self._reserve.used and not queue.requests:
-            if self._reserve.take_back(self, now, others_idle=True):
-                self.pump()
+        elif self._reserve.used and self._reserve.take_back(self, now, others_idle=True):
+            self.pump()
         elif queue.requests:
             due = queue.due(now, len(idle))
             if due < math.inf:
                 self._timer = self._loop.call_later(max(0.0, due - now), self.pump)
 
     def worker_returned(self, worker: Worker, batch: Batch) -> None:
-        self.queue.put_back(batch)
+        self.put_back(batch)
         self.pump()
+
+    def put_back(self, batch: Batch) -> None:
+        """Queues a batch again that no worker has begun, as if it had not been sent."""
+        for parcel in batch.parcels:
+            request = parcel.request
+            if request.batch_id == batch.id:
+                request.batch_id = ""
+            if parcel.count == len(request.rows):
+                request.worker = None
+        self.queue.put_back(batch)
 
     def send(self, worker: Worker, batch: Batch, now: float) -> None:
         """Sends a batch to the worker; if that is impossible, the batch fails."""
@@ -369,7 +377,7 @@ class Pool:
             if worker.state is WorkerState.UNLOADING or not any(p.request.requeued for p in batch.parcels):
                 for parcel in batch.parcels:
                     parcel.request.requeued = True
-                self.queue.put_back(batch)
+                self.put_back(batch)
             else:
                 self._fail_batch(batch, error)
         if running is not None:
@@ -404,7 +412,7 @@ class Pool:
         """Passes waiting requests to the successor, if any; refuses the others and those already begun."""
         for request in self.queue.drain():
             error = no_worker(self.name, failure=self.failure)
-            if self._successor is not None and request.began is None:
+            if self._successor is not None and request.worker is None:
                 self._forget_deadline(request)
                 try:
                     self._successor.submit(request)

@@ -38,6 +38,9 @@ class Owner(Protocol):
     def send(self, worker: Worker, batch: Batch, now: float) -> None:
         """Sends the batch to the worker."""
 
+    def put_back(self, batch: Batch) -> None:
+        """Queues a batch again."""
+
     def pump(self) -> None:
         """Sends every batch that may go now."""
 
@@ -73,7 +76,7 @@ class Reserve:
         late = [worker for worker in holders if not worker.may_rest(now, others_idle=others_idle)]
         returned = [batch for worker in late for batch in worker.take_back()]
         for batch in returned:
-            pool.queue.put_back(batch)
+            pool.put_back(batch)
         return bool(returned)
 
     def close(self) -> None:
