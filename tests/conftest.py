@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import signal
+import venv
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from modelserver.worker import elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -68,3 +72,17 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         del os.environ["MODELSERVER_CACHE"]
     else:
         os.environ["MODELSERVER_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a virtual environment with nothing but what the worker's side imports."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in elsewhere.NEEDED:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.submodule_search_locations is not None
+        (packages / name).symlink_to(spec.submodule_search_locations[0])
+    return folder / "bin" / "python"

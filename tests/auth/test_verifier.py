@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from modelserver.auth import verifier as module
@@ -7,18 +9,8 @@ from modelserver.auth.errors import InvalidKey
 from modelserver.auth.scopes import Scope
 from modelserver.auth.verifier import Fingerprint, Verifier
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+if TYPE_CHECKING:
+    from tests.auth.conftest import Clock
 
 
 @pytest.fixture
@@ -27,7 +19,7 @@ def verifier(clock: Clock) -> Verifier:
     made.replace(
         [
             Fingerprint.of(Scope.INFERENCE, "first-token"),
-            Fingerprint.of(Scope.INFERENCE, "second-token", expires=1060.0),
+            Fingerprint.of(Scope.INFERENCE, "second-token", expires=clock.now + 60.0),
             Fingerprint.of(Scope.MANAGEMENT, "manager-token"),
         ]
     )
@@ -75,9 +67,9 @@ def test_several_are_valid_at_once(verifier: Verifier) -> None:
 
 def test_expiry(verifier: Verifier, clock: Clock) -> None:
     """A token is good until its time, and also a remembered header is no longer; others stay good."""
-    clock.now = 1059.9
+    clock.now += 59.5
     assert verifier.accepts(Scope.INFERENCE, b"Bearer second-token")
-    clock.now = 1060.0
+    clock.now += 0.5
     assert not verifier.accepts(Scope.INFERENCE, b"Bearer second-token")
     assert verifier.accepts(Scope.INFERENCE, b"Bearer first-token")
 

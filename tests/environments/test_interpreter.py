@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-import venv
 from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.environments.interpreter import check_interpreter, worker_command
 from modelserver.errors import ConfigError
-from modelserver.worker import elsewhere
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a virtual environment with nothing but what the worker's side imports."""
-    folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for name in elsewhere.NEEDED:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.submodule_search_locations is not None
-        (packages / name).symlink_to(spec.submodule_search_locations[0])
-    return folder / "bin" / "python"
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.text_classifier import TextClassifier
 from modelserver_handlers.zoo import random_network
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -158,3 +161,12 @@ def alone(handler: TextClassifier, ids: list[int]) -> list[float]:
         logits = handler.model(torch.tensor(ids, dtype=torch.int64), torch.tensor([0]))
     found: list[float] = logits.softmax(dim=1)[0].tolist()
     return found
+
+
+@pytest.fixture
+def ts_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``ts`` can be imported, and is forgotten afterwards."""
+    monkeypatch.syspath_prepend(PATH)
+    yield
+    for name in [name for name in sys.modules if name == "ts" or name.startswith("ts.")]:
+        del sys.modules[name]

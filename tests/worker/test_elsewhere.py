@@ -21,20 +21,6 @@ print(modelserver.__file__, modelserver_handlers.__file__, sys.path)
 """
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a virtual environment with nothing but what the worker's side imports."""
-    folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for name in elsewhere.NEEDED:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.submodule_search_locations is not None
-        (packages / name).symlink_to(spec.submodule_search_locations[0])
-    return folder / "bin" / "python"
-
-
 @pytest.fixture(autouse=True)
 def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is installed can be imported."""
