@@ -264,6 +264,20 @@ def test_log_mode_shows_nothing_and_logs_updates(caplog):
     ]
 
 
+def test_log_mode_logs_the_times_of_each_request(caplog):
+    """Latency and queue time are lines too, as they are in TorchServe's ts_metrics.log (reference 15.5)."""
+    caplog.set_level("INFO")
+    model = ServerMetrics(mode="log", hostname="h").model("m", "1.0")
+    model.answered(0.25, 0.125, explicit_version=True)
+    of = "|#model_name:m,model_version:1.0|#hostname:h,timestamp"
+
+    assert [record.getMessage().rsplit(":", 1)[0] for record in caplog.records] == [
+        f"ts_inference_latency_microseconds.Microseconds:250000.0{of}",
+        f"ts_queue_latency_microseconds.Microseconds:125000.0{of}",
+        "QueueTime.Milliseconds:125.0|#Level:Host|#hostname:h,timestamp",
+    ]
+
+
 def test_legacy_mode_shows_three_counters(caplog):
     """In legacy mode only the ts_ counters are shown, and those are not logged."""
     caplog.set_level("INFO")

@@ -226,7 +226,8 @@ class ModelMetrics:
         self._default_queue_latency = f.queue_latency.labels(*by_default)
         self._queue_time = f.queue_time.labels("Host", self._hostname)
         self._worker_thread_time = f.worker_thread_time.labels("Host", self._hostname)
-        self._queue_seconds = self._own(f.queue_seconds)
+        # Counts the seconds that an instance waited; no method, as it is called for each request.
+        self.queue_wait: Callable[[float], None] = self._own(f.queue_seconds).observe
         self._batch_size = self._own(f.batch_size)
         self._batch_requests = self._own(f.batch_requests)
         self._fill_ratio = self._own(f.fill_ratio)
@@ -250,18 +251,13 @@ class ModelMetrics:
 
     def answered(self, latency_s: float, queue_s: float, explicit_version: bool) -> None:
         """A worker answered a request ``latency_s`` after its arrival, of which it queued ``queue_s``."""
-        # Called for each request: method calls would cost more than the additions.
         if explicit_version:
-            self._latency.value += latency_s * 1e6
-            self._queue_latency.value += queue_s * 1e6
+            self._latency.add(latency_s * 1e6)
+            self._queue_latency.add(queue_s * 1e6)
         else:
-            self._default_latency.value += latency_s * 1e6
-            self._default_queue_latency.value += queue_s * 1e6
-        self._queue_time.value = queue_s * 1e3 // 1.0
-
-    def queue_wait(self, seconds: float) -> None:
-        """An instance left the queue after ``seconds``."""
-        self._queue_seconds.observe(seconds)
+            self._default_latency.add(latency_s * 1e6)
+            self._default_queue_latency.add(queue_s * 1e6)
+        self._queue_time.set(queue_s * 1e3 // 1.0)
 
     def batch(  # noqa: PLR0917 -- positional calls are quicker, and this runs for each batch
         self,
