@@ -45,6 +45,20 @@ async def test_a_held_loop_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     assert "the last request was POST /route" in caplog.text
 
 
+async def test_a_short_stall_is_seen_wherever_it_begins() -> None:
+    """One of 25 ms is counted under load, however long ago the loop was looked at."""
+    metrics = ServerMetrics(hostname="h")
+    watch = LoopWatch(metrics)
+    for number in range(20):
+        served.request = "GET /livez"
+        await asyncio.sleep(0.03 + number * 0.001)
+        hold(0.025)
+    await asyncio.sleep(0.02)
+    watch.close()
+
+    assert stalls(metrics)["count"] >= 20
+
+
 async def test_waiting_is_no_stall() -> None:
     """A timer that comes late because the machine is busy with others is no stall of ours."""
     metrics = ServerMetrics(hostname="h")

@@ -23,6 +23,8 @@ EVERY: Final = 0.01
 IDLE: Final = 0.05
 LEAST: Final = 0.01
 TOLD: Final = 0.1
+# Checks without a request after which a loop is idle: in its longer wait, a stall may end unseen.
+QUIET: Final = 100
 
 
 class Served:
@@ -46,7 +48,8 @@ class LoopWatch:
         )
         self._stalls = metrics.add(family).labels()
         self._loop = asyncio.get_running_loop()
-        self._arm(time.monotonic(), time.thread_time(), IDLE)
+        self._quiet = 0
+        self._arm(time.monotonic(), time.thread_time(), EVERY)
 
     def _arm(self, now: float, used: float, pause: float) -> None:
         self._pause, self._due, self._used = pause, now + pause, used
@@ -58,9 +61,9 @@ class LoopWatch:
         if late >= LEAST:
             # The stall may have begun before the timer was due.
             self._note(min(late + self._pause, used - self._used))
-        pause = IDLE if served.request is None else EVERY
+        self._quiet = self._quiet + 1 if served.request is None else 0
         served.request = None
-        self._arm(now, used, pause)
+        self._arm(now, used, IDLE if self._quiet >= QUIET else EVERY)
 
     def _note(self, held: float) -> None:
         if held < LEAST:
