@@ -1,6 +1,6 @@
 """Trains the detector and packs it: ``python examples/detector/build.py --export-path model_store``.
 
-Takes about ten seconds on two cores; the pictures it learns from are drawn here.
+Takes about ten seconds on two cores; it draws the training pictures itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENOUGH = 0.9
 
 
 def targets(shapes: list[Shape], cells: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For a picture of ``cells`` x ``cells``: class scores, distances to the edges, and where these count."""
+    """Targets of a picture: class scores, distances to the edges, and a mask of where these count."""
     scores = torch.zeros(CLASSES, cells, cells)
     edges, counts = torch.zeros(4, cells, cells), torch.zeros(cells, cells)
     centres = (torch.arange(cells) + 0.5) * STRIDE
@@ -48,7 +48,7 @@ def targets(shapes: list[Shape], cells: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def train(steps: int, seed: int) -> ShapeNet:
-    """A trained network in evaluation mode; prints its loss now and then."""
+    """A trained network in evaluation mode; prints its loss every 20 steps."""
     torch.manual_seed(seed)
     model = ShapeNet().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -75,9 +75,9 @@ def train(steps: int, seed: int) -> ShapeNet:
 
 
 def found_share(model: ShapeNet, pictures: int = 50) -> float:
-    """Shapes found in held-out pictures, by those that are there or are seen where there are none.
+    """Correctly found shapes in held-out pictures, divided by all true shapes plus false detections.
 
-    Found is one with the right label, three quarters of the box, and a score over a half.
+    A shape is found if the label is right, the boxes overlap by 0.75, and the score is at least 0.5.
     """
     found = total = 0
     for number in range(pictures):
@@ -96,7 +96,7 @@ def found_share(model: ShapeNet, pictures: int = 50) -> float:
 
 
 def overlap(one: list[float], other: tuple[int, int, int, int]) -> float:
-    """The common area of two boxes by that of both together."""
+    """Intersection over union of two boxes."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     common = max(0.0, width) * max(0.0, height)

@@ -1,4 +1,4 @@
-"""A small detector: one look at the picture, a score and a box at every eighth pixel."""
+"""A small single-stage detector: a score and a box at every eighth pixel."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import nn
 
 STRIDE = 8
 CLASSES = 3
-KEPT = 20  # boxes of a picture, at most
+KEPT = 20  # maximum number of boxes per picture
 
 
 class ShapeNet(nn.Module):
-    """Pictures (a list of 3 x height x width, 0 to 1) to ``{boxes, labels, scores}`` for each, best first.
+    """Maps pictures (a list of 3 x height x width, 0 to 1) to ``{boxes, labels, scores}`` each, best first.
 
-    Boxes are x1, y1, x2, y2 in pixels; labels begin at 1.
+    Boxes are x1, y1, x2, y2 in pixels; labels start at 1.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class ShapeNet(nn.Module):
         return [self.detect(picture) for picture in pictures]
 
     def detect(self, picture: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What one picture of any size shows."""
+        """The shapes in one picture of any size."""
         logits, edges = self.maps(picture.unsqueeze(0))
         scores = logits[0].sigmoid()
         nearby = nn.functional.max_pool2d(scores, 5, stride=1, padding=2).amax(dim=0)

@@ -1,4 +1,4 @@
-"""Pictures of shapes, drawn from a seed, and where the shapes are."""
+"""Pictures of shapes, drawn from a seed, and the positions of the shapes."""
 
 from __future__ import annotations
 

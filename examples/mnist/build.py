@@ -1,6 +1,6 @@
 """Trains the digit classifier and packs it: ``python examples/mnist/build.py --export-path model_store``.
 
-Needs scikit-learn, for its digits. Takes a minute or two on two cores.
+Needs scikit-learn for its digits. Takes a minute or two on two cores.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def train(learnt: Digits, epochs: int, seed: int) -> DigitNet:
 
 
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """The share of digits that the model names right."""
+    """The share of digits that the model classifies correctly."""
     with torch.inference_mode():
         answers = model((draw(digits.pictures) - MEAN) / STD).argmax(dim=1)
     return float((answers == digits.labels).float().mean())
@@ -83,7 +83,7 @@ def pack(model: nn.Module, export_path: Path) -> Path:
 
 
 def save_sample(held: Digits, path: Path) -> None:
-    """Draw the first held-out 2 as a picture to send."""
+    """Save the first held-out 2 as a sample picture."""
     first = held.pictures[held.labels == 2][:1]
     to_pil_image(draw(first)[0]).save(path, optimize=True)
 

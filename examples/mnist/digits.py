@@ -1,6 +1,6 @@
-"""scikit-learn's 1797 handwritten digits of 8x8 pixels, drawn as MNIST draws: 28x28, white on black.
+"""scikit-learn's 1797 handwritten digits of 8x8 pixels, drawn as in MNIST: 28x28, white on black.
 
-Everything is a function of its seed.
+Everything is determined by its seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Digits:
 
 
 def split(seed: int = SEED) -> tuple[Digits, Digits]:
-    """The digits to learn from, and the held-out fifth."""
+    """The training digits, and the held-out fifth."""
     found = load_digits()
     pictures = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(found.target, dtype=torch.int64)
@@ -45,7 +45,7 @@ def draw(pictures: torch.Tensor) -> torch.Tensor:
 
 
 def draw_varied(pictures: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """As :func:`draw`, each by another hand: turned, slanted, stretched, bent, moved, with other pens."""
+    """Like :func:`draw`, with random rotation, slant, stretching, bends, shifts and strokes."""
     count = len(pictures)
 
     def between(low: float, high: float) -> torch.Tensor:
@@ -59,20 +59,20 @@ def draw_varied(pictures: torch.Tensor, generator: torch.Generator) -> torch.Ten
 
 
 def enlarged(pictures: torch.Tensor) -> torch.Tensor:
-    """8x8 to 20x20 in the middle of 28x28."""
+    """8x8 scaled to 20x20, centred in 28x28."""
     large = functional.interpolate(pictures, size=(BOX, BOX), mode="bicubic", align_corners=False)
     margin = (SIDE - BOX) // 2
     return functional.pad(large, [margin] * 4).clamp(0, 1)
 
 
 def ink(pictures: torch.Tensor, threshold: torch.Tensor, edge: torch.Tensor) -> torch.Tensor:
-    """Grey to strokes: a lower threshold is a thicker pen, a higher edge a sharper one."""
+    """Grey values to strokes: a lower threshold makes them thicker, a higher edge sharper."""
     low, high = torch.sigmoid(-edge * threshold), torch.sigmoid(edge * (1 - threshold))
     return ((torch.sigmoid(edge * (pictures - threshold)) - low) / (high - low)).clamp(0, 1)
 
 
 def centred(pictures: torch.Tensor) -> torch.Tensor:
-    """Each picture moved by whole pixels so that its centre of mass is in the middle."""
+    """Each picture shifted by whole pixels so that its centre of mass is in the middle."""
     mass = pictures.sum(dim=(1, 2, 3)).clamp_min(1e-3)
     place = torch.arange(SIDE) - (SIDE - 1) / 2
     down = (pictures.sum(dim=(1, 3)) @ place / mass).round().int().tolist()
@@ -107,7 +107,7 @@ def _moved(pictures: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _shifted(picture: torch.Tensor, down: int, right: int) -> torch.Tensor:
-    """Black comes in at the edges; at most half a picture."""
+    """Shifts by at most half a picture and fills the edges with black."""
     half = SIDE // 2
     top, left = half - max(-half, min(down, half)), half - max(-half, min(right, half))
     return functional.pad(picture, [half] * 4)[:, top : top + SIDE, left : left + SIDE]

@@ -1,4 +1,4 @@
-"""Pictures of digits to the digits: bytes of a picture, or base64 as in ``{"data": "...", "target": 0}``."""
+"""Classifies pictures of digits: image bytes, or base64 as in ``{"data": "...", "target": 0}``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MEAN, STD = 0.1307, 0.3081
 
 
 def digit_tensor(picture: Image.Image) -> torch.Tensor:
-    """A greyscale picture to 1 x 28 x 28, normalised.
+    """Converts a greyscale picture to 1 x 28 x 28, normalised.
 
-    MNIST's digits are white on black. A picture with a bright border is taken for ink on paper and inverted;
-    one of another size is cropped to its digit, which is then fitted into 20x20 pixels and centred by mass.
+    MNIST's digits are white on black. A picture with a bright border is treated as ink on paper and inverted;
+    other sizes are cropped to the digit, which is then fitted into 20x20 pixels and centred by mass.
     """
     if _border_brightness(picture) > 127:
         picture = ImageOps.invert(picture)
@@ -59,7 +59,7 @@ def _within(offset: float, size: int) -> int:
 
 
 class DigitClassifier(ImageClassifier):
-    """Answers the digit as a number: ``2``."""
+    """Returns the digit as a number: ``2``."""
 
     pipelined: ClassVar[bool] = True
     picture_mode = "L"

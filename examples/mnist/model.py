@@ -7,7 +7,7 @@ from torch import nn
 
 
 class DigitNet(nn.Module):
-    """n x 1 x 28 x 28 to n x 10 logits; 50 000 weights."""
+    """Maps n x 1 x 28 x 28 to n x 10 logits; 50 000 weights."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A handler of one's own for ResNet-152 that computes whole batches, written as for TorchServe.
+"""A custom ResNet-152 handler that processes whole batches, written as for TorchServe.
 
-The server hands over the requests of a batch as a list of at most ``batch_size`` rows; as many answers must
-come back, in the same order.
+The server passes the requests of a batch as a list of at most ``batch_size`` rows; the handler must return
+one answer per row, in the same order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANSWERS = 5
 
 
 class ResNetBatchClassifier(BaseHandler):
-    """Pictures to their likeliest classes; BaseHandler loads network, weights and labels."""
+    """Returns the likeliest classes of pictures; BaseHandler loads network, weights and labels."""
 
     prepare = transforms.Compose(
         [
@@ -31,7 +31,7 @@ class ResNetBatchClassifier(BaseHandler):
     )
 
     def preprocess(self, data: list[dict[str, Any]]) -> torch.Tensor:
-        """Rows with the bytes of one picture each to a tensor of n x 3 x 224 x 224."""
+        """Converts rows with the bytes of one picture each to a tensor of n x 3 x 224 x 224."""
         pictures = []
         for row in data:
             content = row.get("data") or row.get("body")
@@ -40,7 +40,7 @@ class ResNetBatchClassifier(BaseHandler):
         return torch.stack(pictures).to(self.device)
 
     def inference(self, data: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The whole batch through the network at once: n x classes."""
+        """Runs the whole batch at once: n x classes."""
         with torch.inference_mode():
             return self.model(data)
 

@@ -16,7 +16,7 @@ from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.zoo import RANDOM, NetworkSpec, build_network, find_weights
 
 HERE = Path(__file__).resolve().parent
-# The network of model.py, and what stands there for the others.
+# The network in model.py, and its replacement for each architecture.
 WRITTEN = "Bottleneck, [3, 8, 36, 3]"
 LAYERS = {
     "resnet18": "BasicBlock, [2, 2, 2, 2]",
@@ -28,12 +28,12 @@ LAYERS = {
 
 
 def step(text: str) -> None:
-    """Tell the user what happens now."""
+    """Print the step that starts now."""
     print(f"{text} ...", flush=True)
 
 
 def model_source(arch: str) -> str:
-    """The text of the model file for ``arch``."""
+    """The source of the model file for ``arch``."""
     block = LAYERS[arch].partition(",")[0]
     text = (HERE / "model.py").read_text(encoding="utf-8")
     text = text.replace(WRITTEN, LAYERS[arch]).replace("import Bottleneck,", f"import {block},")
@@ -41,7 +41,7 @@ def model_source(arch: str) -> str:
 
 
 def handler_settings(arch: str, weights: str) -> dict[str, int]:
-    """``resize`` and ``crop`` where the weights ask for others than 256 and 224."""
+    """``resize`` and ``crop`` if the weights need values other than 256 and 224."""
     if weights == RANDOM or weights.endswith((".pth", ".pt")):
         return {}
     preset = find_weights(arch, weights).transforms()
@@ -50,7 +50,7 @@ def handler_settings(arch: str, weights: str) -> dict[str, int]:
 
 
 def write_parts(folder: Path, arch: str, model: nn.Module, labels: tuple[str, ...]) -> None:
-    """Model file, weights and labels."""
+    """Write model file, weights and labels."""
     (folder / "model.py").write_text(model_source(arch), encoding="utf-8")
     torch.save(model.state_dict(), folder / f"{arch}.pth")
     names = {str(number): label for number, label in enumerate(labels)}
@@ -58,7 +58,7 @@ def write_parts(folder: Path, arch: str, model: nn.Module, labels: tuple[str, ..
 
 
 def pack(folder: Path, settings: dict[str, int], options: argparse.Namespace) -> Path:
-    """Write the archive for the parts in ``folder`` and return its path."""
+    """Write the archive from the parts in ``folder`` and return its path."""
     config_file = folder / "model-config.yaml"
     if settings:
         lines = [f"  {key}: {value}" for key, value in settings.items()]
@@ -79,7 +79,7 @@ def pack(folder: Path, settings: dict[str, int], options: argparse.Namespace) ->
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """The parsed command line."""
     parser = argparse.ArgumentParser(description="Build resnet-152.mar (or another ResNet's archive).")
     parser.add_argument(
         "--weights",
@@ -97,7 +97,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Make the network, save its parts, pack them."""
+    """Build the network, save its parts, pack them."""
     options = arguments()
     step(f"{options.arch}: weights {options.weights}")
     try:

@@ -6,7 +6,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 
 
 class ImageClassifier(ResNet):
-    """n x 3 x 224 x 224 to n x 1000 logits."""
+    """Maps n x 3 x 224 x 224 to n x 1000 logits."""
 
     def __init__(self) -> None:
         super().__init__(Bottleneck, [3, 8, 36, 3])

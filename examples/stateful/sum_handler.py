@@ -1,4 +1,4 @@
-"""Adds up the numbers of each sequence: the smallest handler that remembers."""
+"""Adds up the numbers of each sequence: a minimal stateful handler."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class RunningSum:
-    """Answers each number with the sum of its sequence so far. A sequence that reaches 100 is over."""
+    """Answers each number with the sum of its sequence so far. A sequence that reaches 100 ends."""
 
     GOAL = 100
 
     def initialize(self, context: Any) -> None:
-        # No more live at a time. Nobody tells a handler that a sequence has been idle for too long: what it
-        # keeps must be bounded, and what was used longest ago goes first.
+        # The maximum number of live sequences. A handler is not notified when an idle sequence expires, so it
+        # must limit what it keeps; the least recently used sum is dropped first.
         self.most = int(context.model_yaml_config["maxNumSequence"])
         self.sums: OrderedDict[str, float] = OrderedDict()
 
@@ -21,7 +21,7 @@ class RunningSum:
         return [self.step(idx, row.get("body"), context) for idx, row in enumerate(data)]
 
     def step(self, idx: int, number: Any, context: Any) -> Any:
-        """One step of one sequence; a batch has at most one of each."""
+        """One step of one sequence; a batch has at most one request of each."""
         if not isinstance(number, (int, float)):
             context.reject(idx, "A JSON number is needed.")
             return None

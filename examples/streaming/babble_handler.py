@@ -1,4 +1,4 @@
-"""Makes up a text word by word, and sends each word as soon as it has it."""
+"""Generates a text word by word, and sends each word as soon as it is ready."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MOST_WORDS = 1000
 
 
 class Babble:
-    """Answers `{"words": 20, "seed": 1, "first": "the"}`, each of them optional, with a text in parts.
+    """Answers `{"words": 20, "seed": 1, "first": "the"}`, all keys optional, with a streamed text.
 
-    Which word may follow which, it has from ``text.txt`` in its archive.
+    ``text.txt`` in the archive determines which word may follow which.
     """
 
     def initialize(self, context: Any) -> None:
@@ -27,7 +27,7 @@ class Babble:
 
     def handle(self, data: list[Any], context: Any) -> list[str]:
         writers = [self.writer(idx, row, context) for idx, row in enumerate(data)]
-        # One word for each request of the batch, until all have theirs.
+        # One word for each request of the batch, until all are finished.
         while any(words := [next(writer, "") for writer in writers]):
             send_intermediate_predict_response(words, context.request_ids, "", 200, context)
         return ["\n" for _ in data]

@@ -1,6 +1,6 @@
 """Trains the text classifier and packs it: ``python examples/text/build.py --export-path model_store``.
 
-Takes a few seconds; what it learns from is in ``sentences.py``.
+Takes a few seconds; the training data is in ``sentences.py``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LABELS = {"0": "complaint", "1": "praise"}
 
 
 def runs(text: str) -> list[str]:
-    """The words of a text and its pairs of words, as the handler finds them."""
+    """The words and word pairs of a text, as the handler extracts them."""
     handler = TextClassifier()
     words = handler.cleaned_words(text)
     return [" ".join(words[start:end]) for start, end in features(words, handler.ngrams)]
 
 
 def make_vocabulary() -> Vocabulary:
-    """What occurs in the sentences, in order; number 0 is for everything else."""
+    """All words and word pairs of the sentences, sorted; number 0 is for everything else."""
     found = sorted({run for text, _ in LEARNT for run in runs(text)})
     vocabulary = Vocabulary.of_tokens(["<unk>", *found])
     assert len(vocabulary) <= ROOM, f"{len(vocabulary)} numbers are more than the network has room for"
@@ -55,7 +55,7 @@ def train(vocabulary: Vocabulary, steps: int, seed: int) -> MoodNet:
     torch.manual_seed(seed)
     model = MoodNet().train()
     with torch.no_grad():
-        model.embedding.weight[0] = 0  # a word that was never seen says nothing
+        model.embedding.weight[0] = 0  # unknown words contribute nothing
     ids, offsets = as_batch([text for text, _ in LEARNT], vocabulary)
     labels = torch.tensor([label for _, label in LEARNT])
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2, weight_decay=1e-1)
@@ -68,7 +68,7 @@ def train(vocabulary: Vocabulary, steps: int, seed: int) -> MoodNet:
 
 
 def accuracy(model: MoodNet, vocabulary: Vocabulary) -> float:
-    """The share of held-out sentences that are named rightly."""
+    """The share of held-out sentences that are classified correctly."""
     ids, offsets = as_batch([text for text, _ in HELD_OUT], vocabulary)
     with torch.inference_mode():
         answers = model(ids, offsets).argmax(dim=1)
@@ -98,7 +98,7 @@ def pack(model: MoodNet, vocabulary: Vocabulary, export_path: Path) -> Path:
 
 
 def main() -> None:
-    """Train, try the held-out sentences, pack."""
+    """Train, test on the held-out sentences, pack."""
     parser = argparse.ArgumentParser(description="Train a classifier of sentences and pack it as mood.mar.")
     parser.add_argument("--export-path", type=Path, default=Path("model_store"), help="folder for mood.mar")
     parser.add_argument("--steps", type=int, default=150)

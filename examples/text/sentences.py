@@ -1,4 +1,4 @@
-"""What the example learns from, and what it is tried on: sentences that praise (1) or complain (0)."""
+"""Training and test data of the example: sentences that praise (1) or complain (0)."""
 
 from __future__ import annotations
 

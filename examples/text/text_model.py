@@ -1,17 +1,17 @@
-"""A network for texts: the mean of the embeddings of their words, and a linear layer."""
+"""A network for texts: the mean of the word embeddings, and a linear layer."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-# Numbers of words and pairs of words that the vocabulary may have.
+# Maximum number of words and word pairs in the vocabulary.
 ROOM = 1024
 CLASSES = 2
 
 
 class MoodNet(nn.Module):
-    """All words of n texts, one after the other, and where each text begins, to n x 2 logits."""
+    """Maps the concatenated words of n texts, and the offset of each text, to n x 2 logits."""
 
     def __init__(self) -> None:
         super().__init__()
