@@ -1,4 +1,4 @@
-"""The life of the server: bind, load, listen, serve, drain, stop."""
+"""The server's life cycle: bind, load, listen, serve, drain, stop."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Server:
         self._signals = 0
 
     async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT; a second one ends it at once. Raises ConfigError for an address."""
+        """Serves until SIGTERM or SIGINT; a second one stops it at once. Raises ConfigError (addresses)."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()
@@ -237,7 +237,7 @@ class Server:
         for line in places(self._settings):
             _log.info("%s", line)
             self._on_notice(line)
-        # Only a waiting command is still there for the load results.
+        # Only a command that waits can still show the load results.
         tell = self._on_notice if self._wait else lambda _: None
         first = tell_first_loads(registry.versions(), tell, self._began)
         reporting = asyncio.create_task(first)

@@ -1,7 +1,7 @@
-"""The handlers that come with modelserver, and what a handler of your own builds on.
+"""modelserver's built-in handlers, and the base classes for your own.
 
 Importing this package imports neither torch nor Pillow; its modules ``base``, ``vision``,
-``image_classifier`` and their like do.
+``image_classifier`` and the like do.
 """
 
 from __future__ import annotations
@@ -14,4 +14,4 @@ BUILT_IN: dict[str, str] = {
     "object_detector": "object_detector",
     "text_classifier": "text_classifier",
 }
-"""The names that an archive may give as its handler without bringing a module, and where they are here."""
+"""The built-in handlers' names, which archives may use without a module, and their modules."""

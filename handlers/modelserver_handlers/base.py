@@ -1,4 +1,4 @@
-"""``BaseHandler``: loads a network and takes batches through its three phases (reference 14.1)."""
+"""``BaseHandler``: loads a network and processes batches in three phases (reference 14.1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 LABELS_FILE = "index_to_name.json"
 
-# What TorchServe's module of this name tells handlers that ask it.
+# As in TorchServe's module of this name, for handlers that check.
 PROFILER_AVAILABLE = True
 PT2_AVAILABLE = True
 PT230_AVAILABLE = True
@@ -50,15 +50,14 @@ __all__ = [
 
 
 class BaseHandler:
-    """Override ``preprocess``, ``inference`` or ``postprocess``; :meth:`handle` joins them.
+    """Override ``preprocess``, ``inference`` or ``postprocess``; :meth:`handle` combines them.
 
-    With ``pipelined = True`` a class promises that its ``preprocess`` may run for the next batch, in another
-    thread, while the rest runs for the current one. The promise counts for the class that makes it only:
-    a subclass repeats it.
+    ``pipelined = True`` in a class means that its ``preprocess`` may run for the next batch, in another
+    thread, while the rest runs for the current one. It is not inherited: a subclass must repeat it.
 
-    Unlike TorchServe's: importing it does not change the precision on GPUs (``precision`` in
-    model-config.yaml does); an ONNX model can be called like any other; explanations are of every row of the
-    batch, not of the first.
+    Unlike in TorchServe, importing this does not change the precision on GPUs (``precision`` in
+    model-config.yaml does), an ONNX model can be called like any other, and every row of a batch is
+    explained, not just the first.
     """
 
     pipelined: ClassVar[bool] = False
@@ -80,7 +79,7 @@ class BaseHandler:
     # Loading
 
     def initialize(self, context: Any) -> None:
-        """Load the network and the labels. Raises ModelLoadError naming the file and its fault."""
+        """Load the network and the labels. Raises ModelLoadError naming the file and the problem."""
         properties = context.system_properties
         self.context = context
         self.map_location, self.device = choose_device(properties.get("gpu_id"))
@@ -99,10 +98,10 @@ class BaseHandler:
         self.initialized = True
 
     def _ms_choose_processing(self) -> None:
-        """Settle how inputs are prepared, in subclasses where the network or the configuration says it."""
+        """Choose how inputs are prepared, in subclasses for which the network or configuration decides."""
 
     def _ms_input_shape(self) -> tuple[int, ...] | None:
-        """Of one row that ``inference`` gets, None if it is not known; model-config.yaml may say it too."""
+        """The shape of one row for ``inference``, None if unknown; model-config.yaml may set it too."""
         return None
 
     def _ms_made_ready(self, model: Any) -> Any:
@@ -148,8 +147,8 @@ class BaseHandler:
         warn = getattr(self.context, "_ms_warn", None)
         if warn is not None and self._ms_loads_as_we_do() and any(True for _ in model.parameters()):
             warn(
-                f"The archive has no weights (--serialized-file): the network computes with those that"
-                f" {model_file} makes, which are random unless it loads some itself"
+                f"The archive has no weights (--serialized-file): the network uses those that"
+                f" {model_file} creates, which are random unless it loads some itself"
             )
 
     def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str | None) -> Any:
@@ -161,11 +160,11 @@ class BaseHandler:
         return weights.load_torchscript(Path(model_pt_path), self.device)
 
     def _ms_load_exported_program(self, model_pt2_path: str) -> Any:
-        """What torch.export or AOTInductor packed into a ``.pt2`` file."""
+        """A program of torch.export or AOTInductor in a ``.pt2`` file."""
         return weights.load_exported(Path(model_pt2_path), self.device)
 
     def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
-        """A library that AOTInductor compiled."""
+        """A library compiled by AOTInductor."""
         return weights.load_compiled_library(Path(model_so_path), str(self.device))
 
     def _use_torch_export_aot_compile(self) -> bool:
@@ -180,12 +179,12 @@ class BaseHandler:
     # One batch
 
     def preprocess(self, data: Any) -> Any:
-        """Rows of requests to what the network takes: here, a tensor of the rows.
+        """Converts rows of requests to the network's input: here, a tensor.
 
-        Of rows that are JSON numbers or V2 tensors: the tensor of all rows, or of several inputs a dict of
-        tensors. A handler with a method ``preprocess_tensors(inputs)`` gets that dict (name to a tensor whose
-        first dimension are the rows) there instead, for batches of V2 rows; ours. Numbers that cannot be read
-        are rejected alone.
+        For JSON numbers or V2 tensors: a tensor of all rows, or for several inputs a dict of tensors. For
+        batches of V2 rows, a handler with a method ``preprocess_tensors(inputs)`` gets that dict (name to a
+        tensor whose first dimension is the rows) there instead; not in TorchServe. Only rows whose numbers
+        cannot be read are rejected.
         """
         tensors = stacked(data)
         if tensors is None and are_requests(data):
@@ -196,7 +195,7 @@ class BaseHandler:
         return on_device if len(on_device) > 1 else next(iter(on_device.values()))
 
     def _ms_read_numbers(self, rows: Any) -> dict[str, torch.Tensor]:
-        """Of requests in JSON; nothing is left if all are rejected."""
+        """The tensors of JSON requests; empty if all are rejected."""
         instances: list[dict[str, torch.Tensor]] = []
         for idx, row in enumerate(rows):
             instances += self._ms_read_request(idx, row)
@@ -223,12 +222,12 @@ class BaseHandler:
         """The network's outputs for one prepared batch."""
         with torch.inference_mode():
             if isinstance(data, dict):
-                # Several inputs of V2: what forward calls them.
+                # Several V2 inputs, by forward's names.
                 return self.model(*args, **{k: v.to(self.device) for k, v in data.items()}, **kwargs)
             return self.model(data.to(self.device), *args, **kwargs)
 
     def postprocess(self, data: Any) -> Any:
-        """The network's outputs to one answer per row: here, nested lists."""
+        """Converts the network's outputs to one answer per row: here, nested lists."""
         return data.tolist()
 
     def handle(self, data: Any, context: Any) -> Any:
@@ -250,7 +249,7 @@ class BaseHandler:
         return prepared
 
     def _ms_complete(self, prepared: Any, data: Any, context: Any) -> Any:
-        """The second half: inference and postprocess of what ``prepare`` made of the same rows."""
+        """The second half: inference and postprocess of the rows that ``prepare`` returned."""
         self.context = context
         if self._is_describe():
             return [self.describe_handle()]
@@ -268,14 +267,14 @@ class BaseHandler:
         return with_gaps(answers, len(data), rejected)
 
     def _ms_answers(self, outputs: Any, data: Any, rejected: Mapping[int, Any]) -> Any:
-        """Postprocess; where a class leaves that to us, tensors are answered with tensors."""
+        """Postprocess; unless a class overrides it, tensors are answered with tensors."""
         if isinstance(data, TensorRows):
             return rows_of(outputs) if self._ms_leaves("postprocess") else self.postprocess(outputs)
         answers = self.postprocess(outputs)
         return grouped(answers, _without(data, rejected)) if self._ms_leaves("preprocess") else answers
 
     def _ms_leaves(self, method: str) -> bool:
-        """Whether the class leaves ``method`` to this one."""
+        """Whether the class does not override ``method``."""
         return getattr(type(self), method) is getattr(BaseHandler, method)
 
     def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
@@ -298,7 +297,7 @@ class BaseHandler:
     # Explanations and descriptions
 
     def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
-        """Explanations instead of answers: a subclass's ``get_insights`` for the targets that rows name.
+        """Explanations instead of answers: a subclass's ``get_insights`` for the rows' targets.
 
         Raises PredictionException (501) without that method, (400) for a target that is not a whole number.
         """
@@ -312,7 +311,7 @@ class BaseHandler:
         return get_insights(data_preprocess, inputs, targets[0] if len(set(targets)) == 1 else targets)
 
     def describe_handle(self) -> Any:
-        """What a customized describe answers; a subclass says it."""
+        """The answer to a customized describe, for subclasses."""
         return None
 
     def _is_explain(self) -> bool:
@@ -334,7 +333,7 @@ class BaseHandler:
 def _hint(path: str) -> str:
     if not path:
         return ": the archive's manifest names neither a model file nor a serialized file"
-    return f": {os.path.basename(path)} is a state dict without a model file, or of a form that is not known"
+    return f": {os.path.basename(path)} is a state dict without a model file, or in an unknown format"
 
 
 def _target(row: Mapping[str, Any]) -> int:

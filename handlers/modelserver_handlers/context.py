@@ -1,4 +1,4 @@
-"""What a handler knows about its model and about the batch at hand (reference 12.4).
+"""What a handler knows about its model and the current batch (reference 12.4).
 
 One :class:`Context` lives as long as its worker. What changes with each batch is in a :class:`BatchState`,
 which belongs to a thread: the next batch is prepared in one thread while the current one runs in another, and
@@ -23,7 +23,7 @@ Lazy: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 # Whole numbers have 64 bits on the wire.
 _WHOLE = 1 << 63
 
-# Set by the server alone: a client's header of the same name does not count.
+# Only set by the server: a client's header of the same name is ignored.
 SERVER_PROPERTIES = frozenset({"explain", "describe", "url_path"})
 
 
@@ -72,7 +72,7 @@ class RequestProcessor:
 
 
 class _LazyRequestProcessor(RequestProcessor):
-    """Decodes the client's headers at the first question that needs them."""
+    """Decodes the client's headers when they are first needed."""
 
     def __init__(self, source: Lazy, properties: Mapping[str, Any]) -> None:
         super().__init__({})
@@ -93,7 +93,7 @@ class _LazyRequestProcessor(RequestProcessor):
 
 
 def with_gaps(answers: Any, size: int, rejected: Collection[int]) -> Any:
-    """``answers`` with None in the places of rejected rows; unchanged if they are not one per other row."""
+    """``answers`` with None in the places of rejected rows; unchanged unless they are one per other row."""
     if not rejected or not isinstance(answers, list) or len(answers) != size - len(rejected):
         return answers
     following = iter(answers)
@@ -227,7 +227,7 @@ class Context:
         self._ms_of_thread = threading.local()
 
     def _ms_warn(self, message: str) -> None:
-        """While the model is loading: add a warning to the response to its registration; ours."""
+        """While the model is loading: add a warning to the response to its registration."""
         self._ms_warnings.append(message)
 
     def _ms_begin(self, state: BatchState) -> None:
@@ -273,7 +273,7 @@ class Context:
     def request_processor(self, request_processor: list[RequestProcessor]) -> None:
         self._ms_state.processors = request_processor
 
-    # Under this name, too, public handlers read the requests.
+    # Public handlers also read the requests under this name.
     _request_processor = request_processor
 
     def get_request_id(self, idx: int = 0) -> str | None:
@@ -282,7 +282,7 @@ class Context:
         return None if request_ids is None else request_ids.get(idx)
 
     def get_request_header(self, idx: int, key: str) -> Any:
-        """A header of request ``idx``, in any case, or None."""
+        """A header of request ``idx``, ignoring case, or None."""
         return self._ms_state.processor(idx).get_request_property(key)
 
     def get_all_request_header(self, idx: int) -> Mapping[str, Any]:
@@ -290,7 +290,7 @@ class Context:
         return self._ms_state.processor(idx).get_request_properties()
 
     def get_request_parameters(self, idx: int) -> dict[str, Any]:
-        """The other top-level fields of request ``idx``'s V1 body (``parameters`` and the like); ours."""
+        """Request ``idx``'s other top-level V1 fields (``parameters`` etc.); not in TorchServe."""
         return dict(self._ms_state.parameters(idx))
 
     def set_response_content_type(self, idx: int, value: str) -> None:
@@ -324,13 +324,13 @@ class Context:
         return self._ms_state.processor(idx).get_response_headers()
 
     def set_response_parameter(self, idx: int, name: str, value: bool | int | float | str) -> None:
-        """Set a parameter of the V2 response, beside the outputs of answer ``idx``; ours.
+        """Set a parameter of the V2 response, beside the outputs of answer ``idx``; not in TorchServe.
 
-        If several rows of a request set the same one, the first counts. Other protocols have
-        no place for it.
+        If several rows of a request set the same one, the first counts. Other protocols do
+        not support it.
 
         Raises:
-            TypeError: the value is neither text, a number nor a truth.
+            TypeError: the value is neither text, a number nor a boolean.
             ValueError: the number is not finite, or has more than 64 bits.
         """
         if not isinstance(value, (bool, int, float, str)):
@@ -345,7 +345,7 @@ class Context:
         return self.get_request_header(idx, self.header_key_sequence_id)
 
     def reject(self, idx: int, message: str, status: int = 400) -> None:
-        """Answer instance ``idx`` with its own error, and the others as usual; ours.
+        """Answer instance ``idx`` with its own error, and the others as usual; not in TorchServe.
 
         Raises IndexError outside the batch.
         """
@@ -353,7 +353,7 @@ class Context:
 
     @contextlib.contextmanager
     def _ms_count_from(self, first: int) -> Iterator[None]:
-        """In the calling thread :meth:`reject` counts from row ``first``: it works on a part; ours."""
+        """In the calling thread, :meth:`reject` counts from row ``first``: it processes a part."""
         self._ms_of_thread.first = first
         try:
             yield
@@ -361,7 +361,7 @@ class Context:
             self._ms_of_thread.first = 0
 
     def is_cancelled(self, idx: int = 0) -> bool:
-        """Whether the client of request ``idx`` is gone, so that its answer may be left unfinished; ours.
+        """Whether the client of request ``idx`` has gone, so its answer is not needed; not in TorchServe.
 
         Raises IndexError outside the batch.
         """
@@ -370,7 +370,7 @@ class Context:
 
     @property
     def _ms_rejections(self) -> dict[int, tuple[int, str]]:
-        """Rejected instances of the current batch: position to (status, message); ours."""
+        """Rejected instances of the current batch: position to (status, message)."""
         return self._ms_state.rejections
 
     def __eq__(self, other: object) -> bool:
@@ -384,9 +384,9 @@ class Context:
 
 
 class Headers(dict[str, Any]):
-    """A dict of headers that keeps the case the client sent and is looked up in any case.
+    """A dict of headers that keeps the client's case; lookups ignore case.
 
-    Two names that differ in case only are both kept, as in TorchServe (reference 7.3); a lookup in a third
+    Names that differ only in case are both kept, as in TorchServe (reference 7.3); a lookup in a third
     case finds the later one. Deleting and replacing need the exact name.
     """
 
@@ -406,12 +406,12 @@ class Headers(dict[str, Any]):
         return super().__contains__(key) or self._actual(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value under ``key`` in any case, or ``default``."""
+        """The value under ``key``, ignoring case, or ``default``."""
         try:
             return self[key]
         except KeyError:
             return default
 
     def copy(self) -> Headers:
-        """Another one with the same entries."""
+        """A copy with the same entries."""
         return Headers(self)

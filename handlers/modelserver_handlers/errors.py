@@ -1,4 +1,4 @@
-"""What a handler raises on purpose, and how errors are told."""
+"""Errors that handlers raise deliberately, and how they are shown."""
 
 from __future__ import annotations
 

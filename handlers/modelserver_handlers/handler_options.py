@@ -1,4 +1,4 @@
-"""Values of ``handler`` of model-config.yaml that built-in handlers share."""
+"""Settings under ``handler`` in model-config.yaml that built-in handlers share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modelserver_handlers.errors import ModelLoadError
 
 
 def handler_settings(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The mapping ``handler`` of model-config.yaml, empty if there is none."""
+    """The mapping ``handler`` in model-config.yaml, empty if absent."""
     settings = document.get("handler")
     return settings if isinstance(settings, Mapping) else {}
 
@@ -56,8 +56,8 @@ CPU, NVJPEG = "cpu", "nvjpeg"
 class VisionOptions:
     """``decode``: ``cpu`` or ``nvjpeg``. ``fast_decode``: let JPEGs be decoded at a fraction of their size.
 
-    ``cuda_graphs``: record the network once per batch size and replay it. All but ``decode: cpu`` are off
-    unless asked for; the first two change numbers a little.
+    ``cuda_graphs``: record the network once per batch size and replay it. ``decode`` defaults to ``cpu``,
+    the rest to off; the first two change results slightly.
     """
 
     decode: str = CPU
@@ -80,7 +80,7 @@ class ModelOptions:
     """How the network may be run.
 
     ``optimize_asked`` is whether the author wrote ``optimize: auto``. ``shape`` is that of one row of input,
-    None where the handler must know it.
+    None if only the handler knows it.
     """
 
     optimize: bool = True
@@ -91,7 +91,7 @@ class ModelOptions:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ModelOptions:
-        """From the keys at the top of the document or under ``handler``, where they win.
+        """From the keys at the top of the document or under ``handler``, which take precedence.
 
         Raises ModelLoadError that names the key and what is allowed.
         """

@@ -30,7 +30,7 @@ class ImageClassifier(VisionHandler):
 
     Unlike in TorchServe, a model with fewer classes answers all of them instead of failing.
     model-config.yaml may say ``handler: {topk: 3, resize: 232, crop: 224}``, and ``handler: {torchvision:
-    {arch, weights, seed}}`` to build the network instead of loading it from the archive. There too:
+    {arch, weights, seed}}`` to build the network instead of loading it from the archive. See also
     VisionOptions.
     """
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ImageSegmenter(VisionHandler):
     """Answers height x width x 2: for each pixel the number of its likeliest class and its probability.
 
-    model-config.yaml may say ``handler: {resize: 520, crop: 480}``. There too: VisionOptions.
+    model-config.yaml may say ``handler: {resize: 520, crop: 480}``. See also VisionOptions.
     """
 
     pipelined: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""A batch in small parts that go through the phases one behind the other (reference 8.12, 13.5)."""
+"""A batch in small parts that go through the phases one after another (reference 8.12, 13.5)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class _Part:
 
 
 class MicroBatching:
-    """Takes the place of a handler's ``handle``: while one part is computed, the next one is prepared.
+    """Replaces a handler's ``handle``: while one part is computed, the next one is prepared.
 
-    A handler says in its ``__init__``: ``self.handle = MicroBatching(self)``. Its three methods then run in
-    threads, each phase in as many as ``parallelism`` says (else one), and must bear that. In
+    Set it in a handler's ``__init__``: ``self.handle = MicroBatching(self)``. Its three methods then run in
+    threads, each phase in ``parallelism`` ones (default: one), and must be thread-safe. In
     ``preprocess``, ``context.reject(idx)`` counts within the part; the context's other methods count in the
     whole batch, as in TorchServe (``get_micro_batch_idx`` says which part it is).
 
@@ -55,9 +55,9 @@ class MicroBatching:
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """Threads by phase, where they were given; what is assigned is merged into it.
+        """Threads by phase, if given; assigned values are merged into it.
 
-        Raises ValueError for another name than those of HANDLER_METHODS, or fewer threads than 1.
+        Raises ValueError for names not in HANDLER_METHODS, or fewer threads than 1.
         """
         return self._parallelism
 
@@ -81,7 +81,7 @@ class MicroBatching:
         self._pools.clear()
 
     def __call__(self, data: Any, context: Any) -> Any:
-        """What ``BaseHandler.handle`` answers; a batch to explain, describe or profile is not cut up."""
+        """What ``BaseHandler.handle`` answers; a batch to explain, describe or profile is not split."""
         handler = self.handler
         handler.context = context
         in_one = handler._is_describe() or handler._is_explain() or "ENABLE_TORCH_PROFILER" in os.environ
@@ -91,7 +91,7 @@ class MicroBatching:
     def handle(self, data: Sequence[Any]) -> list[Any]:
         """Answers of all parts in order, None for rejected rows.
 
-        Raises what the first failing phase raised, and TypeError where ``postprocess`` returns no list.
+        Raises what the first failing phase raised, and TypeError if ``postprocess`` does not return a list.
         """
         size = self.micro_batch_size
         if size < 1:
@@ -102,7 +102,7 @@ class MicroBatching:
         ]
         for part in parts:
             self._pool(HANDLER_METHODS[0]).submit(self._run, 0, part, part.rows)
-        # No part may still run beside the next batch, whichever failed.
+        # No part may still run beside the next batch, even after a failure.
         wait([part.done for part in parts])
         return [answer for part in parts for answer in part.done.result()]
 

@@ -1,6 +1,6 @@
-"""Rows of JSON numbers as tensors: what ``base_handler`` makes of requests to /predictions and V1.
+"""Rows of JSON numbers as tensors: how ``base_handler`` reads requests to /predictions and V1.
 
-A request brings its numbers as they are, under ``data``, or as named inputs (``{name: numbers, ...}``); or a
+A request has its numbers as they are, under ``data``, or as named inputs (``{name: numbers, ...}``); or a
 list of any of these under ``instances``, which is answered with ``{"predictions": [...]}``. Text and bytes
 are read as JSON.
 """
@@ -27,12 +27,12 @@ _ONLY = "data"
 
 
 def are_requests(rows: Any) -> bool:
-    """Whether these are rows as the server hands them over: dicts."""
+    """Whether these are rows as the server passes them: dicts."""
     return isinstance(rows, list) and bool(rows) and all(isinstance(row, Mapping) for row in rows)
 
 
 def datatypes_of(config: Mapping[str, Any]) -> dict[str, torch.dtype]:
-    """Input name to type, as the ``signature`` of a model-config.yaml says."""
+    """Input name to type, from the ``signature`` in model-config.yaml."""
     signature = config.get("signature")
     inputs = signature.get("inputs") if isinstance(signature, Mapping) else None
     return {each["name"]: _dtype(each["datatype"]) for each in inputs or ()}
@@ -45,10 +45,10 @@ def _dtype(datatype: str) -> torch.dtype:
 
 
 def takes_floats(model: Any) -> bool:
-    """Whether whole numbers mean floating ones to ``model``: it computes with those and looks nothing up."""
+    """Whether ``model`` takes whole numbers as floats: it has float parameters and no embedding."""
     if not isinstance(model, torch.nn.Module) or not any(map(torch.is_floating_point, model.parameters())):
         return False
-    # What torch.export wrote has operators in place of layers, TorchScript has layers of another class.
+    # torch.export's programs have operators instead of layers, TorchScript has layers of another class.
     steps = (
         [str(node.target) for node in model.graph.nodes] if isinstance(model, torch.fx.GraphModule) else []
     )
@@ -57,7 +57,7 @@ def takes_floats(model: Any) -> bool:
 
 
 def instances_of(row: Mapping[str, Any]) -> list[Any] | None:
-    """What stands under ``instances`` in a request; None if it has none.
+    """The value of ``instances`` in a request; None if it has none.
 
     Raises:
         BadInput: the request is not JSON.
@@ -103,7 +103,7 @@ def grouped(answers: Any, rows: Sequence[Any]) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Without the wrapping of the request."""
+    """The value without the request's wrapping."""
     while True:
         value = _read(value)
         if not isinstance(value, Mapping):

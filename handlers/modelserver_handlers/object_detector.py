@@ -21,9 +21,9 @@ _LIST = re.compile(r"(\w+\.)*(list|sequence|iterable)\b", re.IGNORECASE)
 
 
 class ObjectDetector(VisionHandler):
-    """Answers ``[{label: [x1, y1, x2, y2], "score": s}, ...]``, in pixels, for scores from ``threshold`` on.
+    """Answers ``[{label: [x1, y1, x2, y2], "score": s}, ...]``, in pixels, for scores >= ``threshold``.
 
-    In the order of the network, which answers ``{boxes, labels, scores}`` for each picture. It gets pictures
+    In the order of the network, which returns ``{boxes, labels, scores}`` for each picture. It gets pictures
     of one size as one tensor (n x 3 x height x width, 0 to 1), and as a list of tensors if their sizes differ
     or its ``forward`` is annotated for a list. Unlike in TorchServe, the pictures of a batch may have
     different sizes, and a class without a label is answered by its number. model-config.yaml may say
@@ -62,7 +62,7 @@ class ObjectDetector(VisionHandler):
 
     def postprocess(self, data: Any) -> list[Any]:
         """Detections of each picture to a list of labelled boxes."""
-        # Networks of torchvision as TorchScript answer (losses, detections).
+        # torchvision's networks in TorchScript return (losses, detections).
         return [self._ms_boxes(detections) for detections in (data[1] if isinstance(data, tuple) else data)]
 
     def _ms_boxes(self, detections: Any) -> list[dict[str, Any]]:

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 class ClientsGone(BaseException):
     """All clients of this call are gone: it is abandoned, running its ``finally`` blocks.
 
-    Not an ``Exception``, so that a handler that catches its own failures does not continue for nobody.
+    Not an ``Exception``, so that a handler that catches its own failures does not continue in vain.
     """
 
 
 class Stream(Protocol):
-    """The way of one call's parts to the requests it is made for."""
+    """Sends one call's parts to its requests."""
 
     def send(self, parts: Mapping[int, Any]) -> None:
         """Sends a part to each of these positions in the batch."""
 
     def is_cancelled(self, idx: int) -> bool:
-        """Whether nobody waits for the answer of request ``idx`` any more."""
+        """Whether the client of request ``idx`` has gone."""
 
     def close(self) -> None:
         """The call is over: what is sent later is dropped."""
@@ -37,9 +37,9 @@ def send_intermediate_predict_response(
     What the handler returns is the last part. Status, headers and content type must be set before the first
     part of a request. A ``code`` other than 200 makes ``message`` the error of the requests instead; their
     answers end when the handler returns. Requests whose client is gone, and those that are not in the batch,
-    are skipped. Unlike in TorchServe, which keeps computing for nobody, when the clients of all requests
-    are gone, this ends the handler's call, unless the call started threads, which would run on beside the
-    next batch.
+    are skipped. Unlike in TorchServe, which keeps computing, this ends the handler's call when the
+    clients of all requests are gone, unless the call started threads, which would run on beside the next
+    batch.
 
     In a process with a ``LOCAL_RANK`` other than 0 nothing is sent.
 
@@ -60,7 +60,7 @@ def send_intermediate_predict_response(
 
 
 def _positions(request_ids: Mapping[int, str], named: Mapping[int, str]) -> dict[int, int]:
-    """From what the handler calls a request to where it is in the batch; the ids decide."""
+    """The handler's positions to those in the batch, matched by id."""
     if named is request_ids:
         return {idx: idx for idx in request_ids}
     by_id = {request_id: position for position, request_id in request_ids.items()}

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class TensorRows(list[Any]):
-    """A batch whose rows are tensors: ``{"data": row}``, or ``{name: row, ...}`` where there are several.
+    """A batch whose rows are tensors: ``{"data": row}``, or ``{name: row, ...}`` for several.
 
-    ``tensors`` has the same memory, stacked: name of the input to a tensor whose first dimension are the
+    ``tensors`` has the same memory, stacked: name of the input to a tensor whose first dimension is the
     rows. The rows are views of it. A slice of the rows has the slice of the tensors.
     """
 
@@ -35,7 +35,7 @@ class TensorRows(list[Any]):
         )
 
     def pick(self, places: Sequence[int]) -> TensorRows:
-        """These rows, as dicts of their own; copied only if they are not neighbours."""
+        """These rows, as separate dicts; copied only if they are not adjacent."""
         first, last = places[0], places[-1]
         if list(places) == list(range(first, last + 1)):
             chosen = self[first : last + 1]
@@ -50,14 +50,14 @@ class TensorRows(list[Any]):
         return self._seen() != self._versions
 
     def _seen(self) -> list[Any]:
-        """torch counts changes, those through views too; numpy's arrays cannot be changed here."""
+        """torch counts changes, also through views; numpy's arrays are read-only here."""
         return [getattr(tensor, "_version", 0) for tensor in self.tensors.values()]
 
 
 def stacked(rows: Any) -> dict[str, Any] | None:
-    """The tensors of a batch, stacked; None if its rows are none.
+    """The tensors of a batch, stacked; None if its rows are not tensors.
 
-    Of rows that were taken out of their batch one by one the tensors are stacked again.
+    Rows that were taken from their batch one by one are stacked again.
     """
     if isinstance(rows, TensorRows):
         return rows.tensors
@@ -69,7 +69,7 @@ def stacked(rows: Any) -> dict[str, Any] | None:
 
 
 def rows_of(outputs: Any) -> list[Any]:
-    """A network's outputs, whose first dimension are the rows, as one answer per row.
+    """A network's outputs, whose first dimension is the rows, as one answer per row.
 
     Several outputs (a tuple, list or dict of tensors) are a tuple or dict of tensors in each row.
     """

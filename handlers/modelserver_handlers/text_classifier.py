@@ -1,4 +1,4 @@
-"""``TextClassifier``: how likely a text is of each class (reference 14.4)."""
+"""``TextClassifier``: the probability of each class for a text (reference 14.4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TextClassifier(TextHandler):
     topk: int | None = None
 
     def initialize(self, context: Any) -> None:
-        """As TextHandler. Raises ModelLoadError for an option of ``handler`` that is none."""
+        """As TextHandler. Raises ModelLoadError for an invalid option of ``handler``."""
         super().initialize(context)
         settings = handler_settings(self.model_yaml_config)
         if "topk" in settings:

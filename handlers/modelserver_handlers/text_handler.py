@@ -1,4 +1,4 @@
-"""``TextHandler``: texts in, numbers of their words for the network out (reference 14.4)."""
+"""``TextHandler``: turns texts into numbers of words for the network (reference 14.4)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TextHandler(BaseHandler):
 
     The network is called with all numbers of the batch and with each text's offset among them, as
     ``nn.EmbeddingBag`` is. Unlike in TorchServe, the whole batch is answered, and words that the vocabulary
-    lacks get its number for unknown ones, or are left out. A text that cannot be read is rejected alone.
+    lacks get its number for unknown ones, or are left out. Only texts that cannot be read are rejected.
     model-config.yaml may say ``handler: {ngrams: 1}``.
     """
 
@@ -60,7 +60,7 @@ class TextHandler(BaseHandler):
     tokenizer = staticmethod(get_tokenizer("basic_english"))
 
     def initialize(self, context: Any) -> None:
-        """As BaseHandler, and load the vocabulary. Raises ModelLoadError naming its file and fault."""
+        """As BaseHandler, and load the vocabulary. Raises ModelLoadError naming its file and problem."""
         super().initialize(context)
         folder = Path(str(context.system_properties.get("model_dir")))
         self.source_vocab = load_vocabulary(_inside(folder, self.get_source_vocab_path()))
@@ -72,7 +72,7 @@ class TextHandler(BaseHandler):
         """The vocabulary's file in the archive: the manifest's ``sourceVocab``, else ``source_vocab.pt``."""
         return self._ms_manifest_entry("sourceVocab") or VOCABULARY_FILE
 
-    # The steps of cleaning, each to be overridden by itself, as in TorchServe.
+    # The steps of cleaning, which can be overridden singly, as in TorchServe.
 
     def _remove_html_tags(self, text: str) -> str:
         return remove_html(text)
@@ -87,7 +87,7 @@ class TextHandler(BaseHandler):
         return remove_punctuation(text)
 
     def _remove_puncutation(self, text: str) -> str:
-        """The name that it had in TorchServe first, for handlers that call or override it."""
+        """TorchServe's first name for it, for handlers that call or override it."""
         return self._remove_punctuation(text)
 
     def _tokenize(self, text: str) -> list[str]:
@@ -118,9 +118,9 @@ class TextHandler(BaseHandler):
     def get_insights(self, text_preprocess: TextBatch, _inputs: Any, target: Any = 0) -> list[Any]:
         """``{"words": [...], "importances": [...]}`` for each text: what each word adds to the output.
 
-        The attribution of a run of words is divided among them. TorchServe, in contrast, says how much
+        The attribution of a run of words is divided among them. Unlike this, TorchServe says how much
         each dimension of the embedding adds. Raises PredictionException: 400 for an unknown class, 501 for a
-        network without an ``nn.EmbeddingBag`` that can be seen into.
+        network without an ``nn.EmbeddingBag`` to look into.
         """
         bag = find_embedding(self.model)
         if not isinstance(bag, torch.nn.EmbeddingBag):
@@ -139,7 +139,7 @@ class TextHandler(BaseHandler):
         return [token if isinstance(token, str) else words[int(token)] for token in input_tokens]
 
     def summarize_attributions(self, attributions: torch.Tensor) -> torch.Tensor:
-        """One number per word of attributions (1 x words x dimensions), together of length 1."""
+        """One number per word of attributions (1 x words x dimensions), normalised to length 1."""
         summed = attributions.sum(dim=-1).squeeze(0)
         shares: torch.Tensor = summed / torch.linalg.vector_norm(summed)
         return shares

@@ -1,4 +1,4 @@
-"""Texts out of what clients send, cleaned and cut into words (reference 14.4)."""
+"""Texts from client input, cleaned and cut into words (reference 14.4)."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def from_base64(text: str) -> bytes:
 
 
 def remove_html(text: str) -> str:
-    """Without tags and entities, whose place nothing takes."""
+    """Without tags and entities, which are not replaced."""
     return _TAG_OR_ENTITY.sub("", text)
 
 
 def remove_accents(text: str) -> str:
-    """In ASCII: letters lose their accents, what has no ASCII form is left out."""
+    """In ASCII: letters lose their accents, what has no ASCII form is removed."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
 
 
 def remove_punctuation(text: str) -> str:
-    """Letters, digits and white space only; words on both sides of what goes are joined, as in TorchServe."""
+    """Letters, digits and white space only; words around what is removed are joined, as in TorchServe."""
     return _NO_WORD.sub("", text)
 
 

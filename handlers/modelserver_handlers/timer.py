@@ -1,4 +1,4 @@
-"""Times of a handler's methods, where its configuration asks for them (reference 13.5)."""
+"""Times of a handler's methods, if its configuration requests them (reference 13.5)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def timed(func: Method) -> Method:
     """Reports the milliseconds that the method takes as the gauge ``ts_handler_<its name>``.
 
-    It does where model-config.yaml says ``handler: {profile: true}``, and is transparent elsewhere. Once a
-    process uses a GPU, the time is the GPU's, which the method waits for.
+    Only with ``handler: {profile: true}`` in model-config.yaml; otherwise it has no effect. Once a process
+    uses a GPU, the time is the GPU's, which the method waits for.
     """
 
     @functools.wraps(func)
@@ -51,7 +51,7 @@ def _profiles(context: Any) -> bool:
 
 
 def _start() -> Callable[[], float]:
-    """A clock: called, it says the milliseconds since."""
+    """Returns a function for the milliseconds since this call."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return _start_on_gpu(torch)

@@ -1,4 +1,4 @@
-"""``VisionHandler``: pictures in, a tensor for the network out (reference 14.3)."""
+"""``VisionHandler``: turns pictures into a tensor for the network (reference 14.3)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MAX_DECODERS = 16
 class VisionHandler(BaseHandler):
     """Decodes pictures, applies ``image_processing`` to each, and stacks them.
 
-    A subclass gives ``image_processing``: a picture to a tensor. ``picture_mode`` is what pictures are
-    converted to before; a class that brings its own ``image_processing`` and no ``picture_mode`` gets them as
-    the file has them, as in TorchServe. A picture that cannot be read is rejected alone.
+    A subclass defines ``image_processing``: a picture to a tensor. Pictures are converted to
+    ``picture_mode`` before; a class with its own ``image_processing`` and no ``picture_mode`` gets them as in
+    the file, like in TorchServe. Only pictures that cannot be read are rejected.
 
-    Where ``image_processing`` is a ClassicProcessing, batches are prepared the quick way; on a GPU,
-    ``handler`` of model-config.yaml may then ask for more (VisionOptions).
+    If ``image_processing`` is a ClassicProcessing, batches are prepared the fast way; on a GPU, ``handler``
+    in model-config.yaml may then enable more (VisionOptions).
     """
 
     pipelined: ClassVar[bool] = True
@@ -53,9 +53,9 @@ class VisionHandler(BaseHandler):
     _ms_order: torch.memory_format = torch.contiguous_format
 
     def initialize(self, context: Any) -> None:
-        """As BaseHandler, and lift Pillow's limit of pixels where ``limit_max_image_pixels`` is false.
+        """As BaseHandler, and lift Pillow's pixel limit if ``limit_max_image_pixels`` is false.
 
-        Raises ModelLoadError for an option of ``handler`` that is none.
+        Raises ModelLoadError for an invalid option of ``handler``.
         """
         super().initialize(context)
         if not context.system_properties.get("limit_max_image_pixels", True):
@@ -68,12 +68,12 @@ class VisionHandler(BaseHandler):
             logger.warning("There is no GPU: handler: decode and cuda_graphs have no effect")
 
     def _ms_input_shape(self) -> tuple[int, ...] | None:
-        """Of one prepared picture, channels x height x width; None where only ``image_processing`` knows."""
+        """Of one prepared picture, channels x height x width; None if only ``image_processing`` knows."""
         processing = self._ms_classic()
         return None if processing is None else (3, processing.crop, processing.crop)
 
     def preprocess(self, data: Any) -> Any:
-        """Rows to one tensor, rejected ones left out; empty if all were. All must come out in one shape."""
+        """Rows to one tensor, rejected ones left out; empty if all were. All must have the same shape."""
         rows = list(data)
         processing = self._ms_classic()
         return (
@@ -83,7 +83,7 @@ class VisionHandler(BaseHandler):
         )
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """As BaseHandler; replayed where a CUDA graph fits."""
+        """As BaseHandler; replayed if a CUDA graph fits."""
         if self._ms_graphs is not None and not args and not kwargs and self._ms_graphs.fits(data):
             return self._ms_graphs(data)
         with self._ms_blaming_tensors(data):
@@ -91,7 +91,7 @@ class VisionHandler(BaseHandler):
 
     @contextlib.contextmanager
     def _ms_blaming_tensors(self, data: Any) -> Iterator[None]:
-        """If the network refuses tensors that clients sent instead of pictures, the fault is theirs (400)."""
+        """If the network rejects tensors that clients sent instead of pictures, they get the error (400)."""
         try:
             yield
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
@@ -101,7 +101,7 @@ class VisionHandler(BaseHandler):
             raise PredictionException(reason, 400) from error
 
     def _ms_why_unfit(self, data: Any) -> str:
-        """What is odd about the tensors that the network got, or nothing: pictures come in one shape."""
+        """What is wrong with the network's input tensors, or nothing: pictures have one shape."""
         expected = self._ms_input_shape()
         if expected is None or not isinstance(data, torch.Tensor):
             return ""
@@ -158,7 +158,7 @@ class VisionHandler(BaseHandler):
     def _ms_decode_on_gpu(
         self, rows: list[Any], processing: ClassicProcessing, landing: DeviceLanding
     ) -> frozenset[int]:
-        """Land what nvJPEG can decode; returns the places. None of them if one turns out to be damaged."""
+        """Land what nvJPEG can decode; returns the places, none if one is damaged."""
         if self._ms_jpeg_decoder is None or self._ms_mode() != "RGB":
             return frozenset()
         suits = self._ms_jpeg_decoder.suits
@@ -225,7 +225,7 @@ class VisionHandler(BaseHandler):
         return prepared
 
     def _ms_mode(self) -> str | None:
-        """``picture_mode`` if it is stated at least as near as ``image_processing``: both belong together."""
+        """``picture_mode`` if defined in the class of ``image_processing`` or below: both belong together."""
         for owner in (self, *type(self).__mro__):
             if "picture_mode" in vars(owner):
                 return self.picture_mode
@@ -259,8 +259,8 @@ def _file_of(row: Any) -> bytes | None:
 def start_decoders(count: int) -> ThreadPoolExecutor | None:
     """Threads that decode pictures in parallel, each using one core; None if there is only one core.
 
-    torch's thread count is a thread's own once that thread has used and then set it, but setting it moves
-    the default for threads to come: hence all start now, and the default is restored.
+    torch's thread count is a thread's own once that thread has used and then set it, but setting it changes
+    the default for later threads: so all start now, and the default is restored.
     """
     if count < 2:
         return None

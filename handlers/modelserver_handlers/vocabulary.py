@@ -2,7 +2,7 @@
 
 A file written by ``torch.save`` that loads without running code: a mapping of tokens to numbers, a list of
 tokens, or what :meth:`Vocabulary.save` writes. A pickled Vocab of torchtext, which is no longer maintained,
-is none of these: unlike in TorchServe, unpickling is never allowed to run code.
+is not supported: unlike in TorchServe, unpickling is never allowed to run code.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Vocabulary:
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[str], default: int | None = None) -> Vocabulary:
-        """Numbers by position; a repeated token has its first."""
+        """Numbers by position; a repeated token keeps its first."""
         ids: dict[str, int] = {}
         for number, token in enumerate(tokens):
             ids.setdefault(token, number)
         return cls(ids, _default(ids) if default is None else default)
 
     def numbers(self, tokens: Sequence[str]) -> list[int | None]:
-        """One number per token, None where there is none."""
+        """One number per token, None if there is none."""
         return [self.ids.get(token, self.default) for token in tokens]
 
     def __getitem__(self, token: str) -> int:
@@ -47,7 +47,7 @@ class Vocabulary:
         return self.ids[token] if self.default is None else self.ids.get(token, self.default)
 
     def __call__(self, tokens: Iterable[str]) -> list[int]:
-        """A number per token, as torchtext's Vocab does. Raises KeyError like looking one up."""
+        """A number per token, as torchtext's Vocab does. Raises KeyError as indexing does."""
         return [self[token] for token in tokens]
 
     def __contains__(self, token: object) -> bool:
@@ -61,7 +61,7 @@ class Vocabulary:
         return dict(self.ids)
 
     def get_itos(self) -> list[str]:
-        """Tokens by number; "" where a number has none."""
+        """Tokens by number; "" for unused numbers."""
         tokens = [""] * (self.highest + 1)
         for token, number in self.ids.items():
             tokens[number] = token

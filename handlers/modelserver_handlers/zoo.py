@@ -1,4 +1,4 @@
-"""torchvision's classifiers by name, with trained, random or own weights."""
+"""torchvision's classifiers by name, with trained, random or your own weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NetworkSpec:
 
     @classmethod
     def parse(cls, settings: Any) -> NetworkSpec:
-        """From ``handler: {torchvision: {arch, weights, seed}}``. Raises ModelLoadError naming the fault."""
+        """From ``handler: {torchvision: {arch, weights, seed}}``. Raises ModelLoadError that says why."""
         if not isinstance(settings, Mapping) or not settings.get("arch"):
             raise ModelLoadError("handler: torchvision: needs arch, the name of a torchvision classifier")
         unknown = set(settings) - {"arch", "weights", "seed"}
@@ -48,7 +48,7 @@ class NetworkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network in evaluation mode on the CPU, its labels, and the transforms its weights ask for."""
+    """A network in evaluation mode on the CPU, its labels, and the transforms its weights need."""
 
     model: nn.Module
     labels: tuple[str, ...]
@@ -56,7 +56,7 @@ class Network:
 
 
 def build_network(spec: NetworkSpec, folder: Path) -> Network:
-    """Make the network; a file of weights is sought in ``folder``. Raises ModelLoadError naming the fault."""
+    """Make the network; files of weights are found in ``folder``. Raises ModelLoadError that says why."""
     _check_arch(spec.arch)
     labels = labels_of(spec.arch)
     if spec.weights == RANDOM:
@@ -80,7 +80,7 @@ def random_network(arch: str, seed: int) -> nn.Module:
 
 
 def find_weights(arch: str, name: str) -> Any:
-    """torchvision's entry for trained weights. Raises ModelLoadError that lists the names there are."""
+    """torchvision's entry for trained weights. Raises ModelLoadError that lists the known names."""
     _check_arch(arch)
     known = models.get_model_weights(arch)
     if name not in known.__members__:
@@ -90,7 +90,7 @@ def find_weights(arch: str, name: str) -> Any:
 
 
 def labels_of(arch: str) -> tuple[str, ...]:
-    """The names of the classes that torchvision's weights for ``arch`` know, empty if it has none."""
+    """The class names of torchvision's weights for ``arch``, empty if it has none."""
     return next((tuple(weights.meta.get("categories", ())) for weights in models.get_model_weights(arch)), ())
 
 

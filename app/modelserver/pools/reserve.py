@@ -7,8 +7,7 @@ single queue would, from which idle workers take the next batch. So:
 * if another worker could serve it, a batch is only sent in advance to a worker that should finish all it has
   within ``REST`` seconds, or that is pipelined;
 * it is taken back when an idle worker could begin it sooner, when the batch before it takes longer than
-expected,
-  and when its worker is to end.
+  expected, and when its worker is to end.
 
 Nothing runs twice: worker and server agree on who has a batch, see :mod:`modelserver.wire.arena`.
 """

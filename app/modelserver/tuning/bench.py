@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from modelserver.tuning.setting import Setting
     from modelserver.tuning.source import Source
 
-_ROUNDS = 3  # answers per client that a measurement has at least, if that does not take too long
+_ROUNDS = 3  # minimum answers per client and measurement, unless that takes too long
 
 
 @dataclass(frozen=True, slots=True)

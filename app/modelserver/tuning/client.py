@@ -139,7 +139,7 @@ class _Crowd:
         load = self.load
         try:
             await asyncio.sleep(load.settle + load.seconds)
-            # Polled, as an event would cost time at every response.
+            # Polled, as an event would cost time for every response.
             while self._counted() < load.least and self._elapsed() < load.settle + load.longest:  # noqa: ASYNC110
                 await asyncio.sleep(load.seconds / 10)
             self.open, self.closed = False, self._elapsed()
@@ -208,7 +208,7 @@ class _Crowd:
         self.check_end()
 
     def check_end(self) -> None:
-        """To be called whenever nothing may be left to wait for."""
+        """Must be called whenever there may be nothing left to wait for."""
         if not self.open and not self.waiting:
             self._nothing_waits.set()
 
@@ -232,7 +232,7 @@ def _answer(head: bytes, ended: float, latency: float) -> Answer:
 
 
 class _Connection(asyncio.Protocol):
-    """One kept connection: a request, its answer, and again."""
+    """A persistent connection with one request at a time."""
 
     def __init__(self, crowd: _Crowd) -> None:
         self.asked = 0.0

@@ -66,27 +66,27 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags."""
     parser = argparse.ArgumentParser(
         "modelserver tune",
-        description="Finds batch size, batch policy, workers and threads for a model by trying them on this "
-        "machine, and writes them as model-config.yaml. It starts a server of its own.",
+        description="Finds batch size, batch policy, workers and threads for a model by measuring on this "
+        "machine, and writes them as model-config.yaml. It starts its own server.",
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="what url= of a registration takes, or a path of an archive or folder")
-    add("--input", metavar="FILE", nargs="+", type=Path, required=True, help="bodies to send, in turn")
+    add("model", metavar="MODEL", help="a url as for registrations, or the path of an archive or folder")
+    add("--input", metavar="FILE", nargs="+", type=Path, required=True, help="request bodies, sent in turn")
     add("--goal", required=True, help='"p99<=80ms" (or p50, p90), max-throughput or min-latency')
     add("--model-store", metavar="DIR", type=Path, help="directory of model archives")
-    add("--content-type", metavar="TYPE", help="of the bodies (default: guessed from the names)")
-    add("--out", metavar="DIR", type=Path, help="where the files go (default: ./MODEL-tuning)")
-    add("--time-budget", metavar="S", type=float, default=180.0, help="seconds, about (default: 180)")
+    add("--content-type", metavar="TYPE", help="of the bodies (default: guessed from file names)")
+    add("--out", metavar="DIR", type=Path, help="output directory (default: ./MODEL-tuning)")
+    add("--time-budget", metavar="S", type=float, default=180.0, help="approximate seconds (default: 180)")
     add(
         "--clients",
         metavar="N",
         type=int,
-        help="tune for so many clients at once (default: for full batches)",
+        help="concurrent clients to tune for (default: for full batches)",
     )
-    add("--max-batch-size", metavar="N", type=int, default=64, help="the largest to try (default: 64)")
-    add("--max-workers", metavar="N", type=int, help="the most to try (default: one per core, at most 8)")
-    add("--threads", metavar="N", type=int, help="of each worker, instead of sharing the cores out")
-    add("--ts-config", metavar="FILE", type=Path, help="a config.properties whose other settings shall hold")
+    add("--max-batch-size", metavar="N", type=int, default=64, help="largest to try (default: 64)")
+    add("--max-workers", metavar="N", type=int, help="most to try (default: one per core, at most 8)")
+    add("--threads", metavar="N", type=int, help="per worker, instead of an equal share of cores")
+    add("--ts-config", metavar="FILE", type=Path, help="a config.properties with further settings")
     add(
         "--force",
         action="store_true",
@@ -138,14 +138,14 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
     if not result.met:
         print(f"The goal {goal.text} was not met. The best that was reached: {shown}.")
     elif goal.kind == "limit":
-        print(f"The goal {goal.text} is kept by {shown}.")
+        print(f"The goal {goal.text} is met by {shown}.")
     else:
         print(f"The best for {goal.text} is {shown}.")
     usable = result.met or options.force
     for path in write_files(out, source, result, facts, usable=usable):
         print(f"wrote {path}")
     if not usable:
-        print(f"No {CONFIG} was written; --force writes that of the best.")
+        print(f"No {CONFIG} was written; --force writes the best one.")
         return 1
     try:
         print(f"wrote {source.pack(out / CONFIG, out)}")

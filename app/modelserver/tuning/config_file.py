@@ -1,4 +1,4 @@
-"""The ``model-config.yaml`` of the result: the archive's own, with our keys and the reason of each."""
+"""The ``model-config.yaml`` of the result: the archive's own, with our keys and the reason for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INDEPENDENT = "With independent clients (requests at random moments)"
 def config_text(original: str | None, result: Result, facts: Mapping[str, str]) -> str:
     """The file. ``original`` is the archive's, whose other keys and comments are kept.
 
-    The result must have a choice. Reasons stand above the keys as comments.
+    The result must have a choice. The reasons are comments above the keys.
     """
     document = yaml.safe_load(original) if original else None
     existing: dict[str, Any] = document if isinstance(document, dict) else {}
@@ -47,7 +47,7 @@ def config_text(original: str | None, result: Result, facts: Mapping[str, str]) 
         text = _joined([head, theirs, *ours])
         if _says(text, kept | values):
             return text
-    raise AssertionError("what PyYAML wrote reads as something else")
+    raise AssertionError("PyYAML's output reads back differently")
 
 
 def _joined(parts: list[str]) -> str:
@@ -90,7 +90,7 @@ def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
 
 
 def queue_needed(result: Result) -> int:
-    """Requests that the queue must take: twice the clients of the proof."""
+    """Requests that the queue must hold: twice the clients of the proof."""
     return 2 * (result.choice.figure.clients or 1)
 
 
@@ -99,19 +99,19 @@ def reasons(result: Result) -> dict[str, str]:
     setting = result.choice.setting
     size = _size_reason(result)
     policy = {
-        "adaptive": "adaptive: a batch waits only where that pays, and a lone request never does",
+        "adaptive": "adaptive: a batch waits only if that pays off; a lone request never waits",
         "greedy": "greedy: no batch ever waits",
         "window": f"window: a batch that is not full waits {setting.delay_ms} ms",
     }[setting.policy]
     shared = "; the cores are shared among the workers" if setting.threads is None else ""
     delay = (
-        "milliseconds that an instance waits at most for others"
+        "maximum milliseconds that an instance waits for others"
         if setting.policy == "window"
-        else "milliseconds: a cap, which is rarely reached"
+        else "milliseconds: a limit that is rarely reached"
     )
     return {
         "minWorkers": f"{_rival(result, 'workers')}{shared}.",
-        "workerThreads": f"of each worker. {_rival(result, 'threads')}.",
+        "workerThreads": f"per worker. {_rival(result, 'threads')}.",
         "batchSize": size,
         "batcher": size,
         "batchPolicy": f"{policy}. {_rival(result, 'policy')}.",
@@ -164,8 +164,8 @@ def _differs_only(one: object, other: object, field: str) -> bool:
 
 def _summary(result: Result, facts: Mapping[str, str]) -> list[str]:
     figure = result.choice.figure
-    kept = ": kept" if result.goal.kind == "limit" else ""
-    verdict = kept if result.met else ": NOT MET; this is the best that was reached"
+    kept = ": met" if result.goal.kind == "limit" else ""
+    verdict = kept if result.met else ": NOT MET; this is the best result"
     said = [
         f"Goal {result.goal.text}{verdict}.",
         (
@@ -186,8 +186,8 @@ def sustained_text(result: Result) -> str:
     if figure is None:
         if result.goal.kind != "limit" or not result.met:
             return ""
-        return f"{_INDEPENDENT} the goal was kept at none of the rates tried."
-    keeps = " the goal is kept" if result.goal.kind == "limit" else ""
+        return f"{_INDEPENDENT} the goal was met at none of the rates tried."
+    keeps = " the goal is met" if result.goal.kind == "limit" else ""
     return (
         f"{_INDEPENDENT} at {figure.offered or 0:.4g} requests/s{keeps}: "
         f"p50 {figure.p50_ms:.4g} ms, p99 {figure.p99_ms:.4g} ms."
@@ -205,7 +205,7 @@ def _comments(texts: list[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line without characters that end a comment or that YAML refuses."""
+    """One line without characters that end a comment or that YAML rejects."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 

@@ -8,4 +8,4 @@ class TuningError(Exception):
 
 
 class Refused(TuningError):
-    """The server did not take a setting; others may still work."""
+    """The server rejected a setting; others may still work."""

@@ -16,10 +16,10 @@ RARE = 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of 2xx. ``ended`` is the time since the load began; all in seconds but for the ``_ms``.
+    """A 2xx answer. ``ended`` is the time since the load began; in seconds, except for the ``_ms`` fields.
 
-    ``queue_ms`` and ``inference_ms`` are the server's own account (``server-timing``); ``batch`` and
-    ``batch_size`` say with which others it was computed.
+    ``queue_ms`` and ``inference_ms`` are reported by the server (``server-timing``); ``batch`` and
+    ``batch_size`` identify the batch it was computed in.
     """
 
     ended: float
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a load brought: the answers that count, the seconds they took, and failures by reason."""
+    """The result of a load: the answers that count, the seconds they took, and failures by reason."""
 
     answers: Sequence[Answer]
     seconds: float
@@ -62,7 +62,7 @@ class Figure:
 
     @property
     def void(self) -> bool:
-        """Whether something failed, or nothing was answered: then the numbers say nothing."""
+        """Whether something failed, or nothing was answered, so that the numbers mean nothing."""
         return bool(self.failures) or not self.requests
 
     def reason(self) -> str:
@@ -71,7 +71,7 @@ class Figure:
 
 
 def void(reason: str, clients: int | None = None) -> Figure:
-    """A figure that could not be taken."""
+    """A figure that could not be measured."""
     return Figure(0, 0.0, math.nan, math.nan, math.nan, clients=clients, failures={reason: 1})
 
 
@@ -97,7 +97,7 @@ def summed_up(run: Run, *, clients: int | None = None, offered: float | None = N
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile of sorted values; NaN of nothing."""
+    """The nearest-rank percentile of sorted values; NaN if there are none."""
     if not ascending:
         return math.nan
     return ascending[max(0, math.ceil(percent / 100 * len(ascending)) - 1)]
@@ -106,7 +106,7 @@ def percentile(ascending: Sequence[float], percent: float) -> float:
 def batch_costs(answers: Sequence[Answer]) -> dict[int, float]:
     """Milliseconds of the handler by batch size: the median over the batches, each counted once.
 
-    Sizes of fewer than one batch in twenty are left out: they came about at the edges of the load.
+    Sizes of fewer than one batch in twenty are left out: they occur at the start and end of a load.
     """
     batches = {answer.batch: answer for answer in answers if answer.batch}
     by_size: defaultdict[int, list[float]] = defaultdict(list)

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TRUSTED_R2 = 0.9
-TOLD_FROM = 3  # sizes: through two there is always a line
+TOLD_FROM = 3  # sizes: a line always fits two
 
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """A batch of n takes ``a_ms + b_ms * n`` ms; ``r2`` is 1 where the line explains all that was seen.
+    """A batch of n takes ``a_ms + b_ms * n`` ms; ``r2`` is 1 if the line fits exactly.
 
-    ``sizes``: how many batch sizes it goes through.
+    ``sizes``: the number of batch sizes it was fitted to.
     """
 
     a_ms: float
@@ -33,7 +33,7 @@ class CostLine:
 
     @property
     def worth_telling(self) -> bool:
-        """Whether a person may take it for what batches cost."""
+        """Whether it is reliable enough to be shown."""
         return self.trusted and self.sizes >= TOLD_FROM
 
     def at(self, size: int) -> float:
@@ -41,7 +41,7 @@ class CostLine:
         return self.a_ms + self.b_ms * size
 
     def largest_within(self, limit_ms: float) -> int:
-        """The largest batch that takes no longer; 0 if none does. Only of a line with ``b_ms`` above 0."""
+        """The largest batch that takes no longer; 0 if none does. Needs ``b_ms`` above 0."""
         return max(0, math.floor((limit_ms - self.a_ms) / self.b_ms + 1e-9))
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class CostLine:
 
 
 def fit_line(costs: Mapping[int, float]) -> CostLine | None:
-    """The line through milliseconds by batch size; None of fewer than two sizes."""
+    """The line through milliseconds by batch size; None for fewer than two sizes."""
     if len(costs) < 2:
         return None
     b, a = statistics.linear_regression([*costs], [*costs.values()])

@@ -1,4 +1,4 @@
-"""What the settings are to achieve: a limit on the latency, the most throughput, or the least latency."""
+"""What to tune for: a limit on the latency, the most throughput, or the least latency."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Goal:
     limit_ms: float | None = None
 
     def latency(self, figure: Figure) -> float:
-        """The latency that the goal speaks of, in ms."""
+        """The latency that the goal is about, in ms."""
         return {"p50": figure.p50_ms, "p90": figure.p90_ms, "p99": figure.p99_ms}[self.percentile]
 
     def met(self, figure: Figure) -> bool:
-        """Whether a figure keeps to the limit; a void one never does."""
+        """Whether a figure is within the limit; a void one never is."""
         if figure.void:
             return False
         return self.limit_ms is None or self.latency(figure) <= self.limit_ms
 
     def worth(self, figure: Figure) -> float:
-        """How good a figure that keeps to the limit is; more is better."""
+        """How good a figure within the limit is; more is better."""
         if figure.void:
             return 0.0
         return 1.0 / max(self.latency(figure), 1e-6) if self.kind == "latency" else figure.rate

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 USED_BY_OTHERS = "used by other programs before the start"
-BUSY = 15.0  # percent of all processors from which on others disturb
+BUSY = 15.0  # percent of all CPUs; from here on, others affect figures
 
 
 def others_percent() -> float:
-    """How much of the machine's processors is in use right now, in percent; takes half a second."""
+    """The current usage of the machine's processors, in percent; takes half a second."""
     return float(psutil.cpu_percent(interval=0.5))
 
 
 def machine_facts(description: Mapping[str, Any], others: float) -> dict[str, str]:
-    """By name; ``description`` is the server's of the model, whose workers say if they use a GPU.
+    """By name. ``description`` is the model's, whose workers report whether they use a GPU.
 
     ``others`` is what other programs used before the start, in percent.
     """
@@ -50,7 +50,7 @@ def machine_facts(description: Mapping[str, Any], others: float) -> dict[str, st
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The name that the processor gives itself."""
+    """The processor's name."""
     try:
         lines = cpuinfo.read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 NAME = "tuned"
-QUEUE = 100_000  # requests: no load of the tuner fills it
+QUEUE = 100_000  # requests: more than any load of the tuner
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 20.0
 _REGISTER_TIMEOUT = 900.0
@@ -41,8 +41,8 @@ class OwnServer:
     Args:
         folder: its own, for configuration, logs and temporary files.
         store: the model store.
-        base: a configuration file whose settings hold too, apart from addresses and models to load.
-        largest_body: bytes that a request may have at least.
+        base: a configuration file whose settings also apply, apart from addresses and models to load.
+        largest_body: bytes of the largest request.
     """
 
     def __init__(self, folder: Path, store: Path, *, base: Path | None = None, largest_body: int = 0) -> None:
@@ -98,18 +98,18 @@ class OwnServer:
                 if self._call(self.inference, "GET", "/ping", timeout=5)[0] < 500:
                     return
             time.sleep(0.02)
-        raise TuningError(f"The server to be measured does not start:\n{self._output()}")
+        raise TuningError(f"The server to measure does not start:\n{self._output()}")
 
     def register(self, url: str, setting: Setting) -> dict[str, Any]:
-        """Serve the model with a setting instead of the last one; returns its description.
+        """Serve the model with this setting instead of the last one; returns its description.
 
-        Raises Refused with the server's answer if it cannot be served so.
+        Raises Refused with the server's answer if that fails.
         """
         self.unregister()
         query = urlencode({"url": url, "model_name": NAME, "synchronous": "true", **setting.parameters()})
         status, body = self._call(self._management, "POST", f"/models?{query}", timeout=_REGISTER_TIMEOUT)
         if status != 200:
-            raise Refused(message_of(body) or f"registration was answered {status}")
+            raise Refused(message_of(body) or f"registration failed with {status}")
         self._registered = True
         _, body = self._call(self._management, "GET", f"/models/{NAME}")
         described: dict[str, Any] = json.loads(body)[0]
@@ -153,7 +153,7 @@ class OwnServer:
         headers: Mapping[str, str] | None = None,
         timeout: float = 60,
     ) -> tuple[int, bytes]:
-        """One HTTP exchange on a connection of its own. Raises OSError, of which the server's end is one."""
+        """One HTTP exchange on its own connection. Raises OSError, also if the server has ended."""
         connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
         try:
             connection.request(method, target, body, dict(headers or {}))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Progressing:
-    """Tells a listener's news to a console; see ``modelserver.tuning.tuner.Listener``."""
+    """Shows a tuning on a console; see ``modelserver.tuning.tuner.Listener``."""
 
     def __init__(self, console: Console, bar: Progress) -> None:
         self._console = console
@@ -40,7 +40,7 @@ class Progressing:
 
 @contextlib.contextmanager
 def progressing(console: Console | None = None) -> Iterator[Progressing]:
-    """The bar is there as long as the block lasts, if the console is a terminal."""
+    """Shows the bar within the block, if the console is a terminal."""
     console = console or Console()
     columns = (
         SpinnerColumn(),

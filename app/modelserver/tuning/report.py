@@ -46,12 +46,10 @@ svg text.limit { fill: var(--bad); } .soft { color: var(--soft); }
 
 
 def html_report(title: str, result: Result, facts: Mapping[str, str], config: str, use: str) -> str:
-    """The page; everything that came from outside is escaped. ``use``: how to use the configuration."""
+    """The page; all external text is escaped. ``use``: how to use the configuration."""
     chosen = result.choice
     kept = ": kept" if result.goal.kind == "limit" else ""
-    verdict = (
-        kept if result.met else ': <span class="miss">not met</span>, the best that was reached is below'
-    )
+    verdict = kept if result.met else ': <span class="miss">not met</span>, the best result is below'
     body = [
         f"<h1>Tuning of {escape(title)}</h1>",
         *_warning(facts),
@@ -96,7 +94,7 @@ def _warning(facts: Mapping[str, str]) -> list[str]:
 
 
 def curve_chart(result: Result) -> Chart:
-    """Latency over throughput of the choice, and what else was measured."""
+    """Latency over throughput of the choice, and the other measurements."""
     curve = sorted(result.curve, key=lambda figure: figure.clients or 0)
     percentile = result.goal.percentile
     others = [p for p in result.points if not p.figure.void and p.setting != result.choice.setting]
@@ -132,7 +130,7 @@ def curve_chart(result: Result) -> Chart:
 
 
 def curve_png(result: Result) -> bytes | None:
-    """The curve as a picture, where matplotlib is installed."""
+    """The curve as a picture; None without matplotlib."""
     try:
         backend = import_module("matplotlib.backends.backend_agg")
         figures = import_module("matplotlib.figure")
@@ -182,7 +180,7 @@ def results_json(title: str, result: Result, facts: Mapping[str, str]) -> str:
 
 
 def gain(result: Result) -> float | None:
-    """The throughput of the choice by that of batch size 1 with one worker."""
+    """The throughput of the choice relative to batch size 1 with one worker."""
     base = result.baseline
     return None if base is None or not base.figure.rate else result.choice.figure.rate / base.figure.rate
 

@@ -1,4 +1,4 @@
-"""One way to serve the model, as the tuner tries it."""
+"""One way to serve the model, tried by the tuner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POLICIES: tuple[Policy, ...] = ("adaptive", "greedy", "window")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``delay_ms`` caps the wait for a batch. ``threads`` per worker, None: the server's own number."""
+    """``delay_ms`` caps the wait for a batch. ``threads`` per worker, None: the server's default."""
 
     batch_size: int
     policy: Policy = "adaptive"
@@ -20,7 +20,7 @@ class Setting:
     threads: int | None = None
 
     def parameters(self) -> dict[str, str | int]:
-        """Those of a registration."""
+        """Those for registering."""
         return {
             "batch_size": self.batch_size,
             "batch_policy": self.policy,
@@ -31,7 +31,7 @@ class Setting:
         }
 
     def simplicity(self) -> tuple[bool, int, int, int]:
-        """Sorts the simple before the elaborate: own threads, workers, batch size, policy."""
+        """Sorts simple settings first: own threads, workers, batch size, policy."""
         return self.threads is not None, self.workers, self.batch_size, _POLICIES.index(self.policy)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The model to tune, made ready once: every registration then serves the same unpacked folder."""
+"""The model to tune, prepared once: every registration then serves the same unpacked folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from modelserver.tuning.errors import TuningError
 class Source:
     """A model ready to be registered as ``url`` from ``store``.
 
-    ``asked`` is what the user named it by, ``config_text`` the archive's ``model-config.yaml`` if it has one.
+    ``asked`` is the user's name for it, ``config_text`` the archive's ``model-config.yaml`` if it has one.
     """
 
     asked: str
@@ -51,9 +51,9 @@ class Source:
 
 
 def open_source(model: str, store: Path | None, workdir: Path) -> Source:
-    """Find, fetch and unpack a model; what has to be written goes to ``workdir``.
+    """Find, fetch and unpack a model; files are written to ``workdir``.
 
-    ``model`` is what ``url`` of a registration may be, or the path of an archive or folder anywhere. Raises
+    ``model`` is a ``url`` as for registrations, or the path of any archive or folder. Raises
     TuningError with the reason.
     """
     try:
@@ -79,10 +79,10 @@ def _open(model: str, store: Path | None, workdir: Path) -> ModelArchive:
     fetched.mkdir(parents=True, exist_ok=True)
     path, kind = Path(model), scheme(model)
     url, place = model, store if store is not None and kind in (None, "torchvision") else fetched
-    # What the store has under this name comes first, as for the server.
+    # A model of this name in the store comes first, as in the server.
     if kind is None and path.exists() and not (place / path.name).exists():
         url, place = path.resolve().name, path.resolve().parent
-    # Whoever types the command is the operator: any URL is allowed.
+    # The user of this command is the operator: any URL is allowed.
     located = asyncio.run(locate(url, place, UrlPolicy(operator_set=True), unpacked))
     return open_archive(located.path, url, unpacked, temporary=located.temporary)
 

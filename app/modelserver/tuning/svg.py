@@ -19,7 +19,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 class Series:
     """Points ``(x, y)`` with a name and a CSS class.
 
-    ``labels`` are shown when one points at them, ``marks`` stand beside them.
+    ``labels`` are tooltips, ``marks`` are shown beside the points.
     """
 
     name: str

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from modelserver.tuning.figure import Figure
     from modelserver.tuning.goal import Goal
 
-GAIN = 1.03  # what grows by less does not grow
-MOST_SIZES = 2  # that are registered and measured, beside 1 and the one that the line suggests
-COST_DELAY = 10  # ms, in which as many requests as there are clients come together
+GAIN = 1.03  # smaller gains do not count
+MOST_SIZES = 2  # to measure, besides 1 and the one that the line suggests
+COST_DELAY = 10  # ms, enough for the requests of all clients to arrive
 _NOISE = 1.15  # a size that misses the limit by less may still be tried
-_ROOM = 0.92  # of the limit, for a size that is computed and not measured
+_ROOM = 0.92  # of the limit, for a size that is not measured
 _LADDER = 6  # points of the curve
 DEFAULT_DELAY = 100  # ms, the server's
 
@@ -26,7 +26,7 @@ DEFAULT_DELAY = 100  # ms, the server's
 class Bounds:
     """What may be tried. ``clients``: the load to tune for, None: as many as the setting can use.
 
-    ``threads_free``: the tuner may give workers another number of threads than the server would.
+    ``threads_free``: the tuner may change the workers' number of threads.
     """
 
     max_batch: int = 64
@@ -41,7 +41,7 @@ class Bounds:
 class Costs:
     """The first stage: one worker with the whole machine, and as many clients as instances in a batch.
 
-    ``handler_ms`` is the handler's time by batch size; ``figures`` are by number of clients, each of whom
+    ``handler_ms`` is the handler's time by batch size; ``figures`` are by number of clients, each of which
     waited ``COST_DELAY`` for the others.
     """
 
@@ -50,7 +50,7 @@ class Costs:
     pruned: list[str] = field(default_factory=list)
 
     def add(self, clients: int, figure: Figure) -> None:
-        """Takes in a figure; what earlier ones said about a batch size stays."""
+        """Adds a figure; known costs of a batch size are kept."""
         self.figures[clients] = figure
         self.handler_ms = dict(sorted({**figure.costs, **self.handler_ms}.items()))
 
@@ -60,12 +60,12 @@ class Costs:
         return fit_line(self.handler_ms)
 
     def rate(self, size: int) -> float:
-        """Requests per second that the handler can do in batches of a measured size."""
+        """Requests per second that the handler can process in batches of a measured size."""
         cost = self.handler_ms.get(size, 0.0)
         return size / cost * 1e3 if cost > 0 else self.figures[size].rate
 
     def overhead_ms(self) -> float:
-        """What a request takes beside the handler and the wait for others."""
+        """The time of a request besides the handler and waiting for others."""
         beside = [
             figure.p50_ms - COST_DELAY - self.handler_ms[n]
             for n, figure in self.figures.items()
@@ -74,7 +74,7 @@ class Costs:
         return max(0.0, statistics.median(beside)) if beside else 0.0
 
     def expected_ms(self, size: int) -> float:
-        """About what a batch takes, 0 if nothing is known."""
+        """The estimated time of a batch, 0 if unknown."""
         line = self.line
         if size in self.handler_ms:
             return self.handler_ms[size]
@@ -113,7 +113,7 @@ def _too_slow(limit_ms: float, size: int, costs: Costs) -> str | None:
 
 
 def promising(goal: Goal, bounds: Bounds, costs: Costs) -> list[int]:
-    """The sizes to measure in earnest: 1, to compare with, then the most promising first."""
+    """The sizes to measure: 1, for comparison, then the most promising first."""
     usable = {size: figure for size, figure in costs.figures.items() if not figure.void}
     limit = goal.limit_ms
     if limit is not None:
@@ -125,7 +125,7 @@ def promising(goal: Goal, bounds: Bounds, costs: Costs) -> list[int]:
 
 
 def in_between(limit_ms: float, costs: Costs) -> int | None:
-    """The largest size that should keep to the limit by the fitted line, if it is none of those measured."""
+    """The largest size that should meet the limit by the fitted line; None if it is not worth measuring."""
     line = costs.line
     if line is None or not line.trusted:
         return None
@@ -138,7 +138,7 @@ def in_between(limit_ms: float, costs: Costs) -> int | None:
 def loads(goal: Goal, bounds: Bounds, setting: Setting, capacity: int) -> list[int]:
     """How many clients a setting is measured with, ascending: enough for one batch per worker, and for two.
 
-    ``capacity`` is what the model's queue takes.
+    ``capacity`` is that of the model's queue.
     """
     full = setting.batch_size * setting.workers
     if bounds.clients is not None:
@@ -157,22 +157,22 @@ def more_workers(goal: Goal, best: Setting, workers: int) -> list[Setting]:
 
 
 def of_size(goal: Goal, bounds: Bounds, size: int, costs: Costs) -> list[Setting]:
-    """A batch size with the policies that matter at once.
+    """A batch size with the policies to try first.
 
-    Under a limit on the latency full batches from few clients are worth most: they need a window.
+    With a latency limit, full batches from few clients are worth most: they need a window.
     """
     plain = Setting(size, delay_ms=delay_cap(goal), threads=bounds.threads)
     return [plain, window(plain, costs)] if goal.kind == "limit" and size > 1 else [plain]
 
 
 def window(setting: Setting, costs: Costs) -> Setting:
-    """The same, but batches wait for half a batch's time at most."""
+    """The same, but batches wait at most half a batch's time."""
     delay = max(1, round(costs.expected_ms(setting.batch_size) / 2))
     return replace(setting, policy="window", delay_ms=delay)
 
 
 def other_policies(goal: Goal, best: Setting, costs: Costs) -> list[Setting]:
-    """The other two; nothing where there are no batches."""
+    """The other policies; none for batch size 1."""
     if best.batch_size == 1:
         return []
     adaptive = replace(best, policy="adaptive", delay_ms=delay_cap(goal))

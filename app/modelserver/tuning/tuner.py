@@ -1,11 +1,11 @@
 """The order of a tuning: what batches cost, then the settings around the best, then the proof.
 
-1. One worker with the largest batch size, and ever more clients: the handler's time by batch size, and its
-   line a + b*n. Sizes that cannot meet the goal are left out.
-2. The promising sizes, each registered and measured; around the best, more workers, other policies, other
+1. One worker with the largest batch size, and more and more clients: the handler's time by batch size, and
+   its line a + b*n. Sizes that cannot meet the goal are left out.
+2. The promising sizes, each registered and measured; around the best, more workers, other policies and
    numbers of threads, as far as the time allows.
-3. The choice again, for longer. If it misses the goal now, the next one; at the end the curve of the choice,
-   and the rate at which independent clients may come.
+3. The choice again, for longer; if it misses the goal, the next best. Finally the curve of the choice, and
+   the rate that independent clients may have.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ if TYPE_CHECKING:
     from modelserver.tuning.goal import Goal
     from modelserver.tuning.sweep import Bounds, Costs
 
-# Shares of the budget after which a stage begins nothing new, but for the few without which it says nothing.
+# Shares of the budget after which a stage starts nothing new, except for a required minimum.
 _COSTS_UNTIL, _SWEEP_UNTIL = 0.3, 0.65
 _LEAST_COSTS, _LEAST_SETTINGS = 4, 3
 _SHORTEST, _LONGEST = 0.25, 8.0  # seconds of a measurement
-_MEASUREMENTS = 50  # that the budget is meant for
+_MEASUREMENTS = 50  # per budget
 _PROOF = 3.0  # times as long as another measurement
 _CALMER = 0.9
-_ATTEMPTS = 4  # to prove a choice, whatever the time
-_STRETCH = 4.0  # a load with too few answers goes on for so many times its seconds
-# Of the throughput that was reached: at which rate do independent clients still find the goal kept?
+_ATTEMPTS = 4  # to prove a choice, regardless of the time
+_STRETCH = 4.0  # a load with too few answers continues for up to this factor
+# Of the throughput: the rates to try with independent clients.
 _SHARES = (0.9, 0.75, 0.6, 0.45)
 
 
 class Bench(Protocol):
-    """What measures: the model behind a server, and clients. Seconds throughout."""
+    """Takes measurements: the model in a server, and clients. Times in seconds."""
 
     def now(self) -> float:
         """A clock."""
 
     def serve(self, setting: Setting) -> int:
-        """Serve the model so from now on; returns the requests that its queue takes. Raises Refused."""
+        """Serve the model with this setting; returns the capacity of its queue. Raises Refused."""
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
-        """So many clients that wait for their answers."""
+        """Measures clients that wait for their answers."""
 
     def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
-        """So many independent requests per second."""
+        """Measures independent requests per second."""
 
 
 class Listener(Protocol):
-    """Is told how the tuning goes."""
+    """Receives the tuning's progress."""
 
     def stage(self, name: str) -> None:
         """Another stage begins."""
 
     def trying(self, what: str, share: float) -> None:
-        """This is measured now; ``share`` of the time is over."""
+        """This is measured now; ``share`` of the time has passed."""
 
     def line(self, text: str) -> None:
-        """Something is known."""
+        """There is a result."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What was found. ``chosen`` is None where nothing served; ``met`` says whether it keeps to the goal.
+    """What was found. ``chosen`` is None if nothing could be served; ``met``: it meets the goal.
 
     ``points`` are those of the sweep, ``proofs`` those of the longer runs. ``baseline`` is the best of batch
-    size 1 with one worker. ``sustained`` is the highest rate of independent clients that keeps to the goal.
+    size 1 with one worker. ``sustained`` is the highest rate of independent clients that meets the goal.
     """
 
     goal: Goal
@@ -89,7 +89,7 @@ class Result:
 
     @property
     def choice(self) -> Point:
-        """The chosen point. Raises TuningError where there is none."""
+        """The chosen point. Raises TuningError if there is none."""
         if self.chosen is None:
             raise TuningError("No setting could be measured.")
         return self.chosen
@@ -100,10 +100,10 @@ class Tuner:
 
     Args:
         bench: measures.
-        goal: what is to be reached.
+        goal: what to achieve.
         bounds: what may be tried.
-        budget: seconds that it may take, about, once the model is served for the first time.
-        listener: is told.
+        budget: approximate seconds, counted from when the model is first served.
+        listener: receives progress.
     """
 
     def __init__(self, bench: Bench, goal: Goal, bounds: Bounds, budget: float, listener: Listener) -> None:
@@ -178,7 +178,7 @@ class Tuner:
         self._result.baseline = max(plain, key=lambda p: p.figure.rate, default=None)
 
     def _step_down(self) -> None:
-        """Halves the size as long as nothing above a batch of 1 keeps to the limit: half may do so easily."""
+        """Halves the size as long as nothing above a batch of 1 meets the limit: half may easily do so."""
         size = min((s.batch_size for s in self._tried if s.batch_size > 1), default=1) // 2
         while size > 1 and self._goal.kind == "limit" and self._best_setting().batch_size == 1:
             for setting in sweep.of_size(self._goal, self._bounds, size, self._result.costs):
@@ -210,7 +210,7 @@ class Tuner:
         return 0.0 if top is None else self._goal.worth(top.figure)
 
     def _try(self, setting: Setting, *, needed: bool = False) -> None:
-        """Measures a setting, unless it was, or the time is over and there is a choice already."""
+        """Measures a setting, unless it has been, or the time is over and there is a choice."""
         late = self._share() > _SWEEP_UNTIL and len(self._tried) >= _LEAST_SETTINGS
         if setting in self._tried or (late and not needed):
             return
@@ -233,7 +233,7 @@ class Tuner:
     # -- the third stage
 
     def _prove(self) -> None:
-        """Longer runs, from the best candidate on, until one keeps to the goal and is as good as promised."""
+        """Longer runs, from the best candidate on, until one meets the goal and is as good as expected."""
         goal, result = self._goal, self._result
         left = ranked(goal, result.points)
         if not left:
@@ -264,7 +264,7 @@ class Tuner:
         result.chosen = best(goal, proven) or nearest(goal, result.proofs) or nearest(goal, result.points)
 
     def _smaller(self, failed: Point) -> list[Point]:
-        """Half the batch size of a setting that failed, measured now unless it was before."""
+        """Half the batch size of a setting that failed, measured now unless it has been."""
         size = failed.setting.batch_size // 2
         known = {point.setting.batch_size for point in self._result.points if self._goal.met(point.figure)}
         if self._goal.kind != "limit" or any(size <= other < 2 * size for other in known) or not size:
@@ -277,7 +277,7 @@ class Tuner:
         return self._result.points[before:]
 
     def _proof(self, candidate: Point) -> Point:
-        """The candidate once more, for longer. With a limit, a lone client must find it kept as well."""
+        """The candidate once more, for longer. A limit must also be met for a lone client."""
         setting, clients = candidate.setting, candidate.figure.clients or 1
         try:
             self._serve(setting)
@@ -298,7 +298,7 @@ class Tuner:
         return Point(setting, figure)
 
     def _describe_choice(self) -> None:
-        """The curve of latency by throughput, and what independent clients get."""
+        """The curve of latency by throughput, and that of independent clients."""
         result = self._result
         chosen = result.chosen
         if chosen is None or chosen.figure.void:
@@ -338,7 +338,7 @@ class Tuner:
         self._listener.trying(what, self._share())
         seconds = times * self._each
         size = self._serving.batch_size if self._serving else 1
-        # A first round or two, in which batches find their size.
+        # One or two rounds first, in which batch sizes settle.
         waves = max(1.0, clients / size)
         round_trip = waves * self._result.costs.expected_ms(min(size, clients)) / 1e3
         settle = max(self._each / 4, 2 * round_trip)
@@ -357,7 +357,7 @@ class Tuner:
 
 
 def calmer(goal: Goal, left: list[Point], failed: Point) -> list[Point]:
-    """Those with clearly less latency than one whose proof failed: what is as close would fail as well."""
+    """Those with clearly less latency than one whose proof failed: closer ones would fail as well."""
     limit = _CALMER * goal.latency(failed.figure)
     room = [point for point in left if goal.latency(point.figure) <= limit]
     return ranked(goal, room or left)

@@ -6,7 +6,7 @@ worker, half of it for each direction; unused parts take no memory.
 
 The writer of a half allocates blocks in it, each with a header whose first byte marks it as in use. The
 reader clears that byte when done, and the writer checks it when it needs room; no messages are needed for
-that. If there is no room, bytes are sent in the socket: nobody ever waits.
+that. If there is no room, bytes are sent through the socket: nobody ever waits.
 
 A worker cannot harm the server through the memory. The file is sealed against changes of its size, and the
 server accesses it by system calls, which fail where access to mapped memory would crash it. Places are
@@ -51,7 +51,7 @@ _VISIBLE = 5e-5
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
 _MAX_PIECES = 512
-# Programs that a worker starts must not get the memory.
+# Programs that a worker starts must not inherit the memory.
 _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -73,9 +73,9 @@ class Incoming(Protocol):
 
 
 class Outgoing:
-    """The half that this side writes: ``size`` bytes of the file from ``base``. Not for several threads.
+    """The half that this side writes: ``size`` bytes of the file from ``base``. Not thread-safe.
 
-    This is the server's way, by system calls.
+    This is the server's side, by system calls.
     """
 
     def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
@@ -103,7 +103,7 @@ class Outgoing:
         return place
 
     def _write(self, place: int, end: int, pieces: Sequence[bytes]) -> None:
-        """Writes the pieces one behind the other. Raises OSError if there is no memory for them."""
+        """Writes the pieces one after another. Raises OSError if there is no memory for them."""
         position = self._base + place
         for start in range(0, len(pieces), _MAX_PIECES):
             some = pieces[start : start + _MAX_PIECES]
@@ -138,13 +138,13 @@ class Outgoing:
 
 
 class MappedOutgoing(Outgoing):
-    """The worker's way. The memory is mapped when the first block is written."""
+    """The worker's side. The memory is mapped when the first block is written."""
 
     _view: memoryview | None = None
 
     def _write(self, place: int, end: int, pieces: Sequence[bytes]) -> None:
         if end > self._used:
-            # What the system has no memory for is an error here, and would end the process below.
+            # Without memory this raises an error, where writing below would crash the process.
             os.posix_fallocate(self._descriptor, self._base + self._used, end - self._used)
         if self._view is None:
             self._view = memoryview(mmap.mmap(self._descriptor, self._size, offset=self._base))
@@ -155,7 +155,7 @@ class MappedOutgoing(Outgoing):
 
 
 class CopiedIncoming:
-    """The server's way: blocks are copied out, so that a worker that changes them later changes nothing."""
+    """The server's side: blocks are copied, so later changes by the worker have no effect."""
 
     def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
         self._descriptor = descriptor
@@ -184,7 +184,7 @@ class CopiedIncoming:
 
 
 class MappedIncoming:
-    """The worker's way: blocks are read where they are. The memory is mapped when the first one comes."""
+    """The worker's side: blocks are read in place. The memory is mapped when the first one comes."""
 
     def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
         self._descriptor = descriptor
@@ -216,16 +216,16 @@ class Arena:
         self.incoming = incoming
 
     def turns(self) -> Turns:
-        """Whose turn a batch is, as the worker sees it."""
+        """Who has a batch, as the worker sees it."""
         return Turns(mmap.mmap(self.descriptor, _PAGE, offset=_BEGUN))
 
     def trim(self) -> None:
-        """Gives back what is not in use; for moments of rest."""
+        """Gives back unused memory; for idle times."""
         self.outgoing.trim()
         self.incoming.trim()
 
     def close(self) -> None:
-        """Lets go of the memory; it is freed when the other side has, too."""
+        """Releases the memory; it is freed when the other side has, too."""
         os.close(self.descriptor)
 
 
@@ -242,7 +242,7 @@ class Turns:
         self._recalled = view[_RECALLED - _BEGUN :][: _NUMBER.size].cast("Q")
 
     def begin(self, sequence: int) -> bool | None:
-        """Whether the worker may begin the batch; None: not, and the server may not know that."""
+        """Whether the worker may begin the batch; None: no, and the server may not know."""
         if self._begun[0] > sequence:
             return True
         if self._recalled[0] > sequence:
@@ -254,7 +254,7 @@ class Turns:
 def create() -> Arena | None:
     """A new arena as the server sees it, or None where the system has no such memory.
 
-    It takes a few system calls and no memory: pages are the system's to give when they are written.
+    It takes a few system calls and no memory: the system allocates pages when they are written.
     """
     if sys.platform != "linux":
         return None
@@ -273,7 +273,7 @@ def create() -> Arena | None:
 
 
 def adopt(descriptor: int) -> Arena:
-    """An arena that the server made, as its worker sees it."""
+    """An arena that the server created, as its worker sees it."""
     return Arena(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
 
 

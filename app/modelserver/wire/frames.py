@@ -29,7 +29,7 @@ MessageT = TypeVar("MessageT")
 
 
 class ProtocolError(Exception):
-    """The peer sent something that is no frame."""
+    """The peer sent something other than a frame."""
 
 
 def encode(
@@ -57,7 +57,7 @@ def encode(
 
 
 def announced(message: object) -> int:
-    """The bytes that a message says its rows have behind the head."""
+    """The size of the rows after the head, according to the message."""
     total = 0
     if isinstance(message, (Result, Parts)):
         for answer in message.answers:
@@ -72,10 +72,10 @@ class FrameReader(Generic[MessageT]):
     """Turns received bytes into messages; keeps what is incomplete.
 
     Args:
-        decoder: of the messages this side receives.
-        limit: bytes a frame may have.
+        decoder: decodes the messages to this side.
+        limit: maximum bytes of a frame.
 
-    ``arena`` is where large rows may lie; without one they cannot.
+    ``arena`` may hold large rows; None: there is no arena.
     """
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[MessageT], limit: int = MAX_FRAME) -> None:
@@ -86,16 +86,16 @@ class FrameReader(Generic[MessageT]):
         self._needed = 0
 
     def allow(self, limit: int) -> None:
-        """Frames may have so many bytes from now on."""
+        """Sets the maximum bytes of a frame."""
         self._limit = limit
 
     def feed(self, data: bytes) -> Iterator[tuple[MessageT, memoryview]]:
-        """Yields each complete message with the bytes behind its head.
+        """Yields each complete message with the bytes after its head.
 
-        The memory view is valid until the next message is asked for.
+        The memory view is valid until the next message is requested.
 
         Raises:
-            ProtocolError: for anything that is no frame; the connection is unusable afterwards.
+            ProtocolError: for anything else than a frame; the connection is unusable afterwards.
         """
         buffer: bytes | bytearray = data
         if self._pending:
@@ -130,7 +130,7 @@ class FrameReader(Generic[MessageT]):
             self._pending += view[position:]
 
     def _from_arena(self, message: MessageT, tail: memoryview) -> Iterator[tuple[MessageT, memoryview]]:
-        """The message with its rows, whose place is all that came in the frame."""
+        """The message with its rows from the arena; the frame only has their place."""
         size = announced(message)
         if self.arena is None or len(tail) != _PLACE.size or size < LARGE:
             raise ProtocolError(f"{len(tail)} bytes of rows came, {size} were announced")

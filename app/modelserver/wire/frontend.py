@@ -1,12 +1,12 @@
 """The messages between the server and a front-end process.
 
-All messages of one turn of a side's loop are one frame (or a few, if they are large):
+All messages of one turn of a side's loop form one frame (or several, if they are large):
 
     u32 size of the head | u64 size of the rest | head (msgpack, a list of messages) | bytes of the messages
 
 A list is decoded in one call, and under load a turn has many requests. Bodies follow the head unchanged; a
 message with a body has its ``size``. Large ones are in memory that both sides share
-(:mod:`modelserver.wire.arena`), and :class:`Stored` says where. ``number`` is the front end's number of a
+(:mod:`modelserver.wire.arena`), and :class:`Stored` says where. ``number`` is the front end's number for a
 request.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PREFIX = struct.Struct("<IQ")
-# Bytes of bodies after which a frame ends, and up to which a frame is joined to one piece.
+# Bytes of bodies after which a frame ends, and up to which a frame is joined into one piece.
 FRAME_BYTES = 1 << 24
 _JOIN_LIMIT = 1 << 16
 _MAX_HEAD = 1 << 31
@@ -30,11 +30,11 @@ Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class FrameError(Exception):
-    """The other side sent something that is no frame."""
+    """The other side sent something other than a frame."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Front end, once: it could take connections."""
+    """Front end, once: it is ready for connections."""
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -57,13 +57,13 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Front end: the client has left before the end of the answer."""
+    """Front end: the client disconnected before the end of the answer."""
 
     number: int
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Front end: the head of any other request, in the terms of ASGI."""
+    """Front end: the head of any other request, in ASGI's terms."""
 
     number: int
     method: str
@@ -78,7 +78,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Front end: what :class:`More` asked for. ``left``: nothing, the client has gone."""
+    """Front end: what :class:`More` asked for. ``left``: the client has disconnected."""
 
     number: int
     size: Size
@@ -93,7 +93,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Front end: a record for the log (lines of the access log too); ``created`` as :func:`time.time`."""
+    """Front end: a log record (access log lines too); ``created`` as in :func:`time.time`."""
 
     logger: str
     level: int
@@ -102,24 +102,24 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """Front end: as :class:`Close` said, it takes no more connections; what it asks now came on old ones."""
+    """Front end: after :class:`Close`: it accepts no more connections; later requests are on open ones."""
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Front end: of the parts of an answer the client has taken so many bytes so far."""
+    """Front end: the bytes of an answer's parts that the client has received so far."""
 
     number: int
     total: int
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Server, once: bytes that a body may have, and that may be coming in at one time.
+    """Server, once: maximum bytes of one body, and of all bodies being received.
 
-    ``access``, ``stamped``, ``names_failures``: whether access lines are wanted, bring their own time, and
-    end with the request's id where it failed.
-    ``cors`` are headers for every answer. ``guarded`` are the roles of the listener if tokens are asked for,
-    at ``/ping`` too with ``ping_token``; none are good before :class:`Tokens` names some. ``tls`` is the
-    certificate chain, its key and the authorities of clients, all PEM; None: in the clear.
+    ``access``, ``stamped``, ``names_failures``: whether access lines are wanted, have their own time, and
+    end with the id of a failed request.
+    ``cors`` are headers for every answer. ``guarded`` are the roles of the listener if tokens are required,
+    with ``ping_token`` also for ``/ping``; none are valid before :class:`Tokens`. ``tls`` is the
+    certificate chain, its key and the client authorities, all PEM; None: no TLS.
     """
 
     max_body: int
@@ -134,7 +134,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):
-    """Server: take connections from now on."""
+    """Server: accept connections from now on."""
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag=22):
@@ -149,7 +149,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag=23):
-    """Server: the head of an answer that comes in parts."""
+    """Server: the head of an answer in parts."""
 
     number: int
     status: int
@@ -166,14 +166,14 @@ class Part(msgspec.Struct, frozen=True, array_like=True, tag=24):
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=25):
-    """Server: the end of an answer that came in parts."""
+    """Server: the end of an answer in parts."""
 
     number: int
     complete: bool
 
 
 class More(msgspec.Struct, frozen=True, array_like=True, tag=26):
-    """Server: the application waits for what comes next of a :class:`Call`."""
+    """Server: the application waits for the next piece of a :class:`Call`."""
 
     number: int
 
@@ -187,7 +187,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, tag=27):
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True, tag=28):
-    """Server: bytes of the answer to a :class:`Call`; ``more`` follow or not."""
+    """Server: bytes of the answer to a :class:`Call`; ``more``: others follow."""
 
     number: int
     size: Size
@@ -201,27 +201,27 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag=29):
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag=30):
-    """Server: take no more connections, finish what is there, and end."""
+    """Server: accept no more connections, finish requests, and exit."""
 
 
 class Hurry(msgspec.Struct, frozen=True, array_like=True, tag=31):
-    """Server: cut off the connections that are left, and end."""
+    """Server: close the remaining connections, and exit."""
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=32):
-    """Server: only these tokens are good from now on: scope, SHA-256, and until when (seconds since 1970)."""
+    """Server: only these tokens are valid from now on: scope, SHA-256, and expiry (seconds since 1970)."""
 
     tokens: tuple[tuple[str, bytes, float | None], ...]
 
 
 class Certified(msgspec.Struct, frozen=True, array_like=True, tag=33):
-    """Server: connections from now on are shown this certificate; as ``tls`` in :class:`Setup`."""
+    """Server: new connections get this certificate; as ``tls`` in :class:`Setup`."""
 
     tls: tuple[bytes, bytes, bytes]
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag=40):
-    """Either: the body of the next message is not in the frame but at ``place`` of the shared memory."""
+    """Either: the body of the next message is not in the frame, but in the shared memory at ``place``."""
 
     place: int
 
@@ -256,7 +256,7 @@ to_frontend_decoder = msgspec.msgpack.Decoder(list[ToFrontend])
 
 
 class Turn:
-    """Collects what one side has to say; :meth:`take` makes frames of it."""
+    """Collects the messages of one side; :meth:`take` makes frames of them."""
 
     __slots__ = ("_bodies", "_full", "_messages", "_size")
 
@@ -267,7 +267,7 @@ class Turn:
         self._full: list[bytes] = []
 
     def add(self, message: Message, body: bytes = b"", *, place: int | None = None) -> None:
-        """Puts a message last; ``body`` has the ``size`` that it names, and may be stored at ``place``."""
+        """Appends a message; ``body`` has the message's ``size``, and may be stored at ``place``."""
         if place is not None:
             self._messages += (Stored(place), message)
             return
@@ -279,7 +279,7 @@ class Turn:
                 self._full += self._frame()
 
     def take(self) -> list[bytes]:
-        """The pieces to be written; nothing is left here."""
+        """Removes and returns the pieces to be written."""
         if not self._full:
             return self._frame() if self._messages else []
         pieces, self._full = self._full, []
@@ -299,8 +299,8 @@ class TurnReader(Generic[MessageT]):
     """Turns received bytes into messages; keeps what is incomplete.
 
     Args:
-        decoder: of what the other side sends.
-        fetch: returns so many bytes at a place of the shared memory, and frees them.
+        decoder: decodes the other side's messages.
+        fetch: returns and frees the bytes at a place of the shared memory.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class TurnReader(Generic[MessageT]):
         """Yields each complete message with its own body.
 
         Raises:
-            FrameError: for anything that is no frame; the connection is unusable afterwards.
+            FrameError: for anything else than a frame; the connection is unusable afterwards.
         """
         buffer: bytes | bytearray = data
         if self._pending:

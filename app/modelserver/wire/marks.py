@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MARK = "MODELSERVER_WORKER"
-# Of the same length each: a forked worker writes its own over that of the spawner.
+# All of one length: a forked worker overwrites the spawner's with its own.
 _FORM = "{pid:010d}.{started:020d}.{unique}"
 _MARK = re.compile(r"(\d{10})\.(\d{20})\.[0-9a-f]{32}")
 _SERVER = 31
 _PROC = Path("/proc")
-# What starts new processes faster than they are ended is given up on after so many rounds.
+# Rounds after which processes that start others faster than they are killed are left.
 _ROUNDS = 50
-# Seconds in which a killed process is gone, if it can be at all.
+# Seconds in which a killed process is gone, if at all.
 _PATIENCE = 1.0
 
 
@@ -42,12 +42,12 @@ def new_mark() -> str:
 
 
 def server_of(mark: str) -> str:
-    """What the marks of all workers of one server begin with."""
+    """The prefix of the marks of all workers of one server."""
     return mark[:_SERVER]
 
 
 def end_marked(beginning: str) -> int:
-    """Kills all other processes whose mark begins like this; returns how many."""
+    """Kills all other processes whose mark begins with this; returns how many."""
     return _end(lambda mark: mark.startswith(beginning))
 
 
@@ -77,13 +77,13 @@ def _others() -> list[int]:
 
 
 def _kill(pid: int, is_meant: Callable[[str], bool]) -> int | None:
-    """Kills the process if it is meant; returns a descriptor of it then."""
+    """Kills the process if it is meant, and then returns its descriptor."""
     if not _is(pid, is_meant):
         return None
     descriptor = None
     try:
         descriptor = os.pidfd_open(pid)
-        # Another process may have got the number meanwhile: not after this.
+        # The number may have been reused until now, but no longer.
         if _is(pid, is_meant):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             return descriptor
@@ -104,13 +104,13 @@ def _await_ends(descriptors: list[int]) -> None:
 
 
 def _is(pid: int, is_meant: Callable[[str], bool]) -> bool:
-    """Whether the process has a mark that is meant, and is of this namespace."""
+    """Whether the process has a mark that is meant, and is in this namespace."""
     mark = mark_of(pid)
     return bool(mark) and is_meant(mark) and _namespace(pid) == _namespace(os.getpid())
 
 
 def mark_of(pid: int) -> str:
-    """The mark that a process was started with; nothing for one that has none, has ended, or is not ours."""
+    """The mark that a process was started with; empty if it has none, has ended, or is not ours."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -134,7 +134,7 @@ def _server_lives(mark: str) -> bool:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process was started, in ticks since the machine was; None where it is gone or cannot be told."""
+    """When a process was started, in clock ticks since boot; None if it is gone or unknown."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return int(fields[19])

@@ -19,14 +19,14 @@ import msgspec
 PREFIX = struct.Struct("<II")
 MAX_FRAME = (1 << 32) - 1
 
-# How a row's bytes are meant, and how its answer is encoded.
-BODY = 0  # the body of a /predictions request (reference 7.1); the answer is what reference 7.4 makes of it
+# What a row's bytes are, and how its answer is encoded.
+BODY = 0  # the body of a /predictions request (reference 7.1); the answer is encoded by reference 7.4
 INSTANCE = 1  # one JSON value of a V1 `instances` list; the answer is one JSON value
-DESCRIBE = 2  # no bytes: the handler is to describe itself (reference 5.4); the answer is as for a body
-TENSORS = 3  # a row of V2 tensors, as modelserver.tensors.rows cuts and joins them
-FIELDS = 4  # msgpack of {name: bytes}, which the handler gets as they are; the answer is as for a body
+DESCRIBE = 2  # no bytes: the handler describes itself (reference 5.4); the answer is as for a body
+TENSORS = 3  # a row of V2 tensors, as modelserver.tensors.rows splits and joins them
+FIELDS = 4  # msgpack of {name: bytes}, which the handler gets unchanged; the answer is as for a body
 
-# How a worker takes its batches: one after the other, or (reference 8.10, 8.11) many at a time.
+# How a worker processes batches: one after the other, or (reference 8.10, 8.11) many at a time.
 CONTINUOUS = "continuous"
 ASYNC = "async"
 
@@ -39,7 +39,7 @@ def sendable(value: object) -> str:
 
 
 class SequenceHeaders(msgspec.Struct, frozen=True, array_like=True):
-    """The names of the headers that speak of sequences (``ts_header_key_sequence_*``, reference 3.3)."""
+    """The names of the headers about sequences (``ts_header_key_sequence_*``, reference 3.3)."""
 
     id: str = "ts_request_sequence_id"
     start: str = "ts_request_sequence_start"
@@ -47,7 +47,7 @@ class SequenceHeaders(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputSpec(msgspec.Struct, frozen=True, array_like=True):
-    """An output of the model, as its signature has it: ``shape`` has the rows first, -1 is any size."""
+    """An output of the model, as in its signature: ``shape`` begins with the rows, -1 is any size."""
 
     name: str
     datatype: str
@@ -57,8 +57,8 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True):
 class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     """Server to worker, once: what to load and how to treat requests.
 
-    ``ranks`` processes make up the worker, of which this is number ``rank``. ``outputs`` are empty where the
-    model does not say what it gives. ``expose``: clients are told what went wrong in the handler.
+    The worker has ``ranks`` processes, of which this is number ``rank``. ``outputs`` is empty if the model
+    does not declare any. ``expose``: clients are shown errors of the handler.
     """
 
     model_name: str
@@ -83,12 +83,12 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """One instance of work. ``size`` bytes of the frame's tail are its own.
+    """One instance. ``size``: its bytes in the frame's tail.
 
-    ``headers`` is msgpack of ``[[name, value], ...]`` as received: most handlers never look, so most are
-    never decoded.
-    ``extra`` is JSON: the request's other top-level fields (V1 ``parameters`` and the like), or empty; of
-    TENSORS it is their form.
+    ``headers`` is msgpack of ``[[name, value], ...]`` as received: most handlers never read them, so most
+    are never decoded.
+    ``extra`` is JSON: the request's other top-level fields (V1 ``parameters`` and the like), or empty; for
+    TENSORS, their form.
     """
 
     request_id: str
@@ -110,20 +110,20 @@ class Predict(msgspec.Struct, frozen=True, array_like=True, tag="predict"):
 
 
 class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag="cancelled"):
-    """Server to worker: nobody waits for these rows of batch ``sequence`` any more."""
+    """Server to worker: these rows of batch ``sequence`` are no longer needed."""
 
     sequence: int
     rows: list[Size]
 
 
 class Proceed(msgspec.Struct, frozen=True, array_like=True, tag="proceed"):
-    """Server to worker: clients have taken what it sent them in :class:`Parts` with ``wait``."""
+    """Server to worker: clients have received the :class:`Parts` sent with ``wait``."""
 
     sequence: int
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
-    """Server to worker: finish what was sent and leave."""
+    """Server to worker: finish the batches sent so far, and exit."""
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
@@ -135,7 +135,7 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
-    """Worker to server: batch ``sequence`` was taken back as it was to begin; it was not run."""
+    """Worker to server: batch ``sequence`` was taken back just before it began; it was not run."""
 
     sequence: int
 
@@ -143,9 +143,9 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     """Worker to server: the handler is initialised, which took ``seconds``.
 
-    ``splits`` says that the handler takes instances (a built-in one), so that V1 bodies are always split.
-    ``warnings`` are for whoever registered the model. ``pipelined``: it prepares a batch while it computes
-    another.
+    ``splits`` means that the handler takes instances (a built-in one), so V1 bodies are always split.
+    ``warnings`` are for the client that registers the model. ``pipelined``: it prepares a batch while it
+    computes another.
     """
 
     splits: bool = False
@@ -155,7 +155,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):
-    """Worker to server: the handler could not be loaded. ``permanent``: trying again cannot help."""
+    """Worker to server: the handler could not be loaded. ``permanent``: retrying cannot help."""
 
     message: str
     status: int = 500
@@ -166,7 +166,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     """One row's answer: ``size`` bytes of the frame's tail.
 
     With ``failed`` the bytes are an error message in UTF-8 and ``error_type`` its type. ``parameters`` is a
-    JSON object, or empty: what the handler says beside the outputs of TENSORS.
+    JSON object, or empty: what the handler adds to the outputs of TENSORS.
     """
 
     size: Size
@@ -180,7 +180,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True, tag="parts"):
-    """Worker to server, before the batch's result: what goes out now to these rows of batch ``sequence``.
+    """Worker to server, before the batch's result: parts to send now for these rows of batch ``sequence``.
 
     Status, headers and content type count in a row's first part only. After parts with ``wait`` the worker
     sends no more before the server's :class:`Proceed`.

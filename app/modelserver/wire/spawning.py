@@ -1,4 +1,4 @@
-"""The messages between the server and its spawner: one per packet, with descriptors beside it."""
+"""The messages between the server and its spawner: one per packet, along with descriptors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TypeAlias
 
 import msgspec
 
-# Descriptors beside a Spawn: the worker's socket, its standard output and error, the pipe it lives by.
+# Descriptors with a Spawn: the worker's socket, its standard output and error, a pipe whose end ends it.
 SPAWN_DESCRIPTORS = 4
 _MAX_PACKET = 1 << 20
-# Programs that a process starts must not get what it was sent.
+# Programs that a process starts must not inherit these.
 _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True, tag="spawn"):
     """Server to spawner: fork a worker.
 
-    ``modules`` are imported before, ``handler`` too if it is the name of a built-in one. ``threads`` is what
-    numeric libraries compute with.
+    ``modules`` are imported first, ``handler`` too if it names a built-in one. ``threads`` is the number for
+    numeric libraries.
     """
 
     model_dir: str
@@ -42,7 +42,7 @@ class Prepared(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
 
 
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
-    """Spawner to server: the worker runs. Its pidfd travels beside this."""
+    """Spawner to server: the worker runs. Its pidfd is sent along."""
 
     pid: int
 

@@ -51,7 +51,7 @@ def main() -> None:
     """Runs the module that the arguments name."""
     module, handlers, rest = sys.argv[1], sys.argv[2], sys.argv[3:]
     here = os.path.dirname(os.path.abspath(__file__))
-    # Its modules are no top-level ones.
+    # Its modules are not top-level ones.
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     fault = complaint()
     if fault or module == "check":

@@ -26,10 +26,10 @@ _NO_TORCHVISION = (
     "`{python} -m pip install torchvision torch=={torch}`"
 )
 _SPLIT = (
-    "the server had split the body, so the handler gets single instances; a handler that reads the whole "
-    "body itself wants split_instances=false"
+    "the server has split the body, so the handler gets single instances; a handler that reads the whole "
+    "body itself needs split_instances=false"
 )
-_INITIALIZE = "if the handler has an initialize of its own, it must call super().initialize(context)"
+_INITIALIZE = "if the handler has its own initialize, it must call super().initialize(context)"
 _CONTENT = (
     'a request has its content under "data" or "body", as the client sent it: '
     'row.get("data") or row.get("body")'

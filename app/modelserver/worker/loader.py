@@ -128,7 +128,7 @@ def _only_class(module: ModuleType) -> type[Any]:
 
 
 def _from_class(cls: type[Any]) -> LoadedHandler:
-    with _no_exit("while it was made"):
+    with _no_exit("while it was created"):
         instance = cls()
     if not hasattr(instance, "handle"):
         raise HandlerNotUsable(f"Expect handle method in class {cls.__name__}")

@@ -83,7 +83,7 @@ def be_left_alone() -> None:
 
 
 def let_forked_processes_end() -> None:
-    """Processes that a handler forks end by SIGTERM, from their first moment, unlike the worker itself."""
+    """Lets SIGTERM end processes that a handler forks, from their first moment, unlike the worker."""
     told = {signal.SIGTERM}
     unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, told)
 

@@ -153,12 +153,12 @@ def check_fitness(known: set[int]) -> None:
     """Raises :class:`Unfit` unless this process has one thread, only ``known`` descriptors, and no device."""
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
-        raise Unfit(f"what was imported has started {threads - 1} threads")
+        raise Unfit(f"the imports have started {threads - 1} threads")
     if strange := open_descriptors() - known - {0, 1, 2}:
-        raise Unfit(f"what was imported holds the descriptors {sorted(strange)}")
+        raise Unfit(f"the imports hold the descriptors {sorted(strange)}")
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        raise Unfit("what was imported has begun to use CUDA")
+        raise Unfit("the imports have begun to use CUDA")
 
 
 def open_descriptors() -> set[int]:

@@ -4,8 +4,8 @@ The package ``ts`` is alone in its folder (``path``), so that nothing else is fo
 that folder on their ``sys.path`` directly after the archive's: an archive's own ``ts`` wins, but this one
 wins over an installed TorchServe, wherever that is. A handler runs in our worker with our context, and the
 parts of TorchServe that talk to its server (answers in parts, metrics) cannot talk to this one. TorchServe
-does likewise: its own ``ts`` is always loaded before a handler. A test of a handler outside of workers
-imports :mod:`.activate`.
+does the same: its own ``ts`` is always loaded before a handler. Tests of handlers outside of workers
+import :mod:`.activate`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 TORCHSERVE_VERSION = "0.12.0"
-"""The version of TorchServe whose names these are; ``ts.__version__``."""
+"""The version of TorchServe that the names are from; ``ts.__version__``."""
 
 PATH = str(Path(__file__).parent / "path")
 """The folder that holds ``ts`` and nothing else."""

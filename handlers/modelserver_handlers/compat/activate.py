@@ -3,7 +3,7 @@
 In a ``conftest.py``: ``import modelserver_handlers.compat.activate``; or on the command line:
 ``pytest -p modelserver_handlers.compat.activate``. Workers of the server need neither.
 
-Raises ImportError where another ``ts`` was imported before.
+Raises ImportError if another ``ts`` has been imported.
 """
 
 from __future__ import annotations

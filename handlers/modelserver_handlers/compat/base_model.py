@@ -1,4 +1,4 @@
-"""The smallest network, for tests of handlers that no server runs (reference 13)."""
+"""A minimal network, for tests of handlers without a server (reference 13)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ArgmaxModel(torch.nn.Module):
     """Has no weights."""
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The place of the largest number of each row."""
+        """The index of the largest number of each row."""
         return torch.argmax(inputs[0], 1)
 
 

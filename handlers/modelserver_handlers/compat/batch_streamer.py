@@ -9,16 +9,16 @@ from typing import Any
 
 
 class TextIteratorStreamerBatch:
-    """Given to ``generate`` of transformers as ``streamer``; iterating gives ``[{"text": ...}, ...]``.
+    """The ``streamer`` for ``generate`` of transformers; iterating gives ``[{"text": ...}, ...]``.
 
     Unlike TorchServe's, it does not end with the first text: finished texts are empty while others continue.
     Raises ImportError without transformers.
 
     Args:
         tokenizer: turns tokens into text.
-        batch_size: texts.
+        batch_size: number of texts.
         skip_prompt: leave the prompt out.
-        timeout: seconds that iterating waits for a text; None waits for ever.
+        timeout: seconds that iterating waits for a text; None waits forever.
         decode_kwargs: for the tokenizer's ``decode``.
     """
 
@@ -40,7 +40,7 @@ class TextIteratorStreamerBatch:
         self._ended = [False] * batch_size
 
     def put(self, value: Any) -> None:
-        """Tokens, a row or a number for each text. Raises ValueError for another number of texts."""
+        """Adds tokens, a row or a number for each text. Raises ValueError for another number of texts."""
         if value.shape[0] != self.batch_size:
             raise ValueError(
                 f"TextIteratorStreamerBatch batch size is set to {self.batch_size} but got input tensor of "

@@ -1,7 +1,7 @@
-"""The modules of ``ts``, made from the table of what is offered when they are imported.
+"""The modules of ``ts``, created from the table of offered names when imported.
 
-Only ``ts`` itself is a file: so its place on ``sys.path`` decides who wins, and processes that inherit that
-path find it too. It opens the doors: Python then asks :class:`DoorFinder` for what would lie in its folder.
+Only ``ts`` itself is a file: so its place on ``sys.path`` decides precedence, and processes that inherit that
+path find it too. It opens the doors: Python then asks :class:`DoorFinder` for modules in its folder.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PACKAGES = {
 
 
 def open_doors() -> None:
-    """Let the modules of ``ts`` be found."""
+    """Make the modules of ``ts`` importable."""
     if DoorFinder not in sys.path_hooks:
         sys.path_hooks.insert(0, DoorFinder)
         sys.path_importer_cache.pop(str(_FOLDER), None)
 
 
 class DoorFinder(PathEntryFinder):
-    """Finds the modules of one package of ours; raises ImportError for folders that are none."""
+    """Finds the modules of one package of ``ts``; raises ImportError for other folders."""
 
     def __init__(self, folder: str) -> None:
         if not Path(folder).is_relative_to(_FOLDER):
@@ -50,7 +50,7 @@ class DoorFinder(PathEntryFinder):
         self._package = ".".join(Path(folder).relative_to(PATH).parts)
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module, offered or refused; its file is the one that makes it."""
+        """The module, offered or refused; its file is this one."""
         if fullname not in self._names():
             return None
         inner = [str(Path(PATH, *fullname.split(".")))] if fullname in _PACKAGES else None
@@ -66,7 +66,7 @@ class DoorFinder(PathEntryFinder):
 
 
 class _Door(Loader):
-    """Hands names on, or refuses."""
+    """Provides names, or refuses."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Raises ImportError that says why a module is not offered."""

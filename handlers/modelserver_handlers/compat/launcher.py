@@ -1,7 +1,7 @@
 """Starting and stopping a server from Python (reference 13, ``ts.launcher``).
 
 Each function runs the command ``modelserver`` or asks the management API at its usual address,
-http://localhost:8081; the server goes on when the program ends.
+http://localhost:8081; the server keeps running when the program ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MANAGEMENT = "http://localhost:8081"
 
 
 def run_command() -> NoReturn:
-    """Become the command ``modelserver``, with this program's arguments."""
+    """Replace this process by ``modelserver``, with the same arguments."""
     sys.stdout.flush()
     os.execv(sys.executable, [*_COMMAND, *sys.argv[1:]])  # noqa: S606 - a program of ours
 
@@ -37,9 +37,9 @@ def start(  # noqa: PLR0917 - TorchServe's signature
     models: str | None = None,
     enable_model_api: bool = False,
 ) -> None:
-    """Start a server and return when it listens; ``plugin_folder`` has no effect but a warning.
+    """Start a server and return when it listens; ``plugin_folder`` only causes a warning.
 
-    Raises subprocess.CalledProcessError if it does not start; why not is on standard error.
+    Raises subprocess.CalledProcessError if it does not start; the reason is on standard error.
     """
     flags = {
         "--model-store": model_store,

@@ -1,4 +1,4 @@
-"""A context for tests of handlers that no server runs (reference 13)."""
+"""A context for tests of handlers without a server (reference 13)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class MockContext:
-    """What a handler's ``initialize`` and ``handle`` ask of a context, for one model folder.
+    """What a handler's ``initialize`` and ``handle`` need of a context, for one model folder.
 
-    ``explain`` may be set; it is what the request's header of that name says. ``gpu_id`` counts where there
-    is a GPU.
+    ``explain`` may be set to the value of the request's header of that name. ``gpu_id`` is ignored without
+    a GPU.
     """
 
     def __init__(  # noqa: PLR0917 - TorchServe's signature
@@ -58,20 +58,20 @@ def _has_gpu() -> bool:
 
 
 def copy_files(src_dir: str | Path, dst_dir: str | Path, files: Mapping[str, str]) -> None:
-    """Copy files (name to new name) from one folder to another, which is made if need be."""
+    """Copy files (name to new name) from one folder to another, which is created if needed."""
     Path(dst_dir).mkdir(parents=True, exist_ok=True)
     for name, new_name in files.items():
         shutil.copy(Path(src_dir) / name, Path(dst_dir) / new_name)
 
 
 def download_model(model_url: str, model_dir: str | Path) -> None:
-    """Save what an http(s) URL gives as ``model.pt`` in ``model_dir``, unless that is there already.
+    """Download an http(s) URL to ``model.pt`` in ``model_dir``, unless that exists.
 
-    Raises ValueError for another kind of URL.
+    Raises ValueError for other URLs.
     """
     address = urlsplit(model_url)
     if address.scheme not in {"http", "https"}:
-        raise ValueError(f"only http and https are downloaded, not {model_url!r}")
+        raise ValueError(f"only http and https are supported, not {model_url!r}")
     target = Path(model_dir) / "model.pt"
     if not target.exists():
         with urlopen(model_url) as source, target.open("wb") as file:  # noqa: S310 - checked above

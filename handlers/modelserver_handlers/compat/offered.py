@@ -1,4 +1,4 @@
-"""What of TorchServe's modules is provided: each name of ``ts`` and where it is here."""
+"""The names of TorchServe's modules that are provided, and where each is here."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ BESIDE: dict[str, str] = {
     "ts.torch_handler.unit_tests.test_utils.mock_context": "MetricsStore get_yaml_config",
     "ts.torch_handler.vision_handler": "BaseHandler timed",
 }
-"""Module to the names that TorchServe's module imports from its others, and handlers import from it."""
+"""Module to the names that TorchServe's module imports from others, and handlers import from it."""
 
 LATE = frozenset({"ts.utils.util.PT2Backend", "ts.utils.util.check_valid_pt2_backend"})
 """Names that need torch in a module that does not: imported on first use."""

@@ -1,4 +1,4 @@
-"""Services of the time before handlers, which some archives still derive theirs from (reference 13)."""
+"""The services before handlers, from which some archives still derive theirs (reference 13)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ModelService:
-    """A handler that the worker calls with its model's name, folder and manifest known."""
+    """A handler that knows its model's name, folder and manifest."""
 
     def __init__(
         self, model_name: str, model_dir: str, manifest: dict[str, Any], gpu: int | None = None
@@ -24,15 +24,15 @@ class ModelService:
         self._context = context
 
     def inference(self, data: Any) -> Any:
-        """Answers for what ``handle`` was given; a subclass says which."""
-        raise NotImplementedError("inference: a subclass must say what it answers")
+        """The answers to a batch, for subclasses to implement."""
+        raise NotImplementedError("inference must be implemented by a subclass")
 
     def ping(self) -> str:
-        """How the service is."""
+        """The service's health."""
         return "healthy"
 
     def signature(self) -> Any:
-        """What the manifest's signature says, if there is one."""
+        """The manifest's signature, if there is one."""
         return self._signature
 
     def handle(self, data: Any, context: Any) -> Any:

@@ -50,7 +50,7 @@ send_intermediate_predict_response = deprecated(
 
 
 def import_class(class_name: str, module_prefix: str | None = None) -> Any:
-    """The class ``package.module.Class``, below ``module_prefix`` if one is given.
+    """The class ``package.module.Class``, in ``module_prefix`` if given.
 
     Raises ImportError with TorchServe's texts.
     """

@@ -1,4 +1,4 @@
-"""``BaseEnvelope``: stands between requests in a form of their own and a handler (reference 14.6)."""
+"""``BaseEnvelope``: converts requests in other formats for a handler (reference 14.6)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ HandleFunction = Callable[[list[Any], Any], Any]
 class BaseEnvelope:
     """Unfolds each request to values, has the handler answer all of them at once, and folds the answers.
 
-    A subclass says how one request is unfolded (:meth:`unfold`) and how its answers are folded
+    A subclass defines how one request is unfolded (:meth:`unfold`) and how its answers are folded
     (:meth:`fold`). Unlike in TorchServe, whose ``kserve`` envelopes take only the first request of a batch,
-    each request gets its own answer, a malformed one its own 400, and what a handler reads of or
-    sets for the value ``idx`` is that of the request that the value came in. Describing passes through.
+    each request gets its own answer, a malformed one its own 400. What a handler reads or
+    sets for value ``idx`` is that of the value's request. Describe calls are passed through.
     """
 
     def __init__(self, handle_fn: HandleFunction) -> None:
@@ -36,11 +36,11 @@ class BaseEnvelope:
         raise NotImplementedError
 
     def fold(self, request: Any, answers: list[Any], position: int) -> Any:
-        """The answer to request ``position`` of the batch, from those to its values."""
+        """The answer to request ``position`` of the batch, from the answers to its values."""
         raise NotImplementedError
 
     def handle(self, data: list[Any], context: Any) -> Any:
-        """One answer per request of ``data``; None in the place of one that was rejected.
+        """One answer per request of ``data``; None for rejected ones.
 
         Raises PredictionException (503) if the handler's answers are not one per value.
         """
@@ -61,7 +61,7 @@ class BaseEnvelope:
         return self.format_output(answers)
 
     def shares(self, answers: list[Any], counts: list[int]) -> list[int] | None:
-        """How many of the answers each request gets, which had ``counts`` values; None if they do not fit."""
+        """How many answers each request gets, for ``counts`` values each; None if they do not fit."""
         return counts if len(answers) == sum(counts) else None
 
     def parse_input(self, data: list[Any]) -> list[Any]:
@@ -124,7 +124,7 @@ class BaseEnvelope:
 
 
 def content(request: Any) -> Any:
-    """What a request carries: its part ``data``, else its body, else all its parts; bytes are read as JSON.
+    """A request's content: its part ``data``, else its body, else all its parts; bytes are read as JSON.
 
     Raises BadInput for bytes that are not JSON.
     """
@@ -140,7 +140,7 @@ def content(request: Any) -> Any:
 
 
 def listed(request: Any, key: str) -> list[Any]:
-    """The list under ``key`` of what a request carries. Raises BadInput if there is none."""
+    """The list under ``key`` of a request's content. Raises BadInput if there is none."""
     carried = content(request)
     if not isinstance(carried, Mapping) or key not in carried:
         raise BadInput(f'no {key} in the request: the body needs "{key}", a list')

@@ -20,7 +20,7 @@ _OF_PYTHON = {bool: "BOOL", int: "INT64", float: "FP64"}
 
 
 class KserveV2Envelope(BaseEnvelope):
-    """One value per input tensor: the input with its ``data`` in its ``shape``; of BYTES the first element.
+    """One value per input tensor: the input with its ``data`` in its ``shape``; for BYTES the first element.
 
     The handler's answer to each becomes an output of that input's name. A handler that takes the inputs
     together may answer each request once, or a lone request with fewer answers than inputs.
@@ -61,7 +61,7 @@ def _shaped(one: Any, place: int) -> dict[str, Any]:
         raise BadInput(f"inputs[{place}] needs {', '.join(fields)}")
     values = _flat(one["data"])
     if one["datatype"] == "BYTES":
-        # Its shape does not count, as in TorchServe, whose documents send one text with the shape -1.
+        # Its shape is ignored, as in TorchServe, whose documentation sends one text with shape -1.
         return {**one, "data": values[0] if values else ""}
     given = one["shape"]
     shape = given if isinstance(given, list) else [given]
@@ -74,7 +74,7 @@ def _shaped(one: Any, place: int) -> dict[str, Any]:
 
 
 def _filled(shape: list[int], count: int) -> list[int]:
-    """The shape with the size that -1 stands for, where so many values make up the array."""
+    """The shape with -1 replaced by the size that fits ``count`` values."""
     rest = math.prod(size for size in shape if size >= 0)
     return [count // (rest or 1) if size == -1 else size for size in shape]
 

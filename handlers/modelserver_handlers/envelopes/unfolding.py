@@ -1,4 +1,4 @@
-"""Several values out of one request, and what the context shows while a handler has them."""
+"""Several values from one request, and what the context shows while a handler has them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance that the server took out of a V1 body itself: nothing is left to unfold."""
+    """An instance that the server took from a V1 body: nothing is left to unfold."""
 
     value: Any
 
     def copy(self) -> Instance:
-        """The same: it cannot be changed."""
+        """The same, as it is immutable."""
         return self
 
 
@@ -28,7 +28,7 @@ class UnfoldedState(BatchState):
     """The batch as a handler in an envelope sees it: one entry per value, each showing its request.
 
     ``owners[i]`` is the position of value ``i``'s request in the batch of ``requests``. Statuses and headers
-    that a handler sets for a value are its request's.
+    that a handler sets for a value apply to its request.
     """
 
     def __init__(self, requests: BatchState, owners: Sequence[int]) -> None:
@@ -48,7 +48,7 @@ class UnfoldedState(BatchState):
         return self._requests.parameters(self._owners[idx])
 
     def close(self, counts: Sequence[int]) -> None:
-        """Tell the requests what became of their values: a request with a rejected value is rejected.
+        """Pass rejections on: a request with a rejected value is rejected.
 
         ``counts[i]`` is how many values request ``i`` had.
         """

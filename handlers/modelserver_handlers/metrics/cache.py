@@ -32,7 +32,7 @@ class MetricsCache(Measures):
     or with those of all requests. Each thread tags with the batch it began, other threads with the latest. A
     counter's value below 0 is logged as an error.
 
-    Unlike in TorchServe, a name may be added with different dimensions (it drops all but the first),
+    Unlike in TorchServe, a name may be added with different dimensions (where all but the first are dropped),
     ``metric_type`` may be a string, and an error's series names its model too.
     """
 
@@ -55,7 +55,7 @@ class MetricsCache(Measures):
         self._of_thread.ids = self._latest = request_ids
 
     def set_request_ids(self, request_ids: dict[int, str] | None) -> None:
-        """Name the requests of the batch that begins."""
+        """Set the requests of the next batch."""
         self.request_ids = request_ids or {}
 
     # Declared first

@@ -57,7 +57,7 @@ class CachingMetric(MetricAbstract):
         self._sink: Sink | None = None
 
     def sent_to(self, sink: Sink | None) -> CachingMetric:
-        """Itself, its values going there; None: to where those of the process go."""
+        """Itself, with this sink for its values; None: the sink of the process."""
         self._sink = sink
         return self
 
@@ -78,7 +78,7 @@ class CachingMetric(MetricAbstract):
         (self._sink or emit)(emission)
 
     def update(self, value: float, request_id: str = "", dimensions: Sequence[Any] = ()) -> None:
-        """Report a value for Dimension objects, whose names replace those declared (the way of old)."""
+        """Report a value for Dimension objects, whose names replace those declared (the old way)."""
         names = [dimension.name for dimension in dimensions]
         if self.dimension_names not in ([], names):
             logger.warning("Overriding existing dimensions")

@@ -44,22 +44,22 @@ Sink: TypeAlias = Callable[[Emission], None]
 
 
 def long_unit(unit: Any) -> Any:
-    """TorchServe's long name of a unit; one that it does not know stays as it is."""
+    """TorchServe's long name of a unit; unknown ones are unchanged."""
     return Units.units.get(unit, unit) if unit is None or isinstance(unit, str) else unit
 
 
 def kind_of(metric_type: Any) -> str:
-    """The kind that a member of any enumeration, or its value, names."""
+    """The kind for a member of any enumeration, or for its value."""
     return str(getattr(metric_type, "value", metric_type)).lower()
 
 
 def type_of(kind: str) -> MetricTypes | None:
-    """The member for a kind, None where there is none."""
+    """The member for a kind, None if there is none."""
     return next((known for known in MetricTypes if known.value == kind), None)
 
 
 def log_emission(emission: Emission) -> None:
-    """Where values go outside of workers."""
+    """The sink outside of workers."""
     logger.info("%s", emission.line)
 
 
@@ -67,11 +67,11 @@ _sink: Sink = log_emission
 
 
 def send_emissions_to(sink: Sink) -> None:
-    """From now on, values of metrics that belong to no cache go there."""
+    """From now on, values of metrics without a cache go to this sink."""
     global _sink  # noqa: PLW0603 - a process has one way to its server
     _sink = sink
 
 
 def emit(emission: Emission) -> None:
-    """Send a value on its way."""
+    """Send a value to the sink."""
     _sink(emission)

@@ -1,4 +1,4 @@
-"""What the metrics cache raises (reference 13.6); each class is a kind of built-in error."""
+"""What the metrics cache raises (reference 13.6); each class derives from a built-in error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import yaml
 
 
 class MetricsCacheTypeError(TypeError):
-    """An argument of another type than is needed."""
+    """An argument of the wrong type."""
 
 
 class MetricsCacheValueError(ValueError):
@@ -14,7 +14,7 @@ class MetricsCacheValueError(ValueError):
 
 
 class MetricsCacheKeyError(KeyError):
-    """A metric, or a section of a file, that is not there."""
+    """A metric, or a section of a file, that does not exist."""
 
 
 class MetricsCacheIOError(OSError):

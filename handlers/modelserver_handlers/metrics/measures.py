@@ -92,4 +92,4 @@ class Measures(ABC):
         idx: int | None,
         level: str = "Model",
     ) -> None:
-        """Take one value."""
+        """Add one value."""

@@ -1,4 +1,4 @@
-"""TorchServe's oldest way to measure: metric objects in a store (reference 13.6)."""
+"""TorchServe's oldest metrics: objects in a store (reference 13.6)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Metric:
         emit(self.emission(value))
 
     def reset(self) -> None:
-        """Hold 0; nothing is reported."""
+        """Set 0 without reporting it."""
         self.value = 0
 
     def emission(self, value: Any) -> Emission:
-        """``value`` as one of this metric, on its way."""
+        """``value`` as an emission of this metric."""
         kind = "counter" if self.metric_method == "counter" else "gauge"
         dimensions = [(dimension.name, dimension.value) for dimension in self.dimensions]
         return Emission(self.name, value, self.unit, kind, dimensions, self.request_id or "")
@@ -72,7 +72,7 @@ class MetricEncoder(json.JSONEncoder):
     """Writes metrics and dimensions as JSON."""
 
     def default(self, o: Any) -> Any:
-        """What :meth:`Metric.to_dict` says."""
+        """What :meth:`Metric.to_dict` returns."""
         return o.to_dict() if isinstance(o, (Metric, Dimension)) else super().default(o)
 
 

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_process_mem_usage(stdin: Iterable[Any]) -> None:
-    """Log ``<pid>:<resident bytes>`` of each process id in ``stdin``; ended processes are passed over."""
+    """Log ``<pid>:<resident bytes>`` of each process id in ``stdin``; ended processes are skipped."""
     for line in stdin:
         for pid in str(line).replace(",", " ").split():
             try:
@@ -25,7 +25,7 @@ def check_process_mem_usage(stdin: Iterable[Any]) -> None:
 
 
 def get_cpu_usage(pid: Any) -> float:
-    """Percent of one core that the process used since it was asked last; 0 if it has ended."""
+    """Percent of one core that the process used since the last call; 0 if it has ended."""
     try:
         return psutil.Process(int(pid)).cpu_percent()
     except psutil.NoSuchProcess:

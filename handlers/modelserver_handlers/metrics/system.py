@@ -1,4 +1,4 @@
-"""Host metrics of the old kind (reference 13, ``ts.metrics.system_metrics``).
+"""The old host metrics (reference 13, ``ts.metrics.system_metrics``).
 
 The server collects these itself; this is for programs written for TorchServe's module.
 """

@@ -1,4 +1,4 @@
-"""The words of a metric: its kind, its unit, and what tells its series apart."""
+"""The attributes of a metric: its kind, unit and dimensions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class MetricTypes(Enum):
-    """How values of a metric add up."""
+    """How values of a metric are combined."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -30,7 +30,7 @@ class Dimension:
 
 
 class Units:
-    """TorchServe's long names of units, by the short ones that handlers write."""
+    """TorchServe's long names of units, by the short ones that handlers use."""
 
     units: ClassVar[dict[str | None, str]] = {
         "ms": "Milliseconds",

@@ -1,1 +1,1 @@
-"""Networks: their weights, how they are made quick, and when they are ready."""
+"""Networks: weights, optimisation and readiness."""

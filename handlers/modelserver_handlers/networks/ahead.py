@@ -1,8 +1,8 @@
-"""``torch.compile``'s code made ahead of time: kept in the cache, mapped by every worker and after restarts.
+"""``torch.compile``'s code, made ahead of time: cached, and mapped by every worker, also after restarts.
 
-What inductor makes of an exported network needs no compiler the next time: it is loaded in tenths of a
-second. It is for batches of the form that it was made for. Everything else, gradients for one, is left to the
-network's ``forward`` as it was.
+Inductor's code for an exported network needs no compiler the next time: it is loaded in tenths of a
+second. It only suits batches of the form that it was made for. Everything else, such as gradients, is left to
+the network's original ``forward``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FOLDER = "ahead"
 
 _INTERMEDIATES = "TORCHINDUCTOR_CACHE_DIR"
 
-# What torch.compile may be told that also has a meaning ahead of time.
+# The options of torch.compile that also apply ahead of time.
 _UNDERSTOOD = frozenset({"backend", "mode", "options", "dynamic", "fullgraph"})
 
 
@@ -65,7 +65,7 @@ class Compiled:
     several: bool
 
     def suits(self, value: Any) -> bool:
-        """Whether it is for this input. The code itself does not look: other forms would end the process."""
+        """Whether it is for this input. The code does not check: other forms would crash the process."""
         return (
             isinstance(value, torch.Tensor)
             and value.dtype == torch.float32
@@ -79,7 +79,7 @@ class Compiled:
 def compile_ahead(
     model: nn.Module, arguments: Mapping[str, Any], shape: Sequence[int], batch_size: int, precision: str
 ) -> Compiled | None:
-    """Code for float32 batches of rows of ``shape``; None, and a line in the log, where there is none.
+    """Code for float32 batches of rows of ``shape``; None, with a log line, if that fails.
 
     ``arguments`` are those of torch.compile. ``model`` is not changed.
     """
@@ -112,7 +112,7 @@ def compile_ahead(
 
 
 def install(model: nn.Module, compiled: Compiled) -> None:
-    """Give ``model`` the code, for what it suits."""
+    """Make ``model`` use the code for the inputs that it suits."""
     model.forward = CompiledForward(model, compiled)
 
 
@@ -133,7 +133,7 @@ class CompiledForward(Substitute):
 
 
 class _OfRows(nn.Module):
-    """A network with one argument, whatever its own ``forward`` takes besides."""
+    """A network with one argument, even if its own ``forward`` takes more."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _extract(package: Path, folder: Path) -> Path:
-    """The one library of a package: mapped from where it lies, where the loader of packages copies it."""
+    """The only library of a package, to be mapped in place; torch's package loader would copy it."""
     with zipfile.ZipFile(package) as content:
         libraries = [name for name in content.namelist() if name.endswith(".so")]
         if len(libraries) != 1 or any(name.endswith(".bin") for name in content.namelist()):
@@ -207,7 +207,7 @@ def _extract(package: Path, folder: Path) -> Path:
 
 
 def _load(path: Path) -> Run | None:
-    """The code that was kept, None if there is none. A file that is none is removed."""
+    """The cached code, None if there is none. An invalid file is removed."""
     try:
         os.utime(path)
         return _opened(path)
@@ -220,7 +220,7 @@ def _load(path: Path) -> Run | None:
 
 
 def _opened(path: Path) -> Run:
-    # What the loader of packages uses; that one copies the library to a temporary folder for each process.
+    # As the package loader does, which first copies the library to a temporary folder for each process.
     library = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
     outputs = treespec_loads(library.get_call_spec()[1])
 
@@ -237,7 +237,7 @@ def _compared(
     batch_size: int,
     tolerance: float,
 ) -> Compiled:
-    """The code for the numbers of rows for which it computes what the network does.
+    """The code for those numbers of rows for which it matches the network.
 
     It was made for several rows: the network may treat a single one differently.
     """

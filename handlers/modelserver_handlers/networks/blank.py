@@ -1,4 +1,4 @@
-"""Networks made to be filled: without the random numbers that a file of weights replaces anyway.
+"""Networks created without the random numbers that a file of weights replaces anyway.
 
 For 60 million weights those cost half a second and 240 MB.
 """
@@ -20,10 +20,10 @@ _LAYER = frozenset(vars(nn.Module()))
 
 
 def make_blank(make: Callable[[], nn.Module]) -> nn.Module:
-    """What ``make`` makes, all of its state still to be set.
+    """What ``make`` makes, with its state still to be set.
 
-    Where it holds tensors that are no state, which might be random too, or loads its state in a way of its
-    own, which may leave some of it out, it is made as ever.
+    If it holds tensors that are not state, which might be random too, or has its own way of loading state,
+    which may leave some out, it is made as usual.
     """
     with _without_initialisation():
         model = make()

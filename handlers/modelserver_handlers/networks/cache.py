@@ -1,7 +1,7 @@
-"""Files that workers make once and all map: prepared weights, compiled code.
+"""Files that are made once and mapped by all workers: prepared weights, compiled code.
 
 The folder is ``$MODELSERVER_CACHE``, or ``modelserver`` in the user's cache folder; ``off`` means none. It
-must belong to this user and be writable by nobody else: what lies in it is run.
+must belong to this user and be writable by nobody else: its content is run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 VARIABLE = "MODELSERVER_CACHE"
-LIMIT = 8 << 30  # bytes that a folder may have; the longest unused go first
+LIMIT = 8 << 30  # maximum bytes of a folder; the longest unused go first
 
 
 def cache_folder(name: str) -> Path | None:
@@ -67,7 +67,7 @@ def _is_private(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time; the lock of a process that dies is free again."""
+    """One process at a time; the lock of a process that dies is released."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
@@ -105,7 +105,7 @@ def read(path: Path) -> Any:
 
 
 def prune(folder: Path, limit: int = LIMIT, pattern: str = "*.pt") -> None:
-    """Remove the files that were not used for longest, until those left have at most ``limit`` bytes.
+    """Remove the least recently used files, until the others have at most ``limit`` bytes.
 
     Workers that have mapped one keep it.
     """
@@ -123,7 +123,7 @@ def prune(folder: Path, limit: int = LIMIT, pattern: str = "*.pt") -> None:
 
 
 def platform() -> tuple[object, ...]:
-    """What the content depends on besides the network: torch, and what the processor can do."""
+    """What the content depends on besides the network: torch, and the processor's abilities."""
     return (
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
@@ -133,7 +133,7 @@ def platform() -> tuple[object, ...]:
 
 
 def fingerprint(outline: str, tensors: Mapping[str, torch.Tensor], *more: object) -> str:
-    """Hex digits that differ where the outline, a tensor's name, form or value, or any of ``more`` does."""
+    """Hex digits that differ if the outline, a tensor's name, form or value, or any of ``more`` does."""
     digest = hashlib.sha256(repr((outline, *map(str, more))).encode())
     for name, tensor in tensors.items():
         digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())

@@ -44,7 +44,7 @@ def check_valid_pt2_backend(backend: str) -> bool:
 
 
 def compile_model(model: Any, config: Mapping[str, Any]) -> Any:
-    """``model``, compiled if the document's ``pt2`` asks for it; uncompiled with a warning where that fails.
+    """``model``, compiled if the document's ``pt2`` asks for it; uncompiled with a warning if that fails.
 
     Raises ModelLoadError for ``pt2: {compile: ...}`` without ``enable``.
     """
@@ -86,7 +86,7 @@ def finds_compiler() -> bool:
 
 
 def compile_arguments(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the document's ``pt2`` tells torch.compile, None if it does not ask for it.
+    """The arguments of torch.compile in the document's ``pt2``, None if it is not wanted.
 
     Raises ModelLoadError for ``pt2: {compile: ...}`` without ``enable``.
     """

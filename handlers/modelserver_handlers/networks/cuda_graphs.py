@@ -1,6 +1,6 @@
 """CUDA graphs: the network recorded once for a few batch sizes, and replayed without Python.
 
-A batch is put into the next larger size; what the places behind it hold is computed too, and dropped.
+A batch is padded to the next larger size; the results of the padding are dropped.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WARMUPS = 3  # runs before recording: libraries choose their algorithms and take their memory in these
+WARMUPS = 3  # runs before recording: libraries choose algorithms and allocate memory in these
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``replay`` computes ``answers`` anew from what ``inputs`` holds."""
+    """``replay`` computes ``answers`` anew from ``inputs``."""
 
     inputs: torch.Tensor
     answers: torch.Tensor
@@ -64,7 +64,7 @@ class BatchGraphs:
 
 
 def batch_sizes(largest: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and the largest: at most half of a recording is computed in vain."""
+    """1, 2, 4, ... and the largest: at most half of a recording is padding."""
     return (*(1 << power for power in range(largest.bit_length()) if 1 << power < largest), largest)
 
 
@@ -75,15 +75,15 @@ def record_graphs(
     device: torch.device,
     order: torch.memory_format = torch.contiguous_format,
 ) -> BatchGraphs | None:
-    """Record ``inference`` for batches of inputs of ``shape``; None, with a warning, where that fails.
+    """Record ``inference`` for batches of inputs of ``shape``; None, with a warning, if that fails.
 
-    ``order`` is that of the batches' memory. Algorithms of cuDNN are measured, which pays for sizes that do
+    ``order`` is the batches' memory format. Algorithms of cuDNN are measured, which pays for sizes that do
     not change.
     """
     measured = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
-        # The largest first: the smaller ones live in its memory.
+        # The largest first: the smaller ones reuse its memory.
         pool = torch.cuda.graph_pool_handle()
         recordings = {
             size: _record(
@@ -112,5 +112,5 @@ def _record(inference: Inference, inputs: torch.Tensor, pool: Any) -> Recording:
     with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         answers = inference(inputs)
     if not isinstance(answers, torch.Tensor) or len(answers) != len(inputs):
-        raise TypeError("the network answers with something else than one row per input")
+        raise TypeError("the network does not return one row per input")
     return Recording(inputs, answers, graph.replay)

@@ -23,7 +23,7 @@ def choose_device(gpu_id: int | None) -> tuple[str, torch.device]:
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 _KEPT = 1 << 29  # bytes of free memory at the heap's end
-_OWN_MAPPING = 1 << 25  # bytes from which an allocation is a mapping of its own; the most that glibc takes
+_OWN_MAPPING = 1 << 25  # bytes from which allocations are mapped separately; glibc's maximum
 _USER_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
@@ -31,7 +31,7 @@ def keep_memory() -> None:
     """Reuse the memory of one batch for the next.
 
     glibc would return it to the system after each layer and get it anew, zeroed page by page: a fifth of the
-    time of a ResNet. Who has set glibc's own variables is left alone; other libraries are not touched.
+    time of a ResNet. Does nothing if glibc's own variables are set, or with another library.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None and not any(name in os.environ for name in _USER_SETTINGS):
@@ -40,7 +40,7 @@ def keep_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Return what is free to the system, as far as the C library can."""
+    """Return free memory to the system, as far as the C library can."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,8 +1,8 @@
-"""Convolutions joined with what follows them: batch norm, a sum, an activation.
+"""Convolutions fused with what follows them: batch norm, a sum, an activation.
 
 A network is traced to a graph. Batch norms are folded into the convolutions before them, and each convolution
-does the sum and the activation behind it in one pass over its output, as oneDNN can: the memory traffic of
-those layers, most of the time of a ResNet that is not spent multiplying, is gone.
+does the sum and activation after it in one pass over its output, as oneDNN can: this saves the memory traffic
+of those layers, most of the time that a ResNet does not spend multiplying.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Geometry:
     groups: int
 
     def arguments(self) -> tuple[list[int], list[int], list[int], int]:
-        """As oneDNN's operators take them."""
+        """For oneDNN's operators."""
         return list(self.padding), list(self.stride), list(self.dilation), self.groups
 
 
@@ -71,18 +71,18 @@ class FusedConvolution(nn.Module):
         self._after_sum = None if activation == NONE else self._name
 
     def write_in_place(self) -> None:
-        """From now on write the result over ``other``."""
+        """From now on, write results over ``other``."""
         self._in_place = True
 
     def put(self, weight: torch.Tensor, bias: torch.Tensor | None, owner: Any = None) -> None:
         """Use these tensors: dense ones, or a weight in oneDNN's own layout, whose memory ``owner`` keeps."""
-        # Not registered: a weight in oneDNN's layout is no tensor that modules could move or save.
+        # Not registered: modules cannot move or save a weight in oneDNN's layout.
         object.__setattr__(self, "weight", weight)
         object.__setattr__(self, "bias", bias)
         object.__setattr__(self, "_owner", owner)
 
     def forward(self, rows: torch.Tensor, other: torch.Tensor | None = None) -> Any:
-        """n x channels x height x width to the like; ``other`` has the output's shape."""
+        """n x channels x height x width to the same form; ``other`` has the output's shape."""
         if other is None:
             return torch.ops.mkldnn._convolution_pointwise(
                 rows, self.weight, self.bias, *self._arguments, self._name, self._scalars, ""
@@ -102,7 +102,7 @@ class FusedConvolution(nn.Module):
         return torch.ops.mkldnn._convolution_pointwise.binary(rows, other, *arguments)
 
     def extra_repr(self) -> str:
-        """What makes two of them compute differently, apart from their tensors."""
+        """What affects the results, apart from the tensors."""
         return f"{self._arguments}, {self._name}{self._scalars}, adds={self._adds}{self._in_place}"
 
 
@@ -132,7 +132,7 @@ class Fused:
 
 
 def fuse(model: nn.Module) -> Fused | None:
-    """The network with its convolutions fused, None where none could be or where it cannot be traced."""
+    """The network with its convolutions fused, None if none could be, or if it cannot be traced."""
     try:
         graph = fx.symbolic_trace(model)
     except Exception:  # noqa: BLE001 - tracing runs user code on stand-ins, which may raise anything
@@ -155,7 +155,7 @@ def fuse(model: nn.Module) -> Fused | None:
 
 
 def _reuse_outputs(graph: fx.GraphModule) -> None:
-    """Let sums write over their second input where nobody reads it afterwards."""
+    """Let sums write over their second input if it is not used afterwards."""
     order = {node: place for place, node in enumerate(graph.graph.nodes)}
     for node, place in order.items():
         module = _module(graph, node)
@@ -167,7 +167,7 @@ def _reuse_outputs(graph: fx.GraphModule) -> None:
                 _makes_own_tensor(_module(graph, other))
                 and node.args[0] is not other
                 and all(order[user] < place for user in before)
-                # What is no convolution might have given out a view.
+                # Other modules might have returned a view of it.
                 and all(isinstance(_module(graph, user), FusedConvolution) for user in before)
             ):
                 module.write_in_place()
@@ -189,13 +189,13 @@ def _can_fuse(conv: nn.Module | None) -> bool:
 
 
 def _fuse_node(graph: fx.GraphModule, node: fx.Node, name: str, uses: Counter[str]) -> Source:
-    """Replace one convolution and what can be done with it."""
+    """Replace one convolution and what can be fused with it."""
     conv = _module(graph, node)
     assert isinstance(conv, nn.Conv2d)  # noqa: S101 - the caller looked
     norm_node = _only_user(node)
     norm = _norm(graph, norm_node, uses)
     last = norm_node if norm_node is not None and norm is not None else node
-    # With groups oneDNN does the sum apart, and in bfloat16 not at all.
+    # With groups, oneDNN does the sum separately, in bfloat16 not at all.
     last, other = _sum_after(last) if conv.groups == 1 else (last, None)
     activation_node = _only_user(last)
     activation = _activation(graph, activation_node)
@@ -223,7 +223,7 @@ def _chain(last: fx.Node, first: fx.Node) -> Iterator[fx.Node]:
 
 
 def _norm(graph: fx.GraphModule, node: fx.Node | None, uses: Counter[str]) -> nn.BatchNorm2d | None:
-    """The batch norm of a node, if it does the same to every batch and nothing else uses it."""
+    """The batch norm of a node, if it treats all batches alike and nothing else uses it."""
     norm = _module(graph, node)
     if type(norm) is not nn.BatchNorm2d or node is None or uses[str(node.target)] != 1:
         return None
@@ -231,7 +231,7 @@ def _norm(graph: fx.GraphModule, node: fx.Node | None, uses: Counter[str]) -> nn
 
 
 def _sum_after(node: fx.Node) -> tuple[fx.Node, fx.Node | None]:
-    """The sum that takes the node's output, and its other term, where the node can do it."""
+    """The sum that takes the node's output, and its other term, if the node can do it."""
     user = _only_user(node)
     if user is None or user.op != "call_function" or user.target not in SUMS:
         return node, None
@@ -246,7 +246,7 @@ def _sum_after(node: fx.Node) -> tuple[fx.Node, fx.Node | None]:
 def _is_picture(node: fx.Node) -> bool:
     """Whether a sum with it surely has the convolution's shape: no broadcasting is left to oneDNN.
 
-    Nothing in the graph says so; the comparison with the plain network finds the rest.
+    The graph does not say so; comparing with the plain network finds the rest.
     """
     return node.op in ("call_module", "call_function", "call_method")
 

@@ -1,7 +1,7 @@
-"""Why a network answers as it does: what the built-in handlers compute, and the door to Captum.
+"""Explanations of a network's answers: those of the built-in handlers, and access to Captum.
 
-Integrated gradients are computed here, with Captum's numbers and without it. Captum is needed only by
-handlers that ask for it: as ``self.ig`` and ``self.lig``, or themselves.
+Integrated gradients are computed here, with Captum's results but without it. Captum is only needed by
+handlers that use it: as ``self.ig`` and ``self.lig``, or directly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def bag_attributions(
     offsets: torch.Tensor,
     target: int | Sequence[int],
 ) -> torch.Tensor:
-    """How much each of ``ids`` spoke for class ``target`` (one, or one per text): integrated gradients.
+    """How much each of ``ids`` contributed to class ``target`` (one, or one per text): integrated gradients.
 
     ``forward`` runs the network on these ids and offsets. The path starts at a text without words, and the
     attributions of a text add up to what its words change in the class's output. Raises IndexError for a
@@ -69,7 +69,7 @@ def bag_attributions(
 def _mean_gradients(
     forward: Callable[[], torch.Tensor], layer: nn.Module, target: int | Sequence[int]
 ) -> torch.Tensor:
-    """Of the chosen outputs by the layer's output, integrated along the path from zero to that."""
+    """Of the chosen outputs by the layer's output, integrated along the path from zero to it."""
 
     def run(share: float) -> tuple[torch.Tensor, torch.Tensor]:
         seen: list[torch.Tensor] = []
@@ -92,7 +92,7 @@ def _integrated(
 ) -> torch.Tensor:
     """The mean gradient of the chosen outputs along a path, by Gauss-Legendre quadrature.
 
-    ``run`` gives the outputs at a share of the path, and the tensor to derive them by.
+    ``run`` returns the outputs at a share of the path, and the tensor to differentiate by.
     """
     total: Any = 0.0
     for node, width in zip(*np.polynomial.legendre.leggauss(STEPS), strict=True):
@@ -108,9 +108,9 @@ STEPS = 15  # as TorchServe
 
 
 def chosen_outputs(outputs: torch.Tensor, target: int | Sequence[int]) -> torch.Tensor:
-    """Of n x classes, each row's output for its class. Raises IndexError for a class that there is not."""
+    """Of n x classes, each row's output for its class. Raises IndexError for an unknown class."""
     targets = torch.as_tensor(target).expand(len(outputs))
-    # Looked at here: on a GPU a wrong index would end the worker.
+    # Checked here: on a GPU, a wrong index would end the worker.
     if len(targets) and not -outputs.shape[1] <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
         raise IndexError(f"the classes are 0 to {outputs.shape[1] - 1}")
     rows = torch.arange(len(outputs), device=outputs.device)

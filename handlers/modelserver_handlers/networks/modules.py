@@ -1,4 +1,4 @@
-"""Files that come in an archive."""
+"""Files of an archive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_file(path: Path) -> None:
 def import_file(path: Path) -> ModuleType:
     """Import one Python file under its own name, as if its folder were on the path; once.
 
-    A name that another module already has (a model file called ``random.py``) is not taken from it. Raises
+    Another module of the same name (of a model file called ``random.py``) is not replaced. Raises
     what the file raises, and ModelLoadError if there is no such file.
     """
     known = sys.modules.get(path.stem)

@@ -1,4 +1,4 @@
-"""Networks as ONNX files, where onnxruntime is installed (reference 14.1)."""
+"""Networks as ONNX files, if onnxruntime is installed (reference 14.1)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
         return onnxruntime.InferenceSession(
             model_pt_path, sess_options=settings, providers=[*on_gpu, "CPUExecutionProvider"]
         )
-    except Exception as error:  # onnxruntime's own classes have no common one but this
+    except Exception as error:  # the only common base of onnxruntime's own classes
         raise ModelLoadError(f"{name} is not an ONNX model that onnxruntime can run: {error}") from error
 
 
@@ -51,7 +51,7 @@ class OnnxNetwork:
         self._inputs = [(entry.name, _TYPES.get(entry.type)) for entry in session.get_inputs()]
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        """What the model makes of ``tensors``, on the device of the first one."""
+        """The model's outputs for ``tensors``, on the device of the first one."""
         if len(tensors) != len(self._inputs):
             names = ", ".join(name for name, _ in self._inputs)
             raise TypeError(f"the model takes {len(self._inputs)} inputs ({names}), got {len(tensors)}")

@@ -1,8 +1,8 @@
-"""``optimize: auto``: an eager network that computes the same in less time on a processor.
+"""``optimize: auto``: an eager network computes the same in less time on a CPU.
 
-The network keeps its identity, layers and weights: it only gets another ``forward`` for the case that serving
-is, one float tensor and no gradients. In all others, explanations for one, its own ``forward`` runs. The new
-one is used if its outputs for a probe batch are those of the old one.
+The network keeps its identity, layers and weights: it only gets another ``forward`` for what serving needs,
+one float tensor and no gradients. Otherwise, such as for explanations, its own ``forward`` runs. The new one
+is only used if its outputs for a probe batch match those of the old one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of the largest output. Lower precision is asked for with its error: only nonsense is noticed there.
+# Of the largest output. Lower precision implies errors: only nonsense is detected there.
 TOLERANCES = {"fp32": 1e-4, "bf16": 1.0}
 PROBE_ROWS = 2
 TYPICAL_ROWS = 8  # oneDNN lays weights out for one row, or for several: how many hardly matters
 
 
 def optimize(model: Any, shape: Sequence[int], precision: str = "fp32", rows: int = 8) -> bool:
-    """Give ``model`` a faster ``forward``; False, and nothing is changed, where it has none that is as good.
+    """Give ``model`` a faster ``forward``; False, and nothing is changed, if none is as good.
 
     ``shape`` is that of one row of input; batches are expected to have about ``rows``. With ``bf16`` the
     outputs need not be the same, only finite.
@@ -105,15 +105,15 @@ def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, row
 
 
 def probe_batch(shape: Sequence[int]) -> torch.Tensor:
-    """A seeded batch of about the values that normalised inputs have."""
+    """A seeded batch with about the values of normalised inputs."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(PROBE_ROWS, *shape, generator=generator)
 
 
 def deviation(outputs: Any, expected: Any) -> float:
-    """The largest difference of two outputs, as a part of the largest value in the tensor that it is in.
+    """The largest difference of two outputs, relative to the largest value in its tensor.
 
-    Infinite for outputs of another form, that are not finite, or that are all zero and so tell nothing.
+    Infinite for outputs of another form, that are not finite, or that are all zero and so prove nothing.
     """
     ours, theirs = tree_leaves(outputs), tree_leaves(expected)
     if len(ours) != len(theirs):
@@ -138,7 +138,7 @@ def _tensor_deviation(one: Any, other: Any) -> float:
 
 
 def _depends_on_rows(outputs: Any) -> bool:
-    """Whether the probe's rows get different outputs: where they do not, equal ones prove nothing."""
+    """Whether the probe's rows get different outputs: otherwise, equal ones prove nothing."""
     tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.dim()]
     return any(
         len(tensor) == PROBE_ROWS and deviation(tensor[0], tensor[1]) > TOLERANCES["fp32"]
@@ -147,7 +147,7 @@ def _depends_on_rows(outputs: Any) -> bool:
 
 
 class Substitute:
-    """Another ``forward`` for a network; its own runs for everything that the substitute is not made for."""
+    """Another ``forward`` for a network; its own runs for all inputs that do not suit."""
 
     def __init__(self, model: nn.Module) -> None:
         self.plain = model.forward
@@ -168,7 +168,7 @@ class Substitute:
         return self.plain(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the network is plain, since it may be going to be changed."""
+        """A copy of the network gets its own ``forward``, as it may be changed."""
         return copy.deepcopy(self.plain, memo)
 
     def _is_changed(self) -> bool:
@@ -207,5 +207,5 @@ def _contiguous(value: Any) -> Any:
 
 
 def has_hooks(modules: list[nn.Module]) -> bool:
-    """Whether somebody wants to see what the layers are given and return."""
+    """Whether any of the modules has forward hooks."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in modules)

@@ -1,7 +1,7 @@
 """Weights in oneDNN's own layout, as tensors and as bytes that a file can hold.
 
-oneDNN rearranges a dense weight at every call; one in its own layout is used as it lies. Such a weight can
-also be made of bytes that are mapped from a file, so that all workers of a model share one copy.
+oneDNN rearranges a dense weight at every call; one in its own layout is used directly. Such a weight can
+also be made from bytes that are mapped from a file, so that all workers of a model share one copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAYOUT_MKLDNN = 3  # c10::Layout
 
 
 def pack(weight: torch.Tensor, geometry: Geometry, input_shape: Sequence[int]) -> torch.Tensor:
-    """A dense weight (out x in/groups x height x width) as oneDNN wants it for inputs of about that shape."""
+    """A dense weight (out x in/groups x height x width) in oneDNN's layout for inputs of about that shape."""
     packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight(
         weight.contiguous(memory_format=torch.channels_last), *geometry.arguments(), list(input_shape)
     )
@@ -42,9 +42,9 @@ def to_bytes(weight: torch.Tensor) -> dict[str, Any]:
 
 
 def from_bytes(parts: dict[str, Any]) -> torch.Tensor:
-    """The weight, in the memory of ``parts["content"]``, which it does not keep alive: the caller does.
+    """The weight, in the memory of ``parts["content"]``, which the caller must keep alive.
 
-    Raises RuntimeError where this torch cannot make one.
+    Raises RuntimeError if this torch cannot make one.
     """
     library = _library()
     shape, description = parts["shape"], bytes(parts["description"].numpy())
@@ -77,7 +77,7 @@ def from_bytes(parts: dict[str, Any]) -> torch.Tensor:
 
 @functools.cache
 def can_share() -> bool:
-    """Whether this torch and this processor can make packed weights of bytes."""
+    """Whether this torch and this processor can make packed weights from bytes."""
     try:
         library = _library()
         operators = torch.ops.mkldnn

@@ -27,14 +27,14 @@ FOLDER = "weights"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A fused network, the shape of a batch that it will often get, and its precision."""
+    """A fused network, the shape of a typical batch, and the precision."""
 
     fused: Fused
     batch_shape: tuple[int, ...]
     precision: str
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor as the fused network wants it."""
+        """A tensor in the fused network's precision."""
         converted: torch.Tensor = half(tensor) if self.precision == "bf16" else tensor
         return converted
 
@@ -42,8 +42,8 @@ class Plan:
 def ready_graph(plan: Plan, model: nn.Module, check: Callable[[fx.GraphModule], None]) -> fx.GraphModule:
     """The fused network with its weights.
 
-    They come from the cache where they are, and go there after ``check``, which raises for a network that is
-    not as good. Without a cache they are this process's own.
+    They are read from the cache, or written to it after ``check``, which raises for a network that is not as
+    good. Without a cache, each process has its own.
     """
     folder = cache.cache_folder(FOLDER) if packed.can_share() else None
     if folder is None:
@@ -75,7 +75,7 @@ def _key(plan: Plan, model: nn.Module) -> str:
 
 
 def _make(plan: Plan) -> dict[str, Any]:
-    """Everything that the fused network needs besides the plain one, in forms that a file can hold."""
+    """Everything that the fused network needs besides the plain one, for storing in a file."""
     shapes = _input_shapes(plan)
     convolutions = {}
     for name, source in plan.fused.sources.items():
@@ -100,7 +100,7 @@ def _input_shapes(plan: Plan) -> dict[str, list[int]]:
 
 
 class _ShapeFinder(fx.Interpreter):
-    """Runs a graph and notes what its fused convolutions are given."""
+    """Runs a graph and notes the inputs of its fused convolutions."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
@@ -114,7 +114,7 @@ class _ShapeFinder(fx.Interpreter):
 
 
 def _rest(plan: Plan) -> dict[str, torch.Tensor]:
-    """The other layers' tensors, where the precision makes them others than the plain network's."""
+    """The other layers' tensors, if the precision makes them differ from the plain network's."""
     if plan.precision == "fp32":
         return {}
     return {name: half(tensor.detach()) for name, tensor in _own_tensors(plan.fused.graph).items()}

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What the network will get: full batches of ``size`` rows, each of ``shape`` (None: unknown)."""
+    """The expected input: full batches of ``size`` rows, each of ``shape`` (None: unknown)."""
 
     size: int
     shape: tuple[int, ...] | None
@@ -84,7 +84,7 @@ class _Preparation:
         return compile_ahead(self._source(), arguments, batches.shape, batches.size, self.options.precision)
 
     def _compiled(self) -> Any:
-        """The compiled network, None with a warning if that does not work."""
+        """The compiled network, None with a warning if that fails."""
         if self.device.type == "cpu" and not finds_compiler():
             logger.warning("The model runs uncompiled: pt2 asks for code that needs a C++ compiler (g++)")
             return None
@@ -98,7 +98,7 @@ class _Preparation:
         return compiled
 
     def _runs(self, model: Any, *, compiles: bool = False) -> bool:
-        """Whether the network is not known to fail: it is warmed up, if wanted and possible."""
+        """Warms up, if wanted and possible; False if the network fails."""
         if not self.options.warmup or self.batches.shape is None:
             return True
 

@@ -20,7 +20,7 @@ LONG = 2.0  # seconds after which no further size is started
 
 
 def sizes(batch_size: int) -> list[int]:
-    """The batch sizes to begin with: a full batch, one row, and the powers of two between, descending."""
+    """The batch sizes to start with: a full batch, one row, and the powers of two between, descending."""
     return list(dict.fromkeys([batch_size, 1, *reversed(batch_sizes(batch_size))]))
 
 

@@ -1,4 +1,4 @@
-"""Networks from the files of an archive: one loader per form (reference 14.1)."""
+"""Networks from the files of an archive: one loader per format (reference 14.1)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
 def read_saved(path: Path, refusal: Callable[[str, str], str]) -> Any:
     """What ``torch.save`` wrote to ``path``, loaded without running code.
 
-    Raises ModelLoadError with ``refusal`` of the file's name and torch's reason where that is not possible.
+    Raises ModelLoadError with ``refusal`` of the file's name and torch's reason if that is not possible.
     """
     require_file(path)
     try:
@@ -101,7 +101,7 @@ def _same_types(model: torch.nn.Module, state: Mapping[str, Any]) -> bool:
 
 
 def load_torchscript(path: Path, device: torch.device) -> Any:
-    """The TorchScript program in ``path``. Raises ModelLoadError if it is none."""
+    """The TorchScript program in ``path``. Raises ModelLoadError if it is not one."""
     require_file(path)
     try:
         with warnings.catch_warnings():
@@ -166,7 +166,7 @@ def load_compiled_library(path: Path, device: str) -> Any:
 
 
 def _function(module: str, name: str, path: Path) -> Any:
-    """Of torch, where it has it. Raises ModelLoadError for a torch that is too old."""
+    """A function of torch. Raises ModelLoadError if torch is too old for it."""
     found = getattr(importlib.import_module(module), name, None)
     if found is None:
         raise ModelLoadError(f"{path.name} is compiled and needs a newer torch than {torch.__version__}")

@@ -1,7 +1,7 @@
 """ImageNet's classic processing: resize, crop the middle, scale, normalise; for one picture, or for a batch.
 
-A batch is quicker than its pictures one by one, with the same numbers to the last bit: only what the crop
-shows is resized, and floats are written where the batch wants them.
+A batch is faster than single pictures, with bit-identical results: only the crop's part is resized, and
+floats are written directly to the batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Axis:
 
     @property
     def box(self) -> tuple[float, float] | None:
-        """The crop's edges in the picture; None where Pillow would round them and compute other numbers."""
+        """The crop's edges in the picture; None if Pillow would round them and compute other numbers."""
         edges = [Fraction(self.length * at, self.resized) for at in (self.first, self.first + self.crop)]
         return (float(edges[0]), float(edges[1])) if all(map(_is_short_float, edges)) else None
 
@@ -103,7 +103,7 @@ class ClassicProcessing(transforms.Compose):  # type: ignore[misc] # torchvision
 
     @classmethod
     def of_preset(cls, preset: Any) -> ClassicProcessing | None:
-        """The same as the transforms of torchvision's classification weights; None where they do more."""
+        """The same as the transforms of torchvision's classification weights; None if they do more."""
         if type(preset).__name__ != "ImageClassification" or preset.interpolation not in _FILTERS:
             return None
         (resize,), (crop,) = preset.resize_size, preset.crop_size
@@ -118,7 +118,7 @@ class ClassicProcessing(transforms.Compose):  # type: ignore[misc] # torchvision
         return Frame.of(size, self.resize, self.crop)
 
     def pixels(self, picture: Image.Image) -> torch.Tensor | None:
-        """The crop: ``crop`` x ``crop`` x 3 of uint8; None for other pictures than RGB ones that fill it."""
+        """The crop: ``crop`` x ``crop`` x 3 of uint8; None unless the picture is RGB and fills it."""
         frame = self.frame(picture.size) if picture.mode == "RGB" else None
         if frame is None:
             return None

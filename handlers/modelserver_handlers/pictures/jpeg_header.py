@@ -1,4 +1,4 @@
-"""The few facts about a JPEG file that decide who can decode it, without decoding it."""
+"""The facts about a JPEG file that decide what can decode it, read without decoding it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STANDALONE = frozenset({0x01, *range(0xD0, 0xDA)})
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """``ordinary``: YCbCr of 8 bits, Huffman coded, and complete: what every decoder reads alike."""
+    """``ordinary``: YCbCr of 8 bits, Huffman coded, and complete: which all decoders read alike."""
 
     width: int
     height: int
@@ -23,7 +23,7 @@ class JpegHeader:
 
 
 def read_jpeg_header(file: bytes) -> JpegHeader | None:
-    """The header of a JPEG file; None for anything else, a file without a frame among them."""
+    """The header of a JPEG file; None for anything else, including a file without a frame."""
     if not file.startswith(_START):
         return None
     at, adobe_transform = 2, 1
@@ -49,6 +49,6 @@ def _frame(marker: int, segment: bytes, *, complete: bool, is_ycc: bool) -> Jpeg
     precision, components = segment[0], segment[5]
     height, width = int.from_bytes(segment[1:3], "big"), int.from_bytes(segment[3:5], "big")
     known = marker in _HUFFMAN_8_BIT and precision == 8 and components == 3 and width > 0 and height > 0
-    # The names of components tell libjpeg that it is RGB, without Adobe's segment.
+    # Without Adobe's segment, the components' names tell libjpeg that it is RGB.
     named = bytes(segment[6::3][:3]) != b"RGB"
     return JpegHeader(width, height, known and is_ycc and named and complete)

@@ -1,7 +1,7 @@
 """Decoding JPEGs on the GPU, a batch at once, by torchvision's nvJPEG.
 
-Its pixels differ from libjpeg-turbo's by rounding. What it does not read as every decoder does (other
-colour spaces, damaged or incomplete files), and other formats, are left to the processor.
+Its pixels differ from libjpeg-turbo's by rounding. Files that decoders read differently (other
+colour spaces, damaged or incomplete files) and other formats are left to the CPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JpegDecoder:
         self.device = device
 
     def suits(self, file: bytes, processing: ClassicProcessing) -> bool:
-        """Whether this is a JPEG that nvJPEG decodes as the processor would."""
+        """Whether this is a JPEG that nvJPEG decodes as the CPU would."""
         header = read_jpeg_header(file)
         if header is None or not header.ordinary:
             return False
@@ -54,12 +54,12 @@ class JpegDecoder:
 
 
 def decode_on_gpu(encoded: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """JPEG files (uint8 each, in the processor's memory) to 3 x height x width of uint8 on the GPU.
+    """JPEG files (uint8 each, in the CPU's memory) to 3 x height x width of uint8 on the GPU.
 
     Raises RuntimeError if one is damaged, AttributeError or ImportError where torchvision has no nvJPEG.
     """
-    # The operator itself: the function around it warns at each call that it will go to TorchCodec.
-    from torchvision.io import ImageReadMode  # noqa: PLC0415 - only who asks for nvJPEG needs it
+    # The operator itself: the function around it warns at each call that it will move to TorchCodec.
+    from torchvision.io import ImageReadMode  # noqa: PLC0415 - only needed for nvJPEG
 
     decoded: list[torch.Tensor] = torch.ops.image.decode_jpegs_cuda(encoded, ImageReadMode.RGB.value, device)
     return decoded
@@ -82,7 +82,7 @@ def _alike(
 
 
 def start_decoder(device: torch.device, processing: ClassicProcessing) -> JpegDecoder | None:
-    """A decoder that has decoded a picture; None, with a warning, where there is no nvJPEG."""
+    """A decoder that has decoded a picture; None, with a warning, if there is no nvJPEG."""
     decoder = JpegDecoder(device)
     file = io.BytesIO()
     side = 2 * processing.resize
@@ -90,6 +90,6 @@ def start_decoder(device: torch.device, processing: ClassicProcessing) -> JpegDe
     try:
         decoder.crops([file.getvalue()], processing)
     except (RuntimeError, AttributeError, ImportError) as error:
-        logger.warning("nvJPEG cannot be used, pictures are decoded by the processor: %s", error)
+        logger.warning("nvJPEG cannot be used, pictures are decoded by the CPU: %s", error)
         return None
     return decoder

@@ -1,4 +1,4 @@
-"""Pictures out of what clients send; anything else raises BadInput."""
+"""Pictures from client input; anything else raises BadInput."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def open_picture(
     """The decoded picture in ``mode`` (``RGB``, ``L``; None: as it is); of an animation, the first frame.
 
     A JPEG may be decoded at a half, a quarter or an eighth of its size, much faster, if that is still at
-    least what ``enough`` says of its size.
+    least ``enough`` of its size.
     """
     try:
         picture = _open(encoded, enough)

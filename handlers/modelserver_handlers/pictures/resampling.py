@@ -1,8 +1,8 @@
 """Pillow's resizing of 8-bit pictures in torch, so that it can run on a GPU: bit for bit, unless upright.
 
 Pillow filters rows, rounds to bytes, then filters columns (Pillow 13 may turn that order round for pictures
-that are higher than wide, which rounds some bytes differently), with weights that are whole numbers of 22
-bits X
+that are higher than wide, which rounds some bytes differently), with whole numbers of 22 bits as
+weights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where the pictures of a batch come together: in the processor's memory, or on their way to a GPU.
+"""Collects the pictures of a batch: in the CPU's memory, or on their way to a GPU.
 
-A GPU gets bytes, a quarter of what the floats would be, from pinned memory and on a stream of its own: the
+A GPU gets bytes, a quarter of the size of floats, from pinned memory and on a separate stream: the
 next batch arrives while the current one is computed.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Landing(Protocol):
-    """Takes the crops of a batch, from several threads, and gives the batch."""
+    """Collects the crops of a batch from several threads."""
 
     def put(self, place: int, pixels: torch.Tensor) -> None:
         """A crop (height x width x 3 of uint8) for one place; each place is written once."""
@@ -33,7 +33,7 @@ def join(
 ) -> torch.Tensor:
     """One tensor of all rows but the bad ones, on the device; empty if all are bad.
 
-    An outcome is None for a crop that has landed, otherwise the row's tensor or why there is none.
+    An outcome is None for a crop that has landed, otherwise the row's tensor or error.
     """
     landed = [place for place, outcome in enumerate(outcomes) if outcome is None]
     others = {place: each for place, each in enumerate(outcomes) if isinstance(each, torch.Tensor)}
@@ -45,7 +45,7 @@ def join(
 
 
 class HostLanding:
-    """In the processor's memory; each crop is normalised as it comes, by the thread that brings it."""
+    """In the CPU's memory; each crop is normalised by the thread that puts it."""
 
     def __init__(self, processing: ClassicProcessing, size: int) -> None:
         self._processing = processing
@@ -68,12 +68,12 @@ class CopyStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def pinned(self, *shape: int) -> torch.Tensor:
-        """Bytes in pinned memory; torch keeps what is given back for the next time."""
+        """Bytes in pinned memory; torch reuses what is freed."""
         return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Within, GPU work of this thread goes to the stream; at the end it has been done."""
+        """Within, GPU work of this thread goes to the stream; at the end it is complete."""
         with torch.cuda.stream(self._stream):
             yield
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
@@ -81,12 +81,12 @@ class CopyStream:
         done.synchronize()
 
     def hand_over(self, batch: torch.Tensor) -> None:
-        """The batch is used by the default stream from now on: its memory must not be given away before."""
+        """The default stream uses the batch from now on: its memory must not be reused before."""
         batch.record_stream(torch.cuda.default_stream(self.device))
 
 
 class DeviceLanding:
-    """In pinned memory, then in one copy on the GPU, where they are normalised; ``order`` is the batch's."""
+    """In pinned memory, then in one copy on the GPU, where they are normalised; ``order`` is its format."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class DeviceLanding:
                 self._decoded.update(zip(places, crops(), strict=True))
 
     def finish(self, places: Sequence[int]) -> torch.Tensor:
-        """As Landing. Returns when the batch is there: any stream may use it."""
+        """As Landing. Returns when the batch has arrived: any stream may use it."""
         with self._stream.working():
             pixels = self._on_device(places)
             batch = self._processing.normalise(pixels).contiguous(memory_format=self._order)

@@ -1,1 +1,1 @@
-"""English words: cut out of a text, and written out."""
+"""English words: splitting texts, expanding contractions."""

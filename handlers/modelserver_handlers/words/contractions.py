@@ -50,7 +50,7 @@ _CONTRACTION = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, _LONGEST_FIRST))
 
 
 def expand_contractions(text: str) -> str:
-    """``text`` with its contractions written out; a capital first letter stays one."""
+    """``text`` with its contractions written out; a capital first letter is kept."""
     return _CONTRACTION.sub(
         lambda found: _expanded(found[0]), text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     )

@@ -1,4 +1,4 @@
-"""Form bodies as handlers see them: one key per part, the last one of a name given twice (reference 7.1)."""
+"""Form bodies as handlers see them: one key per part; if a name is repeated, the last one (reference 7.1)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parse_multipart(body: bytes, content_type: str) -> dict[str, tuple[bytes, st
 
 
 class _Parts:
-    """Collects what the parser calls out."""
+    """Receives the parser's callbacks."""
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[bytes, str]] = {}
@@ -100,7 +100,7 @@ class _Parts:
         name = options.get(b"name")
         if name is None:
             raise MalformedForm("A part of the multipart body has no name.")
-        # As in TorchServe, fields are plain bytes whatever type they claim, and files are of some type.
+        # As in TorchServe, fields are plain bytes whatever their type, and files always have a type.
         content_type = ""
         if b"filename" in options:
             content_type = self._headers.get("content-type", b"application/octet-stream").decode("latin-1")

@@ -38,7 +38,7 @@ def load_json(text: bytes | memoryview) -> Any:
 
 @dataclass(slots=True)
 class Decoded:
-    """One instance: the handler's data (a dict, but for envelopes), and its parts' content types."""
+    """One instance: the handler's data (a dict, except for envelopes), and its parts' content types."""
 
     data: dict[str, Any] | Instance
     part_types: Mapping[str, str]
@@ -86,7 +86,7 @@ def _essence(content_type: str) -> str:
 
 
 def to_value(content: bytes | memoryview, content_type: str, *, decode: bool) -> Any:
-    """One part's value: decoded for JSON and text, otherwise (and where decoding fails) a bytearray."""
+    """One part's value: decoded for JSON and text, otherwise (or if decoding fails) a bytearray."""
     if decode and content_type:
         kind = _essence(content_type)
         if kind == "application/json":

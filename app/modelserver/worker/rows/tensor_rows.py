@@ -2,12 +2,11 @@
 
 A handler gets (design 9, "Rows"):
 
-* for one BYTES input with one element per row, the same as for a body of ``/predictions``: ``{"body":
-bytes}``,
-  or ``{"data": text}`` if it was JSON;
+* for one BYTES input with one element per row, the same as for a body of ``/predictions``:
+  ``{"body": bytes}``, or ``{"data": text}`` if it was JSON;
 * for numbers, a tensor per row: of torch if the handler has imported torch, otherwise a read-only numpy array
-(BF16
-  is float32 unless ml_dtypes is imported). One input is ``{"data": row}``, several are ``{name: row, ...}``;
+  (BF16 is float32 unless ml_dtypes is imported). One input is ``{"data": row}``, several are
+  ``{name: row, ...}``;
 * for other BYTES, nested lists of bytes or text.
 
 A batch of numbers is a :class:`TensorRows`, whose tensors are also available in one piece, without a copy.
@@ -115,7 +114,7 @@ def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview)
     whole = whole.view(count, sum(sizes))
     tensors, begin = {}, 0
     for each, size in zip(form.inputs, sizes, strict=True):
-        # Several inputs lie side by side in each row, one is as it should be.
+        # Several inputs are side by side in each row; one needs no change.
         raw = whole[:, begin : begin + size].contiguous().view(-1)
         values = raw != 0 if each.datatype == "BOOL" else raw.view(getattr(torch, _TORCH[each.datatype]))
         tensors[each.name] = values.view(count, *each.shape)

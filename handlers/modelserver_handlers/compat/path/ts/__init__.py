@@ -1,4 +1,4 @@
-"""TorchServe's Python names: doors to what modelserver offers for them (docs/ts-names.md)."""
+"""TorchServe's Python names, as offered by modelserver (docs/ts-names.md)."""
 
 from __future__ import annotations
 
