@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import socket
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 from modelserver.http.connection import CHECK_SECONDS
 
@@ -48,11 +49,12 @@ def chunked(path, body, lines=b"", trailers=b""):
     return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
 
 
-def converse(port, *pieces, half_close=False):
-    """Sends the pieces; all that comes back until the server ends the connection."""
+def converse(port, *pieces, half_close=False, pause=0.0):
+    """Sends the pieces, with pauses between them; all that comes until the server ends the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
         for piece in pieces:
             connection.sendall(piece)
+            time.sleep(pause)
         if half_close:
             connection.shutdown(socket.SHUT_WR)
         received = b""
@@ -87,46 +89,85 @@ def test_an_offer_to_upgrade_takes_no_body(server, offer, make):
     assert b"smuggled" not in received.replace(inner, b"")
 
 
-@pytest.mark.parametrize("role", ["inference", "management", "metrics"])
-@pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
-def test_no_request_inside_a_body(server, role, offer):
-    """On no port is what stands in a body ever carried out: here, that a model be unregistered."""
-    evil = b"DELETE /models/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    for path in (b"/ping", b"/models/none", b"/nowhere", b"/metrics"):
-        for make in (post, chunked):
-            converse(port_of(server, role), make(path, evil, offer), CLOSE)
-
-    assert server.describe("echo")["modelName"] == "echo"
-    assert server.predict("echo", b"still").content == b"still"
+def get(path, body, lines=b""):
+    """A request that has a body though its method needs none."""
+    return post(path, body, lines).replace(b"POST", b"GET", 1)
 
 
-def test_no_request_inside_a_body_with_tokens(start_server):
-    """Where tokens are asked for, a body cannot carry a request past them, nor can a trailer bring one."""
-    server = start_server(disable_token_authorization="false", token_authorization="always")
+@pytest.mark.parametrize(
+    ("role", "path"), [("inference", b"/ping"), ("management", b"/models"), ("metrics", b"/metrics")]
+)
+@pytest.mark.parametrize("offer", UPGRADES)
+def test_no_request_inside_a_body(server, role, path, offer):
+    """On no port is what stands in a body carried out, in one piece with its head or after it: the access
+    log has the request and the one behind it, and nothing between them.
+    """
+    mark = f"{role}-{offer}".encode()
+    evil = b"GET %b?inner-%b HTTP/1.1\r\nHost: x\r\n\r\n" % (path, mark)
+    outer = get(path + b"?outer-" + mark, evil, UPGRADES[offer])
+    last = b"GET %b?last-%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % (path, mark)
+    at = len(outer) - len(evil)
+
+    assert statuses(converse(port_of(server, role), outer, last)) == [200, 200]
+    assert statuses(converse(port_of(server, role), outer[:at], outer[at:], last, pause=0.05)) == [200, 200]
+    wait_until(lambda: len(logged(server, mark.decode())) >= 4, "both are logged")
+    assert logged(server, mark.decode()) == ["outer", "last"] * 2
+
+
+def logged(server, mark):
+    """What the access log has about it, in its order."""
+    return re.findall(rf"/\w+\?(\w+)-{mark} ", server.home.log("access_log.log"))
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_no_request_inside_a_body_with_tokens(start_server, processes):
+    """A request inside a body is not carried out even if it has the token for it, nor does a trailer bring
+    one; behind front ends management is at their address.
+    """
+    address = f"http://127.0.0.1:{free_port()}"
+    shared = dict.fromkeys(("inference_address", "management_address"), address) if processes > 1 else {}
+    server = start_server(
+        disable_token_authorization="false",
+        token_authorization="always",
+        frontend_processes=processes,
+        **shared,
+    )
     text = (server.home.path / "key_file.json").read_text()
-    tokens = {
-        role: re.search(rf'"{role}": {{\s*"key": "([^"]+)"', text)[1] for role in ("management", "inference")
-    }
-    bearer = f"Authorization: Bearer {tokens['inference']}\r\n".encode()
-    evil = b"POST /models?url=echo.mar HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    token = re.search(r'"management": {\s*"key": "([^"]+)"', text)[1]
+    bearer = f"Authorization: Bearer {token}\r\n".encode()
+    evil = post(b"/models?url=echo.mar", b"", bearer)
+    last = CLOSE.replace(b"/ping", b"/models").replace(b"Host: x\r\n", b"Host: x\r\n" + bearer)
     port = port_of(server, "management")
     for offer in (b"", *UPGRADES.values()):
-        converse(server.port, post(b"/ping", evil, bearer + offer), CLOSE)
-        converse(port, post(b"/models", evil, bearer + offer), CLOSE)
-    trailer = f"Authorization: Bearer {tokens['management']}\r\n".encode()
-    assert statuses(converse(port, chunked(b"/models?url=echo.mar", b"{}", b"", trailer)))[0] == 400
+        whole = get(b"/models", evil, bearer + offer)
+        at = len(whole) - len(evil)
+        assert statuses(converse(port, whole, last)) == [200, 200]
+        assert statuses(converse(port, whole[:at], whole[at:], last, pause=0.1)) == [200, 200]
+    assert statuses(converse(port, chunked(b"/models?url=echo.mar", b"{}", b"", bearer)))[0] == 400
 
-    listed = server.management.get("/models", headers={"authorization": f"Bearer {tokens['management']}"})
+    listed = server.management.get("/models", headers={"authorization": f"Bearer {token}"})
     assert listed.json() == {"models": []}
+    assert statuses(converse(port, evil, last)) == [200, 200]
 
 
-def test_trailers_reach_nobody(server, tmp_path):
-    """What is said behind a chunked body is not among the headers that a handler sees."""
-    said = b"x-request-id: theirs\r\nX-Trusted: yes\r\n"
-    received = converse(server.port, chunked(b"/predictions/echo", b"hi", b"", said), CLOSE)
+def test_trailers_reach_nobody(server):
+    """What is said behind a chunked body is not among the headers that a handler sees, nor does it name the
+    request, its sequence or its token.
+    """
+    server.registered("tell.mar")
+    trailers = (
+        b"x-request-id: stolen\r\nts_request_sequence_id: stolen\r\n"
+        b"Authorization: Bearer stolen\r\nX-Trusted: stolen\r\n"
+    )
+    said = b"x-request-id: mine\r\nX-Own: yes\r\n"
+    received = converse(server.port, chunked(b"/predictions/tell", b"hi", said, trailers), CLOSE)
+    headers = json.loads(re.search(rb"\r\n\r\n({.*})HTTP/1.1", received, re.DOTALL)[1])["headers"]
 
-    assert statuses(received) == [200, 200]
-    assert b"theirs" not in received
+    assert statuses(received.replace(b"}HTTP", b"}\nHTTP")) == [200, 200]
+    assert b"stolen" not in received
+    assert {name.lower() for name in headers} >= {"x-request-id", "x-own", "host", "transfer-encoding"}
+    assert headers["x-request-id"] == "mine"
+    server.unregister("tell")
 
 
 @pytest.mark.parametrize("role", ["inference", "management", "metrics"])
