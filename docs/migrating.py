@@ -287,6 +287,17 @@ _MANAGEMENT = (
 )
 _METRICS = (("GET", "/metrics", "/metrics", OTHER, "filled by default; modelserver's own metrics too"),)
 
+_SERVICES = (
+    ("inference", 7070, ""),
+    (
+        "management",
+        7071,
+        "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
+        "the same URL again is INTERNAL",
+    ),
+    ("Open Inference", 7070, ""),
+)
+
 ENDPOINTS = tuple(
     Endpoint(port, *row)
     for port, rows in (("inference", _INFERENCE), ("management", _MANAGEMENT), ("metrics", _METRICS))
@@ -460,8 +471,8 @@ def _endpoints() -> str:
         verdict, remark = (endpoint.verdict, endpoint.remark) if is_there(endpoint) else (MISSING, "")
         text += f"| {endpoint.port} | `{endpoint.method} {endpoint.path}` | {verdict} | {remark} |\n"
     grpc = "same" if find_spec("modelserver.grpc") is not None else MISSING
-    for service, port in (("inference", 7070), ("management", 7071), ("Open Inference", 7070)):
-        text += f"| gRPC {port} | {service} service | {grpc} |  |\n"
+    for service, port, remark in _SERVICES:
+        text += f"| gRPC {port} | {service} service | {grpc} | {remark} |\n"
     return text + (
         "\nPredictions accept any usual method, as in TorchServe; others (`TRACE`, `QUERY`) are "
         "405. Also: `GET\n/v1/models` and `GET /v1/models/{model}` on the inference port, `GET /docs` and "

@@ -13,6 +13,8 @@ class ModelServerError(Exception):
 
     ``status`` is the HTTP status, ``type`` TorchServe's name of the exception. ``kserve_status`` is the
     status on V1 and V2 routes if it differs (design, section 9), ``kserve_message`` KServe's message there.
+    A ``request_id`` becomes part of what the client is told; ``logged_id`` is the request's in any case, if
+    it had been accepted, over gRPC.
     """
 
     status: int = 500
@@ -20,6 +22,7 @@ class ModelServerError(Exception):
     kserve_message: str | None = None
     type: str = "InternalServerException"
     request_id: str | None = None
+    logged_id: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def __init__(self, message: str) -> None:
@@ -139,10 +142,7 @@ class FailedRow(Protocol):
 
 
 class HandlerError(InternalError):
-    """A failure that a worker reports, with its message and any status.
-
-    A ``request_id`` becomes part of the body.
-    """
+    """A failure that a worker reports, with its message and any status."""
 
     def __init__(self, message: str, status: int, kserve_status: int | None = None) -> None:
         super().__init__(message)

@@ -22,6 +22,7 @@ from tests.e2e.grpc_client import (
     ending,
     grpc_server,
     manage,
+    oip,
     predict,
     stub,
 )
@@ -167,7 +168,70 @@ def test_failures(inference, asked, code, text):
 
     first, _, second = found[1].partition("\n")
     assert (found[0], second) == (code, "org.pytorch.serve.http.InternalServerException")
-    assert first == text or first.startswith(f"{text}: ")
+    assert re.match(rf"{text}(: .*)? \[request [\w-]+\]$", first)
+
+
+def test_a_failure_can_be_followed(server, inference):
+    """The id of the request is in the answer, in the log of models and in that of access (V2 and the stream
+    of sequences tell it in the same way).
+    """
+    call = inference.Predictions.future(
+        order("raise"), timeout=PATIENCE, metadata=[("x-request-id", "mine-9")]
+    )
+    message, kind = call.details().splitlines()
+
+    assert message.startswith("Prediction failed: ValueError: as it was told (obey.py, line ")
+    assert message.endswith(" [request mine-9]")
+    assert kind == "org.pytorch.serve.http.InternalServerException"
+    assert ("x-request-id", "mine-9") in call.trailing_metadata()
+    wait_until(lambda: "Failed for request mine-9:" in server.home.log("model_log.log"), "it is in the log")
+    line = r"InferenceAPIsService/Predictions HTTP/2\.0\" 14 \d+ mine-9\n"
+    wait_until(lambda: re.search(line, server.home.log("access_log.log")), "the call is logged")
+
+
+@pytest.mark.parametrize("protocol", ["v2", "v2 stream", "sequence"])
+def test_the_id_of_a_failure_in_other_calls(server, inference, protocol):
+    """V2 and streams tell it at the end of the message too."""
+    named = {"timeout": PATIENCE, "metadata": [("x-request-id", "mine-10")]}
+    asked = oip(
+        "ModelInferRequest",
+        model_name="obey",
+        inputs=[
+            {
+                "name": "body",
+                "datatype": "BYTES",
+                "shape": [1],
+                "contents": {"bytes_contents": [b'{"do": "raise"}']},
+            }
+        ],
+    )
+    with channel(server, "inference") as to:
+        v2 = stub(to, "inference.GRPCInferenceService")
+        if protocol == "v2":
+            told = v2.ModelInfer.future(asked, **named).details()
+        elif protocol == "v2 stream":
+            (part,) = v2.ModelStreamInfer(iter([asked]), **named)
+            told = part.error_message
+        else:
+            (part,) = inference.StreamPredictions2(asking("summing", {"raise": True}), **named)
+            told = part.status.message.splitlines()[0]
+
+    assert told.startswith("Prediction failed: ")
+    assert told.endswith(" [request mine-10]")
+
+
+def test_a_failure_may_be_kept_back(tmp_path, model_store):
+    """Then the text is TorchServe's to the byte; the id is in the metadata and in the logs."""
+    made = grpc_server(tmp_path, model_store, expose_errors="false")
+    with serving(made) as server, channel(server, "inference") as to:
+        server.registered("obey.mar")
+        call = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions.future(
+            order("raise"), timeout=PATIENCE, metadata=[("x-request-id", "mine-11")]
+        )
+
+        assert call.details() == "Prediction failed\norg.pytorch.serve.http.InternalServerException"
+        assert ("x-request-id", "mine-11") in call.trailing_metadata()
+        wait_until(lambda: "mine-11" in server.home.log("access_log.log"), "the call is logged")
 
 
 def test_full_queue(server, inference):
@@ -413,6 +477,41 @@ def test_management_errors(management, method, fields, code, text):
     assert found == code
     assert details.startswith(text)
     assert re.fullmatch(r"org\.pytorch\.serve\.\S+Exception", details.splitlines()[-1])
+
+
+@pytest.mark.parametrize("number", [-1, 0])
+def test_numbers_that_mean_the_default(server, management, number):
+    """A number that is not positive is not given, as in TorchServe: one worker, the default timeout."""
+    numbers = {"response_timeout": number, "batch_size": number, "max_batch_delay": number}
+    asked = manage("RegisterModel", url="echo.mar", model_name="few", initial_workers=number, **numbers)
+    registered = management.RegisterModel(asked, timeout=PATIENCE)
+    assert registered.msg.startswith('Model "few" Version: 1.0 registered with 0 initial workers')
+    told = server.describe("few")
+    assert (told["responseTimeout"], told["batchSize"], told["maxBatchDelay"]) == (120, 1, 100)
+
+    scaled = management.ScaleWorker(
+        manage("ScaleWorker", model_name="few", min_worker=number, max_worker=number, synchronous=True),
+        timeout=PATIENCE,
+    )
+    assert scaled.msg == "Workers scaled to 1 for model: few"
+    server.unregister("few")
+
+
+def test_the_same_url_again(tmp_path, model_store):
+    """The archive is in the model store already: INTERNAL, where the name alone is UNKNOWN."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    url = f"file://{model_store}/echo.mar"
+    made = grpc_server(tmp_path, folder, allowed_urls=f"file://{model_store}/.*")
+    with serving(made) as server, channel(server, "management") as to:
+        management = stub(to, f"{MANAGEMENT}ManagementAPIsService")
+        management.RegisterModel(manage("RegisterModel", url=url), timeout=PATIENCE)
+        again = manage("RegisterModel", url=url, initial_workers=1, response_timeout=0)
+
+        assert ending(lambda: management.RegisterModel(again, timeout=PATIENCE)) == (
+            "INTERNAL",
+            "Model file already exists echo.mar\norg.pytorch.serve.http.InternalServerException",
+        )
 
 
 def test_workers_that_do_not_start(management):

@@ -17,6 +17,7 @@ from modelserver.auth.errors import InvalidKey
 from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
 from modelserver.grpc.encoded import Encoded, Received, is_heavy, texts_of
 from modelserver.grpc.messages import Context, DecodeError, message_class, service
+from modelserver.grpc.pending import REQUEST_ID
 from modelserver.grpc.statuses import FAILED, Tell, http_class, number
 from modelserver.telemetry.stalls import served
 from modelserver.tensors.weight import LIGHT_BYTES
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.grpc")
 # From a message, or an iterator of messages, and the context to a message, or an iterator of messages.
 Method: TypeAlias = "Callable[[Any, Context], Any]"
-# Called for each call: client, `service/method`, code's number, status of HTTP, seconds.
-OnCall: TypeAlias = "Callable[[str, str, int, int, float], None]"
+# Called for each call: client, `service/method`, code's number, status of HTTP, seconds, and the id of a
+# request that failed.
+OnCall: TypeAlias = "Callable[[str, str, int, int, float, str], None]"
 
 # Messages that helpers parse.
 _ASIDE = "inference.ModelInferRequest"
@@ -194,6 +196,7 @@ async def _parsed(
 async def _ended(path: str, context: Context, tell: Tell, surroundings: Surroundings) -> AsyncIterator[None]:
     started = time.monotonic()
     code = StatusCode.OK
+    request_id = ""
     served.request = path
     try:
         surroundings.gate.check(path, context)
@@ -205,7 +208,9 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         await context.abort(code, error.message)
     except ModelServerError as error:
         code, text = tell(error)
-        await context.abort(code, text[:_LONGEST_TEXT])
+        request_id = error.logged_id
+        trailing = ((REQUEST_ID, request_id),) if request_id else ()
+        await context.abort(code, text[:_LONGEST_TEXT], trailing)
     except (asyncio.CancelledError, grpc.aio.InternalError) as error:
         # InternalError: nothing can be sent, as the client has disconnected.
         left = context.time_remaining()
@@ -218,7 +223,7 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         await context.abort(code, FAILED)
     finally:
         seconds = time.monotonic() - started
-        surroundings.on_call(client_address(context), path, number(code), http_class(code), seconds)
+        surroundings.on_call(client_address(context), path, number(code), http_class(code), seconds, request_id)
 
 
 def client_address(context: Context) -> str:

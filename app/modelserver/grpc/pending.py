@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from modelserver.errors import PayloadTooLarge
+from modelserver.errors import HandlerError, PayloadTooLarge
 from modelserver.ids import accept_request_id, make_uuid
 from modelserver.inference.codec import NO_HEADERS, contents_of, failure_of
 
@@ -116,6 +116,9 @@ class Pending:
             self._model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
         failure = failure_of(request, self._where)
         if failure is not None:
+            failure.logged_id = request.id
+            if self._model.exposes_errors and isinstance(failure, HandlerError):
+                failure.request_id = request.id
             raise failure
         return contents_of(request)
 

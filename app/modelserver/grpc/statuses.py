@@ -89,7 +89,7 @@ def number(code: StatusCode) -> int:
 
 def torchserve_text(error: ModelServerError) -> str:
     """The message, and TorchServe's class on a separate line."""
-    return f"{error.message}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
+    return f"{_with_request(error.message, error)}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
 
 
 def tell_refusal(error: ModelServerError) -> Ending:
@@ -131,4 +131,9 @@ def tell_open_inference(error: ModelServerError) -> Ending:
         return StatusCode.PERMISSION_DENIED, error.message
     if isinstance(error, IntakeFull):
         return StatusCode.RESOURCE_EXHAUSTED, error.message
-    return by_http(error.kserve_status or error.status), error.kserve_message or error.message
+    text = _with_request(error.kserve_message or error.message, error)
+    return by_http(error.kserve_status or error.status), text
+
+
+def _with_request(text: str, error: ModelServerError) -> str:
+    return text if error.request_id is None else f"{text} [request {error.request_id}]"
