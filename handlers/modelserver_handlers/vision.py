@@ -212,7 +212,8 @@ class VisionHandler(BaseHandler):
             value = picture_input(row)
             return value if isinstance(value, torch.Tensor) else process(value)
         except BadInput as bad:
-            return bad
+            # A new one: the frames of its traceback would keep the row's bytes.
+            return BadInput(str(bad))
 
     def _ms_each(self, prepare: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
         """``prepare`` applied to each row, in threads; bad ones are rejected."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import sys
@@ -71,6 +72,19 @@ def pictures() -> list[bytes]:
         encode_picture(draw_picture(4, (600, 257)), "JPEG"),
         encode_picture(draw_picture(5, (256, 256)), "BMP"),
     ]
+
+
+class Body(bytearray):
+    """A body that can be watched."""
+
+
+@pytest.fixture
+def collects_nothing() -> Iterator[None]:
+    """The garbage collector is off."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

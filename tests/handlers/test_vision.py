@@ -6,11 +6,13 @@ import base64
 import contextlib
 import io
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from PIL import Image
+from tests.handlers.conftest import Body
 from torchvision.transforms import functional
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
@@ -96,6 +98,21 @@ def test_one_bad_picture(
     status, message = handler.context._ms_rejections[position]
     assert (list(handler.context._ms_rejections), status) == ([position], 400)
     assert "picture" in message
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bad_pictures_do_not_stay(
+    threads: int, handler: Coloured, begin: Any, collects_nothing: None
+) -> None:
+    """Once a batch is answered, its bodies are freed without the garbage collector."""
+    begin(handler.context, 2)
+    handler._ms_decoders = start_decoders(threads) if threads > 1 else None
+    body = Body(b"not a picture")
+    remains = weakref.ref(body)
+    handler.preprocess([{"body": b"neither"}, {"body": body}])
+    del body
+
+    assert remains() is None
 
 
 def test_all_bad(handler: Coloured, begin: Any) -> None:

@@ -223,7 +223,8 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         await context.abort(code, FAILED)
     finally:
         seconds = time.monotonic() - started
-        surroundings.on_call(client_address(context), path, number(code), http_class(code), seconds, request_id)
+        client = client_address(context)
+        surroundings.on_call(client, path, number(code), http_class(code), seconds, request_id)
 
 
 def client_address(context: Context) -> str:

@@ -13,10 +13,10 @@ import shutil
 import tempfile
 import time
 import zipfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ from modelserver_handlers.networks.optimize import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -172,7 +172,7 @@ def _make(program: ExportedProgram, arguments: Mapping[str, Any], path: Path) ->
     # Sources and objects, several times the size of the weights, are deleted with the folder.
     with (
         tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as name,
-        patch.dict(os.environ, {_INTERMEDIATES: name}),
+        _intermediates_in(name),
     ):
         package = Path(name, "network.pt2")
         _inductor().aoti_compile_and_package(
@@ -180,6 +180,20 @@ def _make(program: ExportedProgram, arguments: Mapping[str, Any], path: Path) ->
         )
         os.replace(_extract(package, Path(name)), path)
     return _opened(path)
+
+
+@contextmanager
+def _intermediates_in(folder: str) -> Iterator[None]:
+    """Only this variable is set and put back: other threads use the environment meanwhile."""
+    before = os.environ.get(_INTERMEDIATES)
+    os.environ[_INTERMEDIATES] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_INTERMEDIATES]
+        else:
+            os.environ[_INTERMEDIATES] = before
 
 
 def _inductor() -> Any:

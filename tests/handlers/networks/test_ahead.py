@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -184,6 +185,16 @@ def test_what_cannot_be_exported(caplog: pytest.LogCaptureFixture) -> None:
 
 
 # The real compiler
+
+
+def test_other_threads_keep_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While code is made, what others set in the environment is theirs, and stays."""
+    with ahead._intermediates_in("/none"):
+        monkeypatch.setenv("MODELSERVER_SET_MEANWHILE", "yes")
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/none"
+
+    assert os.environ["MODELSERVER_SET_MEANWHILE"] == "yes"
+    assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") != "/none"
 
 
 @NEEDS_COMPILER
