@@ -50,19 +50,19 @@ def encode_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> b
     return buffer.getvalue()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def picture() -> Callable[..., Image.Image]:
     """Draws a picture from a seed."""
     return draw_picture
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def encode() -> Callable[..., bytes]:
     """Encodes a picture."""
     return encode_picture
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pictures() -> list[bytes]:
     """Encoded pictures of several forms and sizes."""
     return [
@@ -87,7 +87,7 @@ def collects_nothing() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_context() -> Callable[..., Context]:
     """A context for a model folder; keyword arguments become the manifest's model entry."""
 
@@ -100,7 +100,7 @@ def make_context() -> Callable[..., Context]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def begin() -> Callable[..., BatchState]:
     """Begins a batch of ``size`` requests."""
 
