@@ -105,9 +105,7 @@ def answers(loaded: ImageClassifier, begin: Any, pictures: list[bytes]) -> list[
     return answered
 
 
-def test_numbers_are_torchvisions(
-    answers: list[Any], pictures: list[bytes], exact: torch.nn.Module
-) -> None:
+def test_numbers_are_torchvisions(answers: list[Any], pictures: list[bytes], exact: torch.nn.Module) -> None:
     """A batch gets labels, order and probabilities of torchvision's reference transforms, to 1e-5."""
     expected = reference(exact, pictures, ResNet18_Weights.IMAGENET1K_V1.transforms())
 
