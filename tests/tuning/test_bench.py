@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from modelserver.tuning import bench as bench_module
 from modelserver.tuning.bench import Input, LocalBench
@@ -78,3 +80,20 @@ def test_a_server_that_is_gone_ends_the_tuning(tmp_path: Path) -> None:
     """It is no failure of the setting."""
     with pytest.raises(TuningError, match="no longer responds: nobody there"):
         make(tmp_path, b"a", url="gone").serve(SETTING)
+
+
+def test_an_interruption_while_the_loop_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits until the loop runs: neither a loop nor a coroutine is left behind, nor a blocked signal."""
+    bench = make(tmp_path, b"x")
+    bench._server = SimpleNamespace(inference=1)  # type: ignore[assignment]
+
+    def run(main: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return uvloop.run(main)
+
+    monkeypatch.setattr(bench_module, "uvloop", SimpleNamespace(run=run))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.closed(1, 0.1, 0.0, 1.0)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

@@ -214,7 +214,7 @@ def test_built_in_handlers_are_found_under_other_names(form: str, model_dir: Pat
         ("import sys\n\nsys.exit(3)\n", "imported", "line 3, in <module>"),
         (
             "import sys\nclass A:\n    def __init__(self):\n        sys.exit(3)\n    handle = None\n",
-            "made",
+            "created",
             "line 4, in __init__",
         ),
         (

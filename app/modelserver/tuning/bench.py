@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -94,4 +95,14 @@ class LocalBench:
 
 
 def _run(load: Coroutine[Any, Any, Run]) -> Run:
-    return uvloop.run(load)
+    """An interruption waits until the loop runs, which then ends in good order."""
+
+    async def interruptible() -> Run:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return await load
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        return uvloop.run(interruptible())
+    finally:
+        load.close()
