@@ -7,7 +7,6 @@ import importlib.util
 import os
 import signal
 import venv
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from modelserver.worker import elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from typing import IO
 
 # Threads of torch that wait would keep a core from the tests and servers beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -25,26 +25,53 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 _NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that at the end no process waits for another's long test."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Tests marked ``alone`` measure: while one runs, the other processes of this run rest.
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Tests marked ``alone`` measure: while some run, the other processes of this run rest.
 
     It stands around the timeout of a test, so that waiting for others does not count.
     """
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
-    with turn(alone=item.get_closest_marker("alone") is not None):
+    alone = item.get_closest_marker("alone") is not None
+    if _turn.file is None:
+        _turn.take(alone)
+    try:
         return (yield)
+    finally:
+        if not alone or nextitem is None or nextitem.get_closest_marker("alone") is None:
+            _turn.give()
 
 
-@contextmanager
-def turn(alone: bool) -> Iterator[None]:
-    """Waits until a test may run, beside others or alone; who comes later does not go before."""
-    with _NOW.open() as running, _NEXT.open() as following:
-        fcntl.flock(following, fcntl.LOCK_EX)
-        fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(following, fcntl.LOCK_UN)
-        yield
+class Turn:
+    """When the tests of this process may run, beside others' or alone; who comes later does not go before."""
+
+    def __init__(self) -> None:
+        self.file: IO[str] | None = None
+
+    def take(self, alone: bool) -> None:
+        """Waits for it."""
+        self.file = _NOW.open()
+        with _NEXT.open() as following:
+            fcntl.flock(following, fcntl.LOCK_EX)
+            fcntl.flock(self.file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+
+    def give(self) -> None:
+        """Lets others go on."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+_turn = Turn()
 
 
 @pytest.hookimpl(wrapper=True)
