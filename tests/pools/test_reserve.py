@@ -171,9 +171,9 @@ def play(main: Callable[[World], Coroutine[Any, Any, None]], world: World) -> No
             loop.close()
 
 
-async def answered(requests: Sequence[Request]) -> None:
+async def answered(requests: Sequence[Request], step: float = 0.0005) -> None:
     while not all(request.done for request in requests):  # noqa: ASYNC110 - no time passes
-        await asyncio.sleep(0.0005)
+        await asyncio.sleep(step)
 
 
 def test_a_lone_slow_request_holds_up_nobody() -> None:
@@ -248,6 +248,27 @@ def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idl
 
         assert not slow.done
         assert sum(request.queued for request in reserve) == pytest.approx(0.25, abs=0.01)
+        await pool.close(10.0)
+
+    play(main, World(pipelined=True))
+
+
+def test_a_second_reserve_does_not_wait_for_the_look_at_the_first() -> None:
+    """An idle worker takes it, too, although no look is due for as long as batches took so far."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        first, quick = world.ask(pool, 1.0), world.ask(pool, 0.2)
+        await answered([first, quick])
+        slow, quick = world.ask(pool, 0.5), world.ask(pool, 0.1)
+        taken = world.ask(pool, 0.1)
+        await answered([quick, slow, taken])
+        began = pool.clock()
+        requests = [world.ask(pool, seconds) for seconds in (0.5, 0.1, 0.1)]
+        await answered(requests[1:])
+
+        assert not requests[0].done
+        assert pool.clock() - began < 0.25
         await pool.close(10.0)
 
     play(main, World(pipelined=True))
@@ -361,7 +382,37 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     play(main, World(seed, pipelined=pipelined))
 
 
-async def _watch(pool: Pool, longest: dict[Any, float]) -> None:
+@settings(max_examples=25, deadline=None)
+@given(
+    asked=st.lists(
+        st.tuples(st.floats(0.05, 0.5), st.sampled_from([0.0, 0.0, 0.2, 0.4])), min_size=20, max_size=25
+    ),
+    workers=st.integers(2, 3),
+    seed=st.integers(0, 1000),
+)
+def test_slow_batches_do_not_wait_beside_an_idle_worker(
+    asked: list[tuple[float, float]], workers: int, seed: int
+) -> None:
+    """Pipelined workers that are often idle, one reserve after the other: each goes to the first one free."""
+    step = 0.005
+
+    async def main(world: World) -> None:
+        pool = await world.pool(workers)
+        idle_beside: dict[Any, float] = {}
+        watching = asyncio.create_task(_watch(pool, idle_beside, step))
+        for seconds, pause in asked:
+            world.ask(pool, seconds)
+            await asyncio.sleep(pause)
+        await answered(world.sent, step)
+        watching.cancel()
+
+        assert max(idle_beside.values(), default=0.0) <= step
+        await pool.close(10.0)
+
+    play(main, World(seed, pipelined=True))
+
+
+async def _watch(pool: Pool, longest: dict[Any, float], step: float = 0.0005) -> None:
     """For each batch that waits at a worker: how long another worker was idle beside it."""
     since: dict[Any, float] = {}
     while True:
@@ -370,4 +421,4 @@ async def _watch(pool: Pool, longest: dict[Any, float]) -> None:
         since = {batch: since.get(batch, pool.clock()) for batch in waiting} if idle else {}
         for batch, began in since.items():
             longest[batch] = max(longest.get(batch, 0.0), pool.clock() - began)
-        await asyncio.sleep(0.0005)
+        await asyncio.sleep(step)

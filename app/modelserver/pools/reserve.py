@@ -64,7 +64,7 @@ class Reserve:
             if batch is None:
                 break
             pool.send(worker, batch, now)
-            if self._timer is None and len(pool.workers) > 1:
+            if len(pool.workers) > 1 and (self._timer is None or not self.used):
                 self.watch(pool)
         return True
 
@@ -87,8 +87,10 @@ class Reserve:
     def watch(self, pool: Owner) -> None:
         """Starts watching the waiting batches, if there are several workers."""
         holders = _holders(pool)
-        if self._timer is None and holders and len(pool.workers) > 1:
-            self.used = True
+        if not holders or len(pool.workers) == 1:
+            return
+        self.used = True
+        if self._timer is None:
             pause = min(worker.patience for worker in holders)
             self._timer = asyncio.get_running_loop().call_later(pause, self._look, pool)
 
