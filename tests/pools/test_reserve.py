@@ -18,7 +18,7 @@ from modelserver.pools import worker as worker_module
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.pool import Pool
 from modelserver.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
-from modelserver.pools.worker import MAX_IN_FLIGHT, REST
+from modelserver.pools.worker import MANY_LOAD_FAILURES, MAX_IN_FLIGHT, REST
 from modelserver.wire.messages import Answer, Load, Loaded, Predict, Result, Returned, Row, Stop
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Process:
         self._begin()
 
     def recall(self, sequence: int) -> int:
+        self._world.recalls += 1
         taken, self._waiting = self._waiting, []
         if taken and self._running is None and self._world.random.random() < 0.5:
             # It wanted to begin this one at the same moment.
@@ -123,6 +124,7 @@ class World:
         self.pipelined = pipelined
         self.processes: list[Process] = []
         self.began: list[str] = []
+        self.recalls = 0
         self.ends: dict[str, Request] = {}
         self.sent: list[Request] = []
 
@@ -326,6 +328,44 @@ def test_a_worker_that_is_to_end_keeps_what_it_has_begun() -> None:
         await pool.close(1.0)
 
     play(main, World(pipelined=True))
+
+
+@pytest.mark.parametrize("failures", [MANY_LOAD_FAILURES, 1])
+def test_the_only_worker_that_serves_holds_a_reserve(failures: int) -> None:
+    """One that keeps failing to load is no reason to keep none: unlike one that is retried, nobody waits
+    for it. What is held is not taken back again and again.
+    """
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        pool.workers[1].state = WorkerState.LOADING
+        pool.workers[1].load_failures = failures
+        requests = [world.ask(pool, 0.5) for _ in range(2)]
+        await asyncio.sleep(0.1)
+
+        held = 2 if failures == MANY_LOAD_FAILURES else 1
+        assert [len(worker.in_flight) for worker in pool.workers] == [held, 0]
+        assert world.recalls == 0
+        await answered(requests)
+        await pool.close(1.0)
+
+    play(main, World())
+
+
+def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What handlers that run many at once may have is not limited to the number for quick ones."""
+    monkeypatch.setitem(globals(), "SPEC", replace(SPEC, concurrency=2 * MAX_IN_FLIGHT))
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        for _ in range(4 * MAX_IN_FLIGHT):
+            world.ask(pool, 0.001)
+
+        assert [len(worker.in_flight) for worker in pool.workers] == [2 * MAX_IN_FLIGHT] * 2
+        await answered(world.sent)
+        await pool.close(1.0)
+
+    play(main, World())
 
 
 durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02), st.floats(0.05, 0.3))

@@ -15,10 +15,11 @@ Nothing runs twice: worker and server agree on who has a batch, see :mod:`models
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.pools.spec import WorkerState
-from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
+from modelserver.pools.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +88,7 @@ class Reserve:
     def watch(self, pool: Owner) -> None:
         """Starts watching the waiting batches, if there are several workers."""
         holders = _holders(pool)
-        if not holders or len(pool.workers) == 1:
+        if not holders or _lone(pool.workers) is not None:
             return
         self.used = True
         if self._timer is None:
@@ -107,13 +108,25 @@ def _holders(pool: Owner) -> list[Worker]:
 
 def least_loaded(workers: Sequence[Worker]) -> Worker | None:
     """The worker with the fewest batches, of those that may hold another."""
-    if len(workers) == 1:
-        worker = workers[0]
-        return worker if worker.has_room else None
     found: Worker | None = None
-    fewest = MAX_IN_FLIGHT
+    fewest, ready = math.inf, WorkerState.READY
     for worker in workers:
         held = len(worker.in_flight)
-        if held < fewest and held < worker.shared_capacity and worker.state is WorkerState.READY:
+        if held < fewest and held < worker.shared_capacity and worker.state is ready:
             found, fewest = worker, held
+    if found is None:
+        lone = _lone(workers)
+        if lone is not None and lone.has_room:
+            return lone
     return found
+
+
+def _lone(workers: Sequence[Worker]) -> Worker | None:
+    """The only worker for which requests may wait; None if there are several."""
+    lone, ready = None, WorkerState.READY
+    for worker in workers:
+        if worker.state is ready or worker.may_serve:
+            if lone is not None:
+                return None
+            lone = worker
+    return lone
