@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ from modelserver_handlers.metrics.emission import send_emissions_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 # Retrying cannot help with these.
 _PERMANENT = (
@@ -79,20 +80,33 @@ def be_left_alone() -> None:
     # Ctrl-C in a terminal reaches all its processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # So may the SIGTERM of a service manager. Handled, as child processes would inherit SIG_IGN.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, _stay)
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    """The worker's reaction to SIGTERM: none."""
 
 
 def let_forked_processes_end() -> None:
-    """Lets SIGTERM end processes that a handler forks, from their first moment, unlike the worker."""
-    told = {signal.SIGTERM}
-    unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, told)
+    """Lets SIGTERM end processes that a handler forks, from their first moment, unlike the worker.
+
+    Their own reaction to SIGTERM, and whether the handler has blocked it, are left as they are.
+    """
+    # Several threads may fork at the same time, and each has its own mask.
+    before = threading.local()
+
+    def block() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
 
     def in_child() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        unblock()
+        if signal.getsignal(signal.SIGTERM) is _stay:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        restore()
 
-    block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, told)
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=in_child)
 
 
 def run(descriptor: int) -> None:
