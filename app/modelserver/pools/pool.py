@@ -392,9 +392,8 @@ class Pool:
     def _abort(self, request: Request, error: Exception) -> None:
         """Ends a request that a worker may have, which is told."""
         self._end(request, error)
-        worker: Worker | None = request.worker
-        if worker is not None:
-            worker.cancel(request)
+        if request.worker is not None:
+            request.worker.cancel(request)
         self._check_quiet()
 
     def _has_hope(self) -> bool:
@@ -487,15 +486,16 @@ class Pool:
         if self._has_hope():
             for batch in worker.take_back():
                 self.worker_returned(worker, batch)
-        self._leaving[worker] = self._loop.create_task(self._leave(worker))
+        task = self._leaving[worker] = self._loop.create_task(self._leave(worker))
+        task.add_done_callback(lambda _: self._left(worker))
         self.metrics.worker_gone(worker.label)
 
     async def _leave(self, worker: Worker) -> None:
-        try:
-            await worker.stop(self._times.response)
-        finally:
-            self._leaving.pop(worker, None)
-            self._check_quiet()
+        await worker.stop(self._times.response)
+
+    def _left(self, worker: Worker) -> None:
+        del self._leaving[worker]
+        self._check_quiet()
 
     async def wait_loaded(self, workers: list[Worker]) -> None:
         """Waits for the first load of each. Raises StartFailed with the cause of the first failure."""

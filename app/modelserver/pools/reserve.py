@@ -19,13 +19,13 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.pools.spec import WorkerState
-from modelserver.pools.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from modelserver.batching.queue import BatchQueue
     from modelserver.batching.request import Batch
+    from modelserver.pools.worker import Worker
 
 
 class Owner(Protocol):

@@ -221,17 +221,22 @@ class SequencePool(Pool):
 
     async def _leave(self, worker: Worker) -> None:
         """Lets the worker's sequences end, then ends it."""
-        if self.queue.living(worker) and not self.closing:
-            ended = self._draining[worker] = asyncio.Event()
-            longest = self.queue.limits.max_age
-            try:
-                await asyncio.wait_for(ended.wait(), self._times.response if longest == math.inf else longest)
-            except asyncio.TimeoutError:
-                pass
-            finally:
-                del self._draining[worker]
-        self._lose(worker)
-        await super()._leave(worker)
+        try:
+            if self.queue.living(worker) and not self.closing:
+                await self._await_sequences(worker)
+            self._lose(worker)
+        finally:
+            await super()._leave(worker)
+
+    async def _await_sequences(self, worker: Worker) -> None:
+        ended = self._draining[worker] = asyncio.Event()
+        longest = self.queue.limits.max_age
+        try:
+            await asyncio.wait_for(ended.wait(), self._times.response if longest == math.inf else longest)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            del self._draining[worker]
 
     async def close(self, grace: float) -> None:
         """As the parent, without waiting for sequences to end."""
