@@ -136,11 +136,12 @@ def _answer(channel: ServerChannel) -> None:
         handler, service = load_service(load)
     if load.rank:
         service.entry = excused(service.entry)
-    channel.send(_loaded(handler, load, service.context, started))
+    loaded = _loaded(handler, load, service.context, started)
+    channel.send(loaded)
     if load.mode == CONTINUOUS:
         service.connect(channel, channel.look)
         ContinuousBatch(service, channel).serve()
-    elif _is_pipelined(handler, load):
+    elif loaded.pipelined:
         service.connect(channel)
         Pipeline(handler.instance, service, channel).serve(messages)
     else:
@@ -183,11 +184,8 @@ def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
 def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float) -> Loaded:
     splits = handler.built_in or load.envelope in TAKES_INSTANCES
     seconds = time.perf_counter() - started
-    return Loaded(splits, seconds, tuple(context._ms_warnings), _is_pipelined(handler, load))
-
-
-def _is_pipelined(handler: LoadedHandler, load: Load) -> bool:
-    return load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
+    pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
+    return Loaded(splits, seconds, tuple(context._ms_warnings), pipelined)
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
