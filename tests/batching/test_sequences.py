@@ -7,7 +7,7 @@ import pytest
 
 from modelserver.batching import sequences
 from modelserver.batching.policies import Greedy, Policy, Window
-from modelserver.batching.queue import Alone, QueueFull
+from modelserver.batching.queue import Alone, AtOnce, QueueFull
 from modelserver.batching.request import Batch, Request
 from modelserver.batching.sequences import (
     SequencedRequest,
@@ -120,6 +120,26 @@ def test_other_keys_never_share() -> None:
 
     assert ids(sut.take_for("w", 0.0)) == ["a", "c"]
     assert ids(sut.take_for("w", 0.0)) == ["b"]
+
+
+def test_explanations_wait_for_nobody_and_teach_the_policy_nothing() -> None:
+    """They go as soon as their worker is idle, and neither their arrivals nor their cost are predictions'."""
+    seen: list[int] = []
+    policy = Window(5.0)
+    policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
+    sut = queue(policy=policy)
+    put(sut, step("a", rows=2), step("b", key=AtOnce(None)), step("c", key=AtOnce(None)))
+    sut.place(["w"], 1)
+
+    explanations = sut.take_for("w", 0.0)
+    assert ids(explanations) == ["b", "c"]
+    assert sut.take_for("w", 0.0) is None
+    predictions = sut.take_for("w", 5.0)
+    assert ids(predictions) == ["a"]
+    assert explanations is not None
+    assert predictions is not None
+    assert (explanations.at_once, predictions.at_once) == (True, False)
+    assert seen == [2]
 
 
 def test_rows_of_a_request_are_steps() -> None:

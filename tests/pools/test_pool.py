@@ -23,7 +23,7 @@ from modelserver.pools.gate import StartGate
 from modelserver.pools.pool import BACKLOG, Pool
 from modelserver.pools.spec import PoolLimits, WorkerState, WorkerTimes
 from modelserver.wire.frames import ProtocolError
-from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed, Row
+from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed, Returned, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -481,6 +481,69 @@ async def test_drain(pool: Pool, stage: Any) -> None:
 
     assert await draining is True
     assert contents(waiting) == [b"c"]
+
+
+async def test_drain_ends_with_a_batch_that_comes_back_for_nobody(pool: Pool, stage: Any) -> None:
+    """A worker returns the last batch, and its requests have ended: nothing is left to wait for."""
+    process = await stage.enter()
+    running = request(b"a", b"b", deadline=time.monotonic() + 0.01)
+    pool.submit(running)
+    draining = asyncio.create_task(pool.drain(60))
+    await until(lambda: running.done)
+    await stage.settle()
+    assert not draining.done()
+    process.say(Returned(0))
+
+    assert await asyncio.wait_for(draining, 5) is True
+
+
+async def test_drain_ends_with_batches_that_are_taken_back_for_nobody(
+    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same where the server takes back what a worker has not begun."""
+    pool = make(2)
+    for number in (1, 2):
+        (await stage.enter(number)).load()
+    first, second = stage.processes
+    for _ in range(60):
+        submit(pool, request(b"a", b"b"), request(b"a", b"b"))
+        first.answer(seconds=0.0001)
+        second.answer(seconds=0.0001)
+    requests = [request(b"a", b"b") for _ in range(3)]
+    submit(pool, *requests)
+    assert [len(first.batches), len(second.batches)] == [2, 1]
+    monkeypatch.setattr(first, "recall", lambda sequence: 0)
+    pool.cancel(requests[0])
+    pool.cancel(requests[2])
+    draining = asyncio.create_task(pool.drain(60))
+    await asyncio.sleep(0)
+    second.answer(seconds=0.0001)
+
+    assert await asyncio.wait_for(draining, 5) is True
+
+
+async def test_drain_waits_for_what_a_dead_worker_had_not_begun(make: Any, stage: Any) -> None:
+    """Two batches of it had begun, and fail one after the other; the third one is still served."""
+    pool = make()
+    process = await stage.enter()
+    process.load()
+    for _ in range(60):
+        pool.submit(request(b"a", b"b"))
+        process.answer(seconds=0.0001)
+    requests = [request(b"a", b"b") for _ in range(3)]
+    submit(pool, *requests)
+    assert len(process.batches) == 3
+    draining = asyncio.create_task(pool.drain(60))
+    await stage.settle()
+    process.begun = process.batches[2].sequence
+    process.exit()
+    fresh = await stage.enter(2)
+    assert not draining.done()
+    fresh.load()
+    fresh.answer()
+
+    assert await asyncio.wait_for(draining, 5) is True
+    assert [each.error is None for each in requests] == [False, False, True]
 
 
 async def test_drain_waits_for_retired_workers(pool: Pool, stage: Any) -> None:

@@ -18,7 +18,7 @@ from modelserver.pools import worker as worker_module
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.pool import Pool
 from modelserver.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
-from modelserver.pools.worker import MAX_IN_FLIGHT, REST
+from modelserver.pools.worker import MANY_LOAD_FAILURES, MAX_IN_FLIGHT, REST
 from modelserver.wire.messages import Answer, Load, Loaded, Predict, Result, Returned, Row, Stop
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Process:
         self._begin()
 
     def recall(self, sequence: int) -> int:
+        self._world.recalls += 1
         taken, self._waiting = self._waiting, []
         if taken and self._running is None and self._world.random.random() < 0.5:
             # It wanted to begin this one at the same moment.
@@ -123,6 +124,7 @@ class World:
         self.pipelined = pipelined
         self.processes: list[Process] = []
         self.began: list[str] = []
+        self.recalls = 0
         self.ends: dict[str, Request] = {}
         self.sent: list[Request] = []
 
@@ -171,9 +173,9 @@ def play(main: Callable[[World], Coroutine[Any, Any, None]], world: World) -> No
             loop.close()
 
 
-async def answered(requests: Sequence[Request]) -> None:
+async def answered(requests: Sequence[Request], step: float = 0.0005) -> None:
     while not all(request.done for request in requests):  # noqa: ASYNC110 - no time passes
-        await asyncio.sleep(0.0005)
+        await asyncio.sleep(step)
 
 
 def test_a_lone_slow_request_holds_up_nobody() -> None:
@@ -253,6 +255,27 @@ def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idl
     play(main, World(pipelined=True))
 
 
+def test_a_second_reserve_does_not_wait_for_the_look_at_the_first() -> None:
+    """An idle worker takes it, too, although no look is due for as long as batches took so far."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        first, quick = world.ask(pool, 1.0), world.ask(pool, 0.2)
+        await answered([first, quick])
+        slow, quick = world.ask(pool, 0.5), world.ask(pool, 0.1)
+        taken = world.ask(pool, 0.1)
+        await answered([quick, slow, taken])
+        began = pool.clock()
+        requests = [world.ask(pool, seconds) for seconds in (0.5, 0.1, 0.1)]
+        await answered(requests[1:])
+
+        assert not requests[0].done
+        assert pool.clock() - began < 0.25
+        await pool.close(10.0)
+
+    play(main, World(pipelined=True))
+
+
 def test_a_reserve_does_not_wait_beside_an_idle_worker_for_a_window() -> None:
     """An idle worker takes it also while requests that came later wait for their batch to fill."""
 
@@ -305,6 +328,44 @@ def test_a_worker_that_is_to_end_keeps_what_it_has_begun() -> None:
         await pool.close(1.0)
 
     play(main, World(pipelined=True))
+
+
+@pytest.mark.parametrize("failures", [MANY_LOAD_FAILURES, 1])
+def test_the_only_worker_that_serves_holds_a_reserve(failures: int) -> None:
+    """One that keeps failing to load is no reason to keep none: unlike one that is retried, nobody waits
+    for it. What is held is not taken back again and again.
+    """
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        pool.workers[1].state = WorkerState.LOADING
+        pool.workers[1].load_failures = failures
+        requests = [world.ask(pool, 0.5) for _ in range(2)]
+        await asyncio.sleep(0.1)
+
+        held = 2 if failures == MANY_LOAD_FAILURES else 1
+        assert [len(worker.in_flight) for worker in pool.workers] == [held, 0]
+        assert world.recalls == 0
+        await answered(requests)
+        await pool.close(1.0)
+
+    play(main, World())
+
+
+def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What handlers that run many at once may have is not limited to the number for quick ones."""
+    monkeypatch.setitem(globals(), "SPEC", replace(SPEC, concurrency=2 * MAX_IN_FLIGHT))
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        for _ in range(4 * MAX_IN_FLIGHT):
+            world.ask(pool, 0.001)
+
+        assert [len(worker.in_flight) for worker in pool.workers] == [2 * MAX_IN_FLIGHT] * 2
+        await answered(world.sent)
+        await pool.close(1.0)
+
+    play(main, World())
 
 
 durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02), st.floats(0.05, 0.3))
@@ -361,7 +422,37 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     play(main, World(seed, pipelined=pipelined))
 
 
-async def _watch(pool: Pool, longest: dict[Any, float]) -> None:
+@settings(max_examples=25, deadline=None)
+@given(
+    asked=st.lists(
+        st.tuples(st.floats(0.05, 0.5), st.sampled_from([0.0, 0.0, 0.2, 0.4])), min_size=20, max_size=25
+    ),
+    workers=st.integers(2, 3),
+    seed=st.integers(0, 1000),
+)
+def test_slow_batches_do_not_wait_beside_an_idle_worker(
+    asked: list[tuple[float, float]], workers: int, seed: int
+) -> None:
+    """Pipelined workers that are often idle, one reserve after the other: each goes to the first one free."""
+    step = 0.005
+
+    async def main(world: World) -> None:
+        pool = await world.pool(workers)
+        idle_beside: dict[Any, float] = {}
+        watching = asyncio.create_task(_watch(pool, idle_beside, step))
+        for seconds, pause in asked:
+            world.ask(pool, seconds)
+            await asyncio.sleep(pause)
+        await answered(world.sent, step)
+        watching.cancel()
+
+        assert max(idle_beside.values(), default=0.0) <= step
+        await pool.close(10.0)
+
+    play(main, World(seed, pipelined=True))
+
+
+async def _watch(pool: Pool, longest: dict[Any, float], step: float = 0.0005) -> None:
     """For each batch that waits at a worker: how long another worker was idle beside it."""
     since: dict[Any, float] = {}
     while True:
@@ -370,4 +461,4 @@ async def _watch(pool: Pool, longest: dict[Any, float]) -> None:
         since = {batch: since.get(batch, pool.clock()) for batch in waiting} if idle else {}
         for batch, began in since.items():
             longest[batch] = max(longest.get(batch, 0.0), pool.clock() - began)
-        await asyncio.sleep(0.0005)
+        await asyncio.sleep(step)

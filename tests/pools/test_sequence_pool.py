@@ -20,7 +20,7 @@ from modelserver.errors import (
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.sequence_pool import SequencePool, sequence_queue
 from modelserver.pools.spec import PoolLimits
-from modelserver.wire.messages import Answer, Pong, Result, Row
+from modelserver.wire.messages import Answer, Pong, Result, Row, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -493,6 +493,38 @@ async def test_dies_while_it_leaves(make: Any, stage: Any) -> None:
 
     assert isinstance(waiting.error, WorkerDied)
     assert await until(lambda: not pool._leaving)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_a_worker_that_leaves_is_stopped_whatever_happens(
+    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """Also if waiting for its sequences is cancelled, or their end fails: then nothing of it stays behind."""
+    pool = await make()
+    submit(pool, step("a"))
+    await stage.settle()
+    stage.processes[0].answer()
+    if not cancelled:
+        lose, failures = pool._lose, [ZeroDivisionError()]
+
+        def fail_once(worker: Any) -> None:
+            if failures:
+                raise failures.pop()
+            lose(worker)
+
+        monkeypatch.setattr(pool, "_lose", fail_once)
+        pool._close_out(pool.queue.drain())
+    pool.scale(0, 0)
+    (leaving,) = pool._leaving.values()
+    await stage.settle()
+    if cancelled:
+        leaving.cancel()
+        await stage.settle()
+
+    assert await until(lambda: not pool._leaving)
+    assert isinstance(stage.processes[0].received[-1][0], Stop)
+    assert cancelled == leaving.cancelled()
+    assert cancelled or isinstance(leaving.exception(), ZeroDivisionError)
 
 
 async def test_drained(make: Any, stage: Any) -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pools.conftest import until
 
 from modelserver.batching.request import Batch, Parcel, Request
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
@@ -383,6 +385,53 @@ async def test_stop_while_loading_waits_for_nothing(make: Any, stage: Any) -> No
     await asyncio.wait_for(worker.stop(60.0), 2.0)
 
     assert process.killed
+
+
+@pytest.fixture
+def held_up(stage: Any, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Processes say that they have loaded before their start ends, which waits for this event."""
+    proceed = asyncio.Event()
+
+    async def launch(*arguments: Any) -> Any:
+        process = await stage.launch(*arguments)
+        await proceed.wait()
+        process.load(splits=True)
+        return process
+
+    monkeypatch.setattr(worker_module, "launch", launch)
+    return proceed
+
+
+async def test_a_process_that_has_loaded_before_its_start_ends(
+    make: Any, stage: Any, owner: Owner, held_up: asyncio.Event
+) -> None:
+    """What it said is not lost, and not said to the owner twice."""
+    worker = make()
+    held_up.set()
+    process = await stage.enter()
+    worker.send(batch())
+    process.answer()
+
+    assert worker.first_load.done()
+    assert (worker.idle, worker.splits, owner.ready, len(owner.answered)) == (True, True, 1, 1)
+
+
+async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
+    make: Any, stage: Any, owner: Owner, held_up: asyncio.Event
+) -> None:
+    """The process is killed, even if it had loaded, and the event loop rests."""
+    worker = make()
+    await until(lambda: stage.processes)
+    stopping = asyncio.create_task(worker.stop())
+    await stage.settle()
+    held_up.set()
+    await stopping
+    began = time.process_time()
+    await asyncio.sleep(0.2)
+
+    assert time.process_time() - began < 0.1
+    assert stage.processes[0].killed
+    assert (worker.state, worker.pids, owner.ready) == (WorkerState.UNLOADING, [], 0)
 
 
 async def test_no_retry_where_none_is_wanted(make: Any, stage: Any) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,58 @@ def test_cancellations_between_batches_change_nothing(model_dir: Path) -> None:
     serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
 
     assert [bodies for _, bodies in channel.sent] == [[b"aone"], [b"btwo"]]
+
+
+FORKS = """
+import os, signal, sys
+from modelserver.worker.runtime import be_left_alone, let_forked_processes_end
+
+be_left_alone()
+let_forked_processes_end()
+SIGTERM = {signal.SIGTERM}
+
+def blocked():
+    return signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+def forked(work):
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def end():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def supervise():
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    os._exit(forked(end))
+
+def nest():
+    os._exit(-forked(end))
+
+end()
+print("child", forked(end))
+print("grandchild", forked(nest))
+print("grandchild of a supervisor", forked(supervise))
+print("worker", blocked())
+signal.pthread_sigmask(signal.SIG_BLOCK, SIGTERM)
+print("child of a handler that blocks", forked(lambda: os._exit(blocked())))
+print("handler that blocks", blocked())
+"""
+
+
+def test_sigterm_ends_forked_processes_that_do_not_react_otherwise() -> None:
+    """Whoever forks may block SIGTERM or react to it, and so do its children; the worker stays as it was."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+
+    assert ran.stdout.splitlines() == [
+        "child -15",
+        "grandchild 15",
+        "grandchild of a supervisor 7",
+        "worker False",
+        "child of a handler that blocks 1",
+        "handler that blocks True",
+    ]

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from modelserver.batching.policies import Policy, Waiting
-from modelserver.batching.queue import BatchQueue, QueueFull
+from modelserver.batching.queue import AtOnce, BatchQueue, QueueFull
 from modelserver.batching.request import Batch, Parcel, Request
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ class SequenceQueue(BatchQueue):
         line.steps.extend(Parcel(request, index, 1) for index in range(len(request.rows)))
         line.waiting += 1
         self._count(1, len(request.rows), request.nbytes)
-        self.policy.arrived(len(request.rows), now)
+        if not isinstance(request.key, AtOnce):
+            self.policy.arrived(len(request.rows), now)
         self._wake(line)
 
     def _find(self, mark: SequenceMark) -> Line | None:
@@ -303,7 +304,7 @@ class SequenceQueue(BatchQueue):
         return len(group) >= self.batch_size or len(group) == len(post.lines) >= self._share
 
     def _group_due(self, group: list[Line], post: _Post, now: float) -> float:
-        if self.flushing or self._is_full(group, post):
+        if self.flushing or self._is_full(group, post) or _is_at_once(group):
             return now
         waiting = [line.steps[0].request for line in group]
         arrived = [request.arrived for request in waiting]
@@ -318,7 +319,8 @@ class SequenceQueue(BatchQueue):
             reason = "size"
         elif self.flushing:
             reason = "flush"
-        batch = Batch([line.steps.popleft() for line in group], len(group), reason)
+        at_once = _is_at_once(group)
+        batch = Batch([line.steps.popleft() for line in group], len(group), reason, at_once=at_once)
         for line, step in zip(group, batch.parcels, strict=True):
             request = step.request
             request.waiting -= 1
@@ -477,6 +479,10 @@ class SequenceQueue(BatchQueue):
 def _line_of(step: Parcel) -> Line | None:
     request = step.request
     return request.line if isinstance(request, SequencedRequest) else None
+
+
+def _is_at_once(group: list[Line]) -> bool:
+    return isinstance(group[0].steps[0].request.key, AtOnce)
 
 
 def _is_late(request: Request, now: float) -> bool:

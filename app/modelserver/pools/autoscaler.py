@@ -5,13 +5,12 @@ state. Decisions made here:
 
 * The bounds are the operator's: manual scaling changes them, and with equal bounds nothing is done. From 0
   workers none are started.
-* A removed worker finishes its batches, as in manual scaling; the newest is removed first. * A worker that
-cannot load its model is removed if there are more than ``minWorkers``; otherwise its supervision
-  handles it.
+* A removed worker finishes its batches, as in manual scaling; the newest is removed first.
+* A worker that cannot load its model is removed if there are more than ``minWorkers``; otherwise its
+  supervision handles it.
 * Memory: a worker counts as much as loading may need (:func:`~modelserver.pools.gate.need_of`) or as the
-largest
-  one of its pool, whichever is more, and ``RESERVE`` stays free. On a GPU, where one worker is added at a
-  time, it counts as much as the pool's workers there.
+  largest one of its pool, whichever is more, and ``RESERVE`` stays free. On a GPU, where one worker is added
+  at a time, it counts as much as the pool's workers there.
 """
 
 from __future__ import annotations

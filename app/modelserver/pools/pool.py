@@ -191,13 +191,9 @@ class Pool:
         if self._successor is not None and request in self._passed_on:
             self._successor.cancel(request)
             return
-        self.queue.remove(request)
         request.on_done = None
-        request.fail(ConnectionError("The client disconnected."))
-        self._forget_deadline(request)
-        _tell_worker(request)
+        self._abort(request, ConnectionError("The client disconnected."))
         self.metrics.cancelled()
-        self._check_quiet()
 
     def pump(self) -> None:
         """Sends every batch that may go now and sets the timer for the next one."""
@@ -240,6 +236,8 @@ class Pool:
             if parcel.count == len(request.rows):
                 request.worker = None
         self.queue.put_back(batch)
+        # Requests that have ended are not queued.
+        self._check_quiet()
 
     def send(self, worker: Worker, batch: Batch, now: float) -> None:
         """Sends a batch to the worker; if that is impossible, the batch fails."""
@@ -259,12 +257,10 @@ class Pool:
         self._deadlines.pop(request, None)
         if request.done:
             return
-        self.queue.remove(request)
         self.metrics.expired()
         waited = self.clock() - request.arrived
-        request.fail(DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms."))
-        _tell_worker(request)
-        self._check_quiet()
+        late = DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms.")
+        self._abort(request, late)
 
     def _forget_deadline(self, request: Request) -> None:
         if request.deadline is not None and (timer := self._deadlines.pop(request, None)) is not None:
@@ -316,8 +312,7 @@ class Pool:
                 self.metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
         if 0 < self.limits.max_worker_requests <= worker.served:
             self._recycler.served(worker)
-        if self._quiet is not None:
-            self._check_quiet()
+        self._check_quiet()
 
     def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
         """Passes each part to its request; one that does not support parts fails."""
@@ -332,8 +327,7 @@ class Pool:
             if request.on_part is not None:
                 request.on_part(request, answer, bytes(part))
                 continue
-            self._end(request, HandlerError(_STREAM_REFUSED, 500))
-            _tell_worker(request)
+            self._abort(request, HandlerError(_STREAM_REFUSED, 500))
         if message.wait:
             patience = min(PATIENCE, self._times.response / 2)
             self._let_proceed(worker, batch, self.clock() + patience)
@@ -394,6 +388,13 @@ class Pool:
         self.queue.remove(request)
         self._forget_deadline(request)
         request.fail(error)
+
+    def _abort(self, request: Request, error: Exception) -> None:
+        """Ends a request that a worker may have, which is told."""
+        self._end(request, error)
+        if request.worker is not None:
+            request.worker.cancel(request)
+        self._check_quiet()
 
     def _has_hope(self) -> bool:
         """Whether any worker serves or may come back."""
@@ -485,15 +486,16 @@ class Pool:
         if self._has_hope():
             for batch in worker.take_back():
                 self.worker_returned(worker, batch)
-        self._leaving[worker] = self._loop.create_task(self._leave(worker))
+        task = self._leaving[worker] = self._loop.create_task(self._leave(worker))
+        task.add_done_callback(lambda _: self._left(worker))
         self.metrics.worker_gone(worker.label)
 
     async def _leave(self, worker: Worker) -> None:
-        try:
-            await worker.stop(self._times.response)
-        finally:
-            self._leaving.pop(worker, None)
-            self._check_quiet()
+        await worker.stop(self._times.response)
+
+    def _left(self, worker: Worker) -> None:
+        del self._leaving[worker]
+        self._check_quiet()
 
     async def wait_loaded(self, workers: list[Worker]) -> None:
         """Waits for the first load of each. Raises StartFailed with the cause of the first failure."""
@@ -504,9 +506,9 @@ class Pool:
         self.closing = True
         self.queue.flushing = True
         self.pump()
-        self._quiet = self._loop.create_future()
-        self._check_quiet()
-        done, _ = await asyncio.wait({self._quiet}, timeout=grace)
+        quiet = self._quiet = self._loop.create_future()
+        self._end_drain(quiet)
+        done, _ = await asyncio.wait({quiet}, timeout=grace)
         return bool(done)
 
     async def retire(self, successor: Pool, grace: float) -> None:
@@ -543,10 +545,14 @@ class Pool:
         return [*self.workers, *self._leaving, *([] if coming is None else [coming])]
 
     def _check_quiet(self) -> None:
-        if self._quiet is None or self._quiet.done() or self.queue.requests:
-            return
-        if not any(worker.in_flight for worker in (*self.workers, *self._leaving)):
-            self._quiet.set_result(None)
+        """Ends a drain if nothing is left after this turn of the loop, in which batches may come back."""
+        if self._quiet is not None:
+            self._loop.call_soon(self._end_drain, self._quiet)
+
+    def _end_drain(self, quiet: asyncio.Future[None]) -> None:
+        running = any(worker.in_flight for worker in (*self.workers, *self._leaving))
+        if not (running or self.queue.requests or quiet.done()):
+            quiet.set_result(None)
 
     # -- reports
 
@@ -592,9 +598,3 @@ _STREAM_REFUSED = (
     "The handler streams its answer, which is not possible for one answer to several instances; "
     "send the request to /predictions."
 )
-
-
-def _tell_worker(request: Request) -> None:
-    worker: Worker | None = request.worker
-    if worker is not None:
-        worker.cancel(request)

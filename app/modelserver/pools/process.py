@@ -71,7 +71,8 @@ class WorkerProcess:
     def recall(self, sequence: int) -> int:
         """Takes back the batches below ``sequence`` that it has not begun; returns how many it has begun.
 
-        Batches with a smaller sequence stay with it, unless it returns them. Raises OSError.
+        Batches with a sequence below the number returned stay with it, unless it returns them itself. Raises
+        OSError.
         """
         if self.memory is None:
             raise OSError("the process has ended, or shares no memory")

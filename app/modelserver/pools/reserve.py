@@ -15,16 +15,17 @@ Nothing runs twice: worker and server agree on who has a batch, see :mod:`models
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.pools.spec import WorkerState
-from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from modelserver.batching.queue import BatchQueue
     from modelserver.batching.request import Batch
+    from modelserver.pools.worker import Worker
 
 
 class Owner(Protocol):
@@ -64,7 +65,7 @@ class Reserve:
             if batch is None:
                 break
             pool.send(worker, batch, now)
-            if self._timer is None and len(pool.workers) > 1:
+            if len(pool.workers) > 1 and (self._timer is None or not self.used):
                 self.watch(pool)
         return True
 
@@ -87,8 +88,10 @@ class Reserve:
     def watch(self, pool: Owner) -> None:
         """Starts watching the waiting batches, if there are several workers."""
         holders = _holders(pool)
-        if self._timer is None and holders and len(pool.workers) > 1:
-            self.used = True
+        if not holders or _lone(pool.workers) is not None:
+            return
+        self.used = True
+        if self._timer is None:
             pause = min(worker.patience for worker in holders)
             self._timer = asyncio.get_running_loop().call_later(pause, self._look, pool)
 
@@ -105,13 +108,25 @@ def _holders(pool: Owner) -> list[Worker]:
 
 def least_loaded(workers: Sequence[Worker]) -> Worker | None:
     """The worker with the fewest batches, of those that may hold another."""
-    if len(workers) == 1:
-        worker = workers[0]
-        return worker if worker.has_room else None
     found: Worker | None = None
-    fewest = MAX_IN_FLIGHT
+    fewest, ready = math.inf, WorkerState.READY
     for worker in workers:
         held = len(worker.in_flight)
-        if held < fewest and held < worker.shared_capacity and worker.state is WorkerState.READY:
+        if held < fewest and held < worker.shared_capacity and worker.state is ready:
             found, fewest = worker, held
+    if found is None:
+        lone = _lone(workers)
+        if lone is not None and lone.has_room:
+            return lone
     return found
+
+
+def _lone(workers: Sequence[Worker]) -> Worker | None:
+    """The only worker for which requests may wait; None if there are several."""
+    lone, ready = None, WorkerState.READY
+    for worker in workers:
+        if worker.state is ready or worker.may_serve:
+            if lone is not None:
+                return None
+            lone = worker
+    return lone

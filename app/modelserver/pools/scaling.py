@@ -8,13 +8,11 @@ worker.
   the workers at a time, or to twice as many if a request has been waiting for ``up_pause``, and only once the
   workers started last have loaded, as their effect is unknown before.
 * *Down* when the remaining workers would be busy for at most ``SPARE`` of their time, by the same balance
-over
-  ``down_pause`` seconds. By a third at a time, at least one.
+  over ``down_pause`` seconds. By a third at a time, at least one.
 * *No flapping.* A step down that soon has to be reversed doubles the pause before the next one, up to
   ``MOST_PATIENCE`` times; one that proves right halves it again.
 * *Memory.* Never more workers than there is memory for; if it is short for ``up_pause`` seconds, one worker
-is
-  removed, and none is added for ``down_pause`` seconds.
+  is removed, and none is added for ``down_pause`` seconds.
 * *Failed starts* are retried after ``FIRST_HOLD`` seconds, then after twice as long each time, up to
   ``LONGEST_HOLD``. While a worker is loading or has failed, none is added.
 

@@ -3,17 +3,16 @@
 Decisions made here, besides the rules of :mod:`modelserver.batching.sequences`:
 
 * Too many sequences, too many requests of one, and requests still waiting when a sequence ends get
-TorchServe's 503. * When a worker dies, the state is lost. The running step gets ``Worker died.`` as usual;
-waiting requests of its
-  sequences, and later ones with their ids, get a 500 that says so, instead of an answer computed without the
-  state. Sequences that had not begun, and new ones, go elsewhere. (TorchServe never answers waiting requests,
-  and then refuses the id.)
+  TorchServe's 503.
+* When a worker dies, the state is lost. The running step gets ``Worker died.`` as usual; waiting requests of
+  its sequences, and later ones with their ids, get a 500 that says so, instead of an answer computed without
+  the state. Sequences that had not begun, and new ones, go elsewhere. (TorchServe never answers waiting
+  requests, and then refuses the id.)
 * A worker that is scaled down gets no new sequences and serves its own until they end: for up to
   ``sequenceTimeoutMSec``, or if there is none, ``response_timeout``. Then they are lost as if it had died.
   TorchServe aborts them at once.
 * A worker gets its next batch when it has answered the last one, never in advance. With
-``continuousBatching`` it
-  has several requests at a time, as always there, each of a different sequence.
+  ``continuousBatching`` it has several requests at a time, as always there, each of a different sequence.
 """
 
 from __future__ import annotations
@@ -221,17 +220,22 @@ class SequencePool(Pool):
 
     async def _leave(self, worker: Worker) -> None:
         """Lets the worker's sequences end, then ends it."""
-        if self.queue.living(worker) and not self.closing:
-            ended = self._draining[worker] = asyncio.Event()
-            longest = self.queue.limits.max_age
-            try:
-                await asyncio.wait_for(ended.wait(), self._times.response if longest == math.inf else longest)
-            except asyncio.TimeoutError:
-                pass
-            finally:
-                del self._draining[worker]
-        self._lose(worker)
-        await super()._leave(worker)
+        try:
+            if self.queue.living(worker) and not self.closing:
+                await self._await_sequences(worker)
+            self._lose(worker)
+        finally:
+            await super()._leave(worker)
+
+    async def _await_sequences(self, worker: Worker) -> None:
+        ended = self._draining[worker] = asyncio.Event()
+        longest = self.queue.limits.max_age
+        try:
+            await asyncio.wait_for(ended.wait(), self._times.response if longest == math.inf else longest)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            del self._draining[worker]
 
     async def close(self, grace: float) -> None:
         """As the parent, without waiting for sequences to end."""

@@ -306,6 +306,10 @@ class Worker:
             self.pid = process.pid
             self._began = self._loop.time()
             _log.info("Worker %s started as process %d and loads its model.", self.label, self.pid)
+            early = self._loaded.result() if self._loaded.done() else None
+            if isinstance(early, Loaded):
+                # The message arrived before this task could continue.
+                self._on_loaded(early)
             ended = self._loop.create_task(process.wait())
             try:
                 permanent = await self._wait_loaded(ended)
@@ -429,18 +433,14 @@ class Worker:
             self._pass_on(message, tail)
         elif isinstance(message, Returned):
             self._on_returned(message)
-        elif isinstance(message, Loaded):
-            self._on_loaded(message)
-        elif isinstance(message, LoadFailed):
+        elif isinstance(message, (Loaded, LoadFailed)):
             self._settle(message)
+            if self._process is not None and isinstance(message, Loaded):
+                self._on_loaded(message)
         else:
             assert isinstance(message, Pong)  # noqa: S101 - the last of the union
 
     def _on_loaded(self, message: Loaded) -> None:
-        if self._process is None:
-            # The message arrived before the task that started the process could continue.
-            self._loop.call_soon(self._on_loaded, message)
-            return
         self.capacity = self._spec.concurrency or 2
         self.shared_capacity = self._spec.concurrency or 1
         self._pipelined = message.pipelined
@@ -452,7 +452,6 @@ class Worker:
         _log.info("Worker %s is ready, %.1f s after its start.", self.label, self._heard - self._began)
         if not self._stopping:
             self.state = WorkerState.READY
-        self._settle(message)
         if not self.first_load.done():
             self.first_load.set_result(None)
         self._owner.worker_ready(self, message.seconds)

@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ from modelserver_handlers.metrics.emission import send_emissions_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 # Retrying cannot help with these.
 _PERMANENT = (
@@ -79,20 +80,33 @@ def be_left_alone() -> None:
     # Ctrl-C in a terminal reaches all its processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # So may the SIGTERM of a service manager. Handled, as child processes would inherit SIG_IGN.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, _stay)
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    """The worker's reaction to SIGTERM: none."""
 
 
 def let_forked_processes_end() -> None:
-    """Lets SIGTERM end processes that a handler forks, from their first moment, unlike the worker."""
-    told = {signal.SIGTERM}
-    unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, told)
+    """Lets SIGTERM end processes that a handler forks, from their first moment, unlike the worker.
+
+    Their own reaction to SIGTERM, and whether the handler has blocked it, are left as they are.
+    """
+    # Several threads may fork at the same time, and each has its own mask.
+    before = threading.local()
+
+    def block() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
 
     def in_child() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        unblock()
+        if signal.getsignal(signal.SIGTERM) is _stay:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        restore()
 
-    block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, told)
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=in_child)
 
 
 def run(descriptor: int) -> None:
@@ -122,11 +136,12 @@ def _answer(channel: ServerChannel) -> None:
         handler, service = load_service(load)
     if load.rank:
         service.entry = excused(service.entry)
-    channel.send(_loaded(handler, load, service.context, started))
+    loaded = _loaded(handler, load, service.context, started)
+    channel.send(loaded)
     if load.mode == CONTINUOUS:
         service.connect(channel, channel.look)
         ContinuousBatch(service, channel).serve()
-    elif _is_pipelined(handler, load):
+    elif loaded.pipelined:
         service.connect(channel)
         Pipeline(handler.instance, service, channel).serve(messages)
     else:
@@ -169,11 +184,8 @@ def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
 def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float) -> Loaded:
     splits = handler.built_in or load.envelope in TAKES_INSTANCES
     seconds = time.perf_counter() - started
-    return Loaded(splits, seconds, tuple(context._ms_warnings), _is_pipelined(handler, load))
-
-
-def _is_pipelined(handler: LoadedHandler, load: Load) -> bool:
-    return load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
+    pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
+    return Loaded(splits, seconds, tuple(context._ms_warnings), pipelined)
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
