@@ -47,6 +47,7 @@ def model() -> Any:
         metrics=metrics,
         options=SimpleNamespace(request_timeout=None),
         sequence_headers=None,
+        exposes_errors=False,
     )
 
 

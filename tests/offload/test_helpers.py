@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -92,6 +93,22 @@ async def test_calls_that_are_given_up(helpers: Helpers) -> None:
 
     assert sys.getrefcount(body) == before
     assert await helpers.call(5.0, heavy_work.double, b"a", 1) == [b"a"]
+
+
+async def test_calls_that_are_refused(helpers: Helpers) -> None:
+    """What was to be read is freed with the error, and not by the collector of circles."""
+    text = "a" * 100_000
+    before = sys.getrefcount(text)
+    gc.disable()
+    try:
+        with pytest.raises(BadRequest):
+            await helpers.call(5.0, heavy_work.refuse, text)
+        # The thread drops its work after the answer.
+        await helpers.call(5.0, heavy_work.whoami)
+
+        assert sys.getrefcount(text) == before
+    finally:
+        gc.enable()
 
 
 async def test_calls_after_the_end(helpers: Helpers) -> None:

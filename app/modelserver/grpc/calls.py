@@ -82,7 +82,7 @@ def _handler(
     async def one(body: bytes, context: Context) -> bytes:
         async with _ended(path, context, tell, surroundings):
             return _bytes(await method(parse(body), context))
-        raise AssertionError("a call that failed was aborted")
+        return b""  # not sent, as the call was aborted
 
     async def many(body: Any, context: Context) -> None:
         async with _ended(path, context, tell, surroundings):
@@ -205,12 +205,12 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         yield
     except InvalidKey as error:
         code = StatusCode.PERMISSION_DENIED
-        await context.abort(code, error.message)
+        await _abort(context, code, error.message)
     except ModelServerError as error:
         code, text = tell(error)
         request_id = error.logged_id
         trailing = ((REQUEST_ID, request_id),) if request_id else ()
-        await context.abort(code, text[:_LONGEST_TEXT], trailing)
+        await _abort(context, code, text[:_LONGEST_TEXT], trailing)
     except (asyncio.CancelledError, grpc.aio.InternalError) as error:
         # InternalError: nothing can be sent, as the client has disconnected.
         left = context.time_remaining()
@@ -220,10 +220,26 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
     except Exception:  # noqa: BLE001 - the client gets a status in any case
         code = StatusCode.INTERNAL
         _log.exception("The call %s failed", path)
-        await context.abort(code, FAILED)
+        await _abort(context, code, FAILED)
     finally:
         seconds = time.monotonic() - started
-        surroundings.on_call(client_address(context), path, number(code), http_class(code), seconds, request_id)
+        surroundings.on_call(
+            client_address(context), path, number(code), http_class(code), seconds, request_id
+        )
+
+
+async def _abort(
+    context: Context, code: StatusCode, text: str, trailing: tuple[tuple[str, str], ...] = ()
+) -> None:
+    """Ends the call with a status; what the method returns then is not sent.
+
+    gRPC raises the exception again once the method has returned, and keeps it with the call, and the call
+    until the next one comes: with its traceback it would keep the message too.
+    """
+    try:
+        await context.abort(code, text, trailing)
+    except grpc.aio.AbortError as aborted:
+        aborted.__traceback__ = aborted.__context__ = None
 
 
 def client_address(context: Context) -> str:

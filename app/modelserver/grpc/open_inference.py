@@ -224,6 +224,8 @@ async def in_order(
         for left in (current, *_rest(begun)):
             if left is not None:
                 left.cancel()
+        # An error that one of them holds refers to this frame, and thereby to the items.
+        del reading, current, left
 
 
 def _rest(queue: asyncio.Queue[asyncio.Future[_Out] | None]) -> list[asyncio.Future[_Out] | None]:

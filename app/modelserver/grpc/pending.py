@@ -58,7 +58,12 @@ class Pending:
         if parts:
             request.on_part = self._on_part
             request.backlog = lambda: self._unsent
-        model.pool.submit(request, version)
+        try:
+            model.pool.submit(request, version)
+        except Exception:
+            # The request never ends: it and this object would keep each other.
+            request.on_done = request.on_part = request.backlog = None
+            raise
 
     @property
     def batches(self) -> bool:
@@ -119,7 +124,11 @@ class Pending:
             failure.logged_id = request.id
             if self._model.exposes_errors and isinstance(failure, HandlerError):
                 failure.request_id = request.id
-            raise failure
+            try:
+                raise failure
+            finally:
+                # The error refers to this frame, and thereby to the bodies: they would outlive the call.
+                failure = request.error = None
         return contents_of(request)
 
 
