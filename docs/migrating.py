@@ -292,8 +292,10 @@ _SERVICES = (
     (
         "management",
         7071,
-        "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
-        "the same URL again is INTERNAL",
+        (
+            "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
+            "the same URL again is INTERNAL"
+        ),
     ),
     ("Open Inference", 7070, ""),
 )

@@ -17,7 +17,7 @@ from modelserver.auth.errors import InvalidKey
 from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
 from modelserver.grpc.encoded import Encoded, Received, is_heavy, texts_of
 from modelserver.grpc.messages import Context, DecodeError, message_class, service
-from modelserver.grpc.pending import REQUEST_ID
+from modelserver.grpc.pending import REQUEST_ID, id_of
 from modelserver.grpc.statuses import FAILED, Tell, http_class, number
 from modelserver.telemetry.stalls import served
 from modelserver.tensors.weight import LIGHT_BYTES
@@ -40,8 +40,6 @@ OnCall: TypeAlias = "Callable[[str, str, int, int, float, str], None]"
 
 # Messages that helpers parse.
 _ASIDE = "inference.ModelInferRequest"
-# Characters of a status text: gRPC sends it in a header, and clients limit those to 8 KiB.
-_LONGEST_TEXT = 4096
 # A client that reads so many bytes per second has not stalled. Its buffers, which may hold so many bytes,
 # take data without our noticing whether it reads them.
 _SLOWEST = 64 << 10
@@ -204,13 +202,12 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
             raise asyncio.CancelledError  # noqa: TRY301 - as if it happened later
         yield
     except InvalidKey as error:
-        code = StatusCode.PERMISSION_DENIED
-        await _abort(context, code, error.message)
+        code, request_id = StatusCode.PERMISSION_DENIED, id_of(context)
+        await _abort(context, code, error.message, request_id)
     except ModelServerError as error:
         code, text = tell(error)
-        request_id = error.logged_id
-        trailing = ((REQUEST_ID, request_id),) if request_id else ()
-        await _abort(context, code, text[:_LONGEST_TEXT], trailing)
+        request_id = error.logged_id or id_of(context)
+        await _abort(context, code, text, request_id)
     except (asyncio.CancelledError, grpc.aio.InternalError) as error:
         # InternalError: nothing can be sent, as the client has disconnected.
         left = context.time_remaining()
@@ -218,9 +215,9 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
         raise asyncio.CancelledError from error
     except Exception:  # noqa: BLE001 - the client gets a status in any case
-        code = StatusCode.INTERNAL
+        code, request_id = StatusCode.INTERNAL, id_of(context)
         _log.exception("The call %s failed", path)
-        await _abort(context, code, FAILED)
+        await _abort(context, code, FAILED, request_id)
     finally:
         seconds = time.monotonic() - started
         surroundings.on_call(
@@ -228,16 +225,14 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         )
 
 
-async def _abort(
-    context: Context, code: StatusCode, text: str, trailing: tuple[tuple[str, str], ...] = ()
-) -> None:
+async def _abort(context: Context, code: StatusCode, text: str, request_id: str) -> None:
     """Ends the call with a status; what the method returns then is not sent.
 
     gRPC raises the exception again once the method has returned, and keeps it with the call, and the call
     until the next one comes: with its traceback it would keep the message too.
     """
     try:
-        await context.abort(code, text, trailing)
+        await context.abort(code, text, ((REQUEST_ID, request_id),))
     except grpc.aio.AbortError as aborted:
         aborted.__traceback__ = aborted.__context__ = None
 

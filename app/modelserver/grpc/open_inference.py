@@ -137,8 +137,8 @@ class OpenInferenceService:
         read = await self._codec.read(asked, model)
         async with Pending(model, read, context, version) as pending:
             await pending.answers()
-        batch_id = pending.request.batch_id if model.batches else None
-        return await self._codec.encode(read, model, pending.request), batch_id
+            answer = await self._codec.encode(read, model, pending.request)
+        return answer, pending.request.batch_id if model.batches else None
 
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], context: Context

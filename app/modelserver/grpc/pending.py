@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from modelserver.errors import HandlerError, PayloadTooLarge
+from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
 from modelserver.ids import accept_request_id, make_uuid
 from modelserver.inference.codec import NO_HEADERS, contents_of, failure_of
 
@@ -45,7 +45,7 @@ class Pending:
         self, model: ModelVersion, asked: Asked, context: Context, version: str | None, *, parts: bool = False
     ) -> None:
         now, left = time.monotonic(), context.time_remaining()
-        request = asked.make_request(model, request_id(context), NO_HEADERS, now, left, explain=False)
+        request = asked.make_request(model, id_of(context), NO_HEADERS, now, left, explain=False)
         self.request = request
         self._where = asked.where
         self._model = model
@@ -73,7 +73,9 @@ class Pending:
     async def __aenter__(self) -> Pending:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ModelServerError):
+            error.logged_id = self.request.id
         self._model.pool.cancel(self.request)
 
     def _on_done(self, _: Request) -> None:
@@ -121,7 +123,6 @@ class Pending:
             self._model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
         failure = failure_of(request, self._where)
         if failure is not None:
-            failure.logged_id = request.id
             if self._model.exposes_errors and isinstance(failure, HandlerError):
                 failure.request_id = request.id
             try:
@@ -137,7 +138,7 @@ async def tell_batch(context: Context, batch_id: str) -> None:
     await context.send_initial_metadata(((BATCH_HEADER, batch_id),))
 
 
-def request_id(context: Context) -> str:
+def id_of(context: Context) -> str:
     """The id from the call's metadata if it is valid, otherwise a new one."""
     with contextlib.suppress(StopIteration):
         value = next(value for name, value in context.invocation_metadata() or () if name == REQUEST_ID)
