@@ -11,7 +11,7 @@ import pytest
 from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
 from modelserver.grpc import pending
 from modelserver.grpc.pending import Pending, id_of
-from modelserver.inference.codec import Asked
+from modelserver.inference.codec import Parsed
 from modelserver.inference.v2 import Inference
 from modelserver.wire.messages import TENSORS, Answer
 
@@ -51,9 +51,9 @@ def model() -> Any:
     )
 
 
-def asked(rows: int = 1) -> Asked:
+def asked(rows: int = 1) -> Parsed:
     """A request with so many rows."""
-    return Asked([b""] * rows)
+    return Parsed([b""] * rows)
 
 
 def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,16 @@ def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     made = Helpers("test", 1, 200 << 20, PayloadTooLarge)
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("module", ["inference.v1", "inference.v2", "grpc.reading", "models.reading"])
+def test_helpers_start_quickly(module: str) -> None:
+    """What they import for their work brings nothing of the server that they do not need."""
+    code = f"import sys, modelserver.offload.process, modelserver.{module}; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    foreign = {"modelserver.batching", "modelserver.http.content", "python_multipart", "starlette", "uvicorn"}
+
+    assert foreign.isdisjoint(told.stdout.split())
 
 
 async def test_results_and_errors(helpers: Helpers) -> None:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
 from modelserver.ids import accept_request_id, make_uuid
-from modelserver.inference.codec import NO_HEADERS, contents_of, failure_of
+from modelserver.inference.codec import contents_of, failure_of
+from modelserver.inference.requests import NO_HEADERS, make_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from modelserver.batching.request import Request
     from modelserver.grpc.messages import Context
-    from modelserver.inference.codec import Asked
+    from modelserver.inference.codec import Parsed
     from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer
 
@@ -42,10 +43,16 @@ class Pending:
     """
 
     def __init__(
-        self, model: ModelVersion, asked: Asked, context: Context, version: str | None, *, parts: bool = False
+        self,
+        model: ModelVersion,
+        asked: Parsed,
+        context: Context,
+        version: str | None,
+        *,
+        parts: bool = False,
     ) -> None:
         now, left = time.monotonic(), context.time_remaining()
-        request = asked.make_request(model, id_of(context), NO_HEADERS, now, left, explain=False)
+        request = make_request(asked, model, id_of(context), NO_HEADERS, now, left, explain=False)
         self.request = request
         self._where = asked.where
         self._model = model
