@@ -14,7 +14,7 @@ class ModelServerError(Exception):
     ``status`` is the HTTP status, ``type`` TorchServe's name of the exception. ``kserve_status`` is the
     status on V1 and V2 routes if it differs (design, section 9), ``kserve_message`` KServe's message there.
     A ``request_id`` becomes part of what the client is told; ``logged_id`` is the request's in any case, if
-    it had been accepted, over gRPC.
+    it had reached a model, over gRPC.
     """
 
     status: int = 500

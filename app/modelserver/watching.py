@@ -40,7 +40,7 @@ def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
 def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
     """Counts gRPC calls as the equivalent HTTP answers, and logs them with their own codes."""
 
-    def on_call(  # noqa: PLR0917 -- as OnCall has them
+    def on_call(  # noqa: PLR0917 - as OnCall has them
         client: str, path: str, code: int, like: int, seconds: float, request_id: str
     ) -> None:
         metrics.response(like)

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import json
+import re
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi.routing import APIRoute
+from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import validate
 from starlette.routing import Route
 from tests.documents import describe_listener, listener, operations
 
 from modelserver.api.openapi import describe_model, describe_model_management
+from modelserver.errors import HandlerError
+from modelserver.http.answers import error_body
 from modelserver.inference.routes import parse_route
 
 if TYPE_CHECKING:
@@ -65,6 +71,34 @@ def test_what_is_served_is_described(role: str, changed: dict[str, Any]) -> None
             described.setdefault(shape(path), set()).update(set(item) - hot)
 
     assert described == routed
+
+
+_SEGMENTS = (
+    *("predictions", "explanations", "invocations", "models", "v1", "v2", "versions", "infer", "explain"),
+    *("invoke", "predict", "m", "m:predict", "m:explain", "1.0"),
+)
+
+
+def test_each_form_of_inference_is_described() -> None:
+    """Whatever path predicts or explains stands in the document."""
+    paths = describe_listener("inference")["paths"]
+    forms = [
+        re.compile(
+            re.sub(r"\\{.*?\\}", "[^/]+", re.escape(path.replace("{url_path}", "\0"))).replace("\0", ".+")
+        )
+        for path, item in paths.items()
+        if "post" in item
+    ]
+    served = [
+        path
+        for start in ("", "/v2/models")
+        for length in range(1, 5)
+        for segments in product(_SEGMENTS, repeat=length)
+        if parse_route(path := "/".join((start, *segments))) is not None
+    ]
+
+    assert len(served) > 1000
+    assert [path for path in served if not any(form.fullmatch(path) for form in forms)] == []
 
 
 def test_no_route_goes_undescribed() -> None:
@@ -202,6 +236,20 @@ def test_errors_share_one_schema():
             if status >= "400" and not key.endswith(" /ping"):
                 schema = response["content"]["application/json"]["schema"]
                 assert schema == {"$ref": "#/components/schemas/Error"}, key
+
+
+@pytest.mark.parametrize("kserve", [False, True])
+@pytest.mark.parametrize("batch_id", [None, "", "b"])
+@pytest.mark.parametrize("request_id", [None, "r"])
+def test_error_bodies(kserve: bool, batch_id: str | None, request_id: str | None) -> None:
+    """Each field of an error body is in the schema, with its type."""
+    error = HandlerError("m", 503)
+    error.request_id = request_id
+    schema = describe_listener("all")["components"]["schemas"]["Error"]
+    body = json.loads(error_body(error, kserve=kserve, batch_id=batch_id)[1])
+
+    assert set(body) <= set(schema["properties"])
+    OAS30Validator(schema).validate(body)
 
 
 def test_documents_are_independent():

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -189,8 +190,15 @@ def test_a_failure_can_be_followed(server, inference):
     wait_until(lambda: re.search(line, server.home.log("access_log.log")), "the call is logged")
 
 
-@pytest.mark.parametrize("protocol", ["v2", "v2 stream", "sequence"])
-def test_the_id_of_a_failure_in_other_calls(server, inference, protocol):
+@pytest.mark.parametrize(
+    ("protocol", "begin"),
+    [
+        ("v2", "ValueError : as it was told (obey.py"),
+        ("v2 stream", "ValueError : as it was told (obey.py"),
+        ("sequence", "Prediction failed: "),
+    ],
+)
+def test_the_id_of_a_failure_in_other_calls(server, inference, protocol, begin):
     """V2 and streams tell it at the end of the message too."""
     named = {"timeout": PATIENCE, "metadata": [("x-request-id", "mine-10")]}
     asked = oip(
@@ -216,8 +224,46 @@ def test_the_id_of_a_failure_in_other_calls(server, inference, protocol):
             (part,) = inference.StreamPredictions2(asking("summing", {"raise": True}), **named)
             told = part.status.message.splitlines()[0]
 
-    assert told.startswith("Prediction failed: ")
+    assert told.startswith(begin)
     assert told.endswith(" [request mine-10]")
+
+
+@pytest.mark.parametrize(
+    ("side", "service", "method", "asked"),
+    [
+        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("nobody")),
+        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("")),
+        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("refusing")),
+        (
+            "inference",
+            "inference.GRPCInferenceService",
+            "ModelInfer",
+            lambda: oip("ModelInferRequest", model_name="refusing"),
+        ),
+        (
+            "management",
+            f"{MANAGEMENT}ManagementAPIsService",
+            "DescribeModel",
+            lambda: manage("DescribeModel"),
+        ),
+    ],
+    ids=["no model", "no name", "no worker", "V2", "management"],
+)
+def test_the_id_of_a_refusal(server, management, side, service, method, asked):
+    """It is in the trailing metadata and in the log of access; who sent none is told the one that it got."""
+    management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="refusing"), timeout=PATIENCE)
+    named = f"refused-{uuid.uuid4()}"
+    with channel(server, side) as to:
+        call = getattr(stub(to, service), method).future
+        own = call(asked(), timeout=PATIENCE, metadata=[("x-request-id", named)])
+        given = dict(call(asked(), timeout=PATIENCE).trailing_metadata())["x-request-id"]
+        assert ("x-request-id", named) in own.trailing_metadata()
+    server.unregister("refusing")
+
+    assert re.fullmatch(r"[0-9a-f-]{36}", given)
+    for known in (named, given):
+        line = rf"/{method} HTTP/2\.0\" \d+ \d+ {known}\n"
+        wait_until(lambda line=line: re.search(line, server.home.log("access_log.log")), "the call is logged")
 
 
 def test_a_failure_may_be_kept_back(tmp_path, model_store):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import shutil
 import struct
 from collections import Counter
@@ -385,7 +386,9 @@ def test_failures(service):
     assert code == "INTERNAL"
     assert found.startswith("ValueError : as it was told (obey.py, line ")
     asked = orders("predict_error", text="not here", code=404)
-    assert ending(lambda: infer(service, "obey", inputs=asked)) == ("NOT_FOUND", "not here")
+    code, found = ending(lambda: infer(service, "obey", inputs=asked))
+    assert code == "NOT_FOUND"
+    assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", found)
 
 
 def test_not_ready(server, service):

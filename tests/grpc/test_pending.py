@@ -10,8 +10,8 @@ import pytest
 
 from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
 from modelserver.grpc import pending
-from modelserver.grpc.pending import Pending, request_id
-from modelserver.inference.codec import Asked
+from modelserver.grpc.pending import Pending, id_of
+from modelserver.inference.codec import Parsed
 from modelserver.inference.v2 import Inference
 from modelserver.wire.messages import TENSORS, Answer
 
@@ -47,12 +47,13 @@ def model() -> Any:
         metrics=metrics,
         options=SimpleNamespace(request_timeout=None),
         sequence_headers=None,
+        exposes_errors=False,
     )
 
 
-def asked(rows: int = 1) -> Asked:
+def asked(rows: int = 1) -> Parsed:
     """A request with so many rows."""
-    return Asked([b""] * rows)
+    return Parsed([b""] * rows)
 
 
 def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
@@ -136,6 +137,15 @@ async def test_failures(model: Any) -> None:
                 await waiting.answers()
 
 
+async def test_ids_of_failures(model: Any) -> None:
+    """An error has the id of the request that it ended, also if reading the answers failed."""
+    with pytest.raises(InternalError) as caught:
+        async with Pending(model, asked(), CONTEXT, None) as waiting:
+            raise InternalError
+
+    assert caught.value.logged_id == waiting.request.id
+
+
 async def test_failures_of_whole_bodies(model: Any) -> None:
     """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
     async with Pending(model, asked(), CONTEXT, None) as waiting:
@@ -151,7 +161,7 @@ def test_request_ids() -> None:
 
     def of(*metadata: tuple[str, str | bytes]) -> str:
         context: Any = SimpleNamespace(invocation_metadata=lambda: metadata)
-        return request_id(context)
+        return id_of(context)
 
     assert of(("a", "b"), ("x-request-id", "mine")) == "mine"
     assert len(of(("x-request-id", "a\nb"))) == 36

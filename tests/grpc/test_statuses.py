@@ -27,6 +27,7 @@ from modelserver.errors import (
 )
 from modelserver.grpc.statuses import (
     Refused,
+    Tell,
     by_http,
     http_class,
     number,
@@ -150,3 +151,22 @@ def test_management(error: ModelServerError, code: StatusCode) -> None:
 def test_open_inference(error: ModelServerError, code: StatusCode, text: str) -> None:
     """By the status and the text that V2 has over REST."""
     assert tell_open_inference(error) == (code, text)
+
+
+@pytest.mark.parametrize("tell", [tell_prediction, tell_management, tell_open_inference])
+def test_long_messages(tell: Tell) -> None:
+    """A message is cut, but neither the request's id nor TorchServe's class after it."""
+    error = HandlerError("x" * 5000, 503)
+    error.request_id = "mine"
+    _, text = tell(error)
+
+    message, _, kind = text.partition("\n")
+    assert message == "x" * 4096 + " [request mine]"
+    assert kind == ("" if tell is tell_open_inference else "org.pytorch.serve.http.InternalServerException")
+
+
+def test_long_refusals() -> None:
+    """The same for what no queue accepted."""
+    _, text = tell_prediction(Refused(ServiceUnavailable("x" * 5000)))
+
+    assert text == "x" * 4096 + "\nInternalServerException.()"

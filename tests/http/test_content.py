@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.errors import BadRequest, PayloadTooLarge
-from modelserver.http.content import MAX_PARAMETERS, UnsupportedEncoding, form_field, inflate, read_query
+from modelserver.http.content import UnsupportedEncoding, form_field, inflate
 from modelserver.worker.rows.forms import parse_multipart, parse_urlencoded
 
 if TYPE_CHECKING:
@@ -151,13 +151,6 @@ def test_endless_forms_are_not_searched_to_their_end() -> None:
     assert form_field(options + b"--b--\r\n", MULTIPART, "m") is None
     assert form_field(long + b"--b--\r\n", MULTIPART, "m") is None
     assert form_field(part % b"m" + b"--b--\r\n", MULTIPART, "m") == "v"
-
-
-def test_queries_are_bounded() -> None:
-    """A query has as many parameters as it may have, and is refused with more (F14)."""
-    assert len(read_query(b"&".join([b"a=%41"] * MAX_PARAMETERS))) == MAX_PARAMETERS
-    with pytest.raises(BadRequest, match="The query has 1025 parameters, 1024 are allowed"):
-        read_query(b"a&" * MAX_PARAMETERS)
 
 
 def test_large_forms_are_searched_for_little() -> None:

@@ -1,85 +1,18 @@
-"""Requests as rows of work, whatever protocol they came by."""
+"""What became of the rows of a request."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
-import msgspec
 import pytest
 
-from modelserver.batching.queue import AtOnce
 from modelserver.batching.request import Request
-from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import (
     DeadlineExceeded,
     HandlerError,
     InternalError,
     ModelServerError,
 )
-from modelserver.http.connection_exchange import ConnectionExchange
-from modelserver.http.exchange import Target
-from modelserver.inference.codec import NO_HEADERS, Asked, Codec, contents_of, failure_of
-from modelserver.inference.routes import Route
-from modelserver.inference.v1 import split
-from modelserver.tensors.limits import RequestLimits
-from modelserver.wire.messages import BODY, FIELDS, TENSORS, Answer, Row, SequenceHeaders
-
-
-def model(timeout: float | None = None, sequences: SequenceHeaders | None = None) -> Any:
-    """A model with a deadline of its own."""
-    return SimpleNamespace(sequence_headers=sequences, options=SimpleNamespace(request_timeout=timeout))
-
-
-@pytest.mark.parametrize(
-    ("own", "call", "of_model", "found"),
-    [(None, None, None, None), (3, None, None, 13), (3, 2, None, 12), (3, 2, 1, 11), (None, None, 4, 14)],
-)
-def test_the_first_deadline_counts(
-    own: float | None, call: float | None, of_model: float | None, found: float | None
-) -> None:
-    """That of the request's own parameter, the client's, or the model's."""
-    asked = Asked([b""], timeout=own)
-
-    assert asked.make_request(model(of_model), "id", NO_HEADERS, 10.0, call, False).deadline == found
-
-
-def test_predictions_share_batches_with_bare_instances() -> None:
-    """Over gRPC too; parameters, or that they are explanations, keep them apart."""
-    bodies = Asked([b"a"]), Asked([b"a"], FIELDS), split(b'{"instances":[1]}')
-    keys = {each.make_request(model(), "id", NO_HEADERS, 0.0, None, False).key for each in bodies}
-    other = split(b'{"instances":[1],"parameters":{}}').make_request(
-        model(), "id", NO_HEADERS, 0.0, None, False
-    )
-    explained = Asked([b"a"]).make_request(model(), "id", NO_HEADERS, 0.0, None, True)
-
-    assert len(keys) == 1
-    assert other.key not in keys
-    assert isinstance(explained.key, AtOnce)
-
-
-def test_what_a_row_says() -> None:
-    """Whose it is, how large, and what the route and the client say of it."""
-    headers = msgspec.msgpack.encode([[b"a", b"b"]])
-    connection: Any = None
-    target = Target("/models/m/invoke", b"x=1", "/models/m/invoke?x=1", Route("m", query=True))
-    exchange = ConnectionExchange(
-        connection, target, b"POST", "1.1", [(b"content-type", b"text/plain")], True
-    )
-    exchange.body = b"abc"
-    asked = Codec(RequestLimits(), connection).read(exchange, model())
-    (row,) = asked.make_request(model(), "id", headers, 0.0, None, False).rows
-
-    assert row == Row("id", 3, BODY, "text/plain", msgspec.Raw(headers), [("x", "1")])
-
-
-def test_a_request_may_say_its_sequence_itself() -> None:
-    """As if its headers did."""
-    asked = Asked([b""], sequence=[(b"ts_request_sequence_id", b"s")])
-    request = asked.make_request(model(sequences=SequenceHeaders()), "id", NO_HEADERS, 0.0, None, False)
-
-    assert isinstance(request, SequencedRequest)
-    assert request.mark.id == "s"
+from modelserver.inference.codec import contents_of, failure_of
+from modelserver.wire.messages import BODY, TENSORS, Answer, Row
 
 
 def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:

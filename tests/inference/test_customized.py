@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -133,3 +135,20 @@ async def test_failures(outcome: Any, status: int, message: str) -> None:
         await ask(outcome)
     assert (refusal.value.status, refusal.value.message) == (status, message)
     assert isinstance(refusal.value, HandlerError) == (status == 503)
+
+
+@pytest.mark.parametrize(
+    "outcome", [answers(b"bad", status=503, failed=True), lambda request: request.fail(WorkerDied())]
+)
+async def test_failures_are_freed(outcome: Any) -> None:
+    """The error is gone when it was told, and not by the collector of circles."""
+    gc.disable()
+    try:
+        try:
+            await ask(outcome)
+        except InternalError as failure:
+            told = weakref.ref(failure)
+
+        assert told() is None
+    finally:
+        gc.enable()

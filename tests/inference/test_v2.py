@@ -11,7 +11,7 @@ import pytest
 
 from modelserver.batching.request import Request
 from modelserver.errors import BadRequest
-from modelserver.inference.codec import NO_HEADERS
+from modelserver.inference.requests import NO_HEADERS, headers_of, make_request
 from modelserver.inference.v2 import Answering, Takes, read_tensors
 from modelserver.options.signature import Signature
 from modelserver.tensors.rows import OutputForm, pack_answer
@@ -31,7 +31,7 @@ def test_each_row_travels_alone() -> None:
     """With the request's id and headers; plain rows share batches with other protocols."""
     taken = read_tensors(body(), None, TAKES)
     model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
-    rows = taken.make_request(model, "r", NO_HEADERS, 0.0, None, explain=True).rows
+    rows = make_request(taken, model, "r", NO_HEADERS, 0.0, None, explain=True).rows
 
     assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
     assert [(row.request_id, row.kind, row.explain, row.size) for row in rows] == [
@@ -62,7 +62,7 @@ def test_a_sequence_is_said_by_headers() -> None:
     said = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
     taken = read_tensors(body(parameters=said), None, SEQUENCES)
 
-    assert msgspec.msgpack.decode(taken.headers(msgspec.msgpack.encode([[b"a", b"b"]]))) == [
+    assert msgspec.msgpack.decode(headers_of(taken, msgspec.msgpack.encode([[b"a", b"b"]]))) == [
         [b"a", b"b"],
         [b"seq-id", b"7"],
         [b"seq-start", b"true"],

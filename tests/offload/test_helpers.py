@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,16 @@ def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     made = Helpers("test", 1, 200 << 20, PayloadTooLarge)
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("module", ["inference.v1", "inference.v2", "grpc.reading", "models.reading"])
+def test_helpers_start_quickly(module: str) -> None:
+    """What they import for their work brings nothing of the server that they do not need."""
+    code = f"import sys, modelserver.offload.process, modelserver.{module}; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    foreign = {"modelserver.batching", "modelserver.http.content", "python_multipart", "starlette", "uvicorn"}
+
+    assert foreign.isdisjoint(told.stdout.split())
 
 
 async def test_results_and_errors(helpers: Helpers) -> None:
@@ -92,6 +104,22 @@ async def test_calls_that_are_given_up(helpers: Helpers) -> None:
 
     assert sys.getrefcount(body) == before
     assert await helpers.call(5.0, heavy_work.double, b"a", 1) == [b"a"]
+
+
+async def test_calls_that_are_refused(helpers: Helpers) -> None:
+    """What was to be read is freed with the error, and not by the collector of circles."""
+    text = "a" * 100_000
+    before = sys.getrefcount(text)
+    gc.disable()
+    try:
+        with pytest.raises(BadRequest):
+            await helpers.call(5.0, heavy_work.refuse, text)
+        # The thread drops its work after the answer.
+        await helpers.call(5.0, heavy_work.whoami)
+
+        assert sys.getrefcount(text) == before
+    finally:
+        gc.enable()
 
 
 async def test_calls_after_the_end(helpers: Helpers) -> None:

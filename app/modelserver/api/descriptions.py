@@ -150,6 +150,8 @@ SCHEMAS: Document = {
             "message": TEXT,
             "error": told(TEXT, "The message again, on V1 and V2 routes."),
             "request_id": told(TEXT, "With `expose_errors`, where a handler failed."),
+            "batchId": told(TEXT, "On V1 routes of models that batch; empty if the request was in no batch."),
+            "predictions": {**array({}, "Null, with `batchId`."), "nullable": True},
         },
         description="What went wrong. V2 routes may send `error` alone.",
     ),

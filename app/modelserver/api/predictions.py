@@ -104,6 +104,7 @@ def add_predictions(app: FastAPI, describe: oas.Endpoint, describe_all: oas.Endp
         (f"/predictions{versions}/{{rest:path}}", "path_predictions", more),
         ("/explanations/{name}", "explanations", f"Explain with {default}."),
         (f"/explanations{versions}", "version_explanations", f"Explain with {one}."),
+        (f"/explanations{versions}/{{rest:path}}", "path_explanations", more),
         ("/models/{name}/invoke", "invoke", asked),
         ("/{name}/predict", "predict", old),
         (f"{versions}/predict", "version_predict", old),

@@ -11,7 +11,7 @@ import msgspec
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.frontend.link import Link
 from modelserver.http.answers import is_kserve
-from modelserver.http.exchange import Exchange, Target
+from modelserver.http.exchange import UNREAD, Exchange
 from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
@@ -127,16 +127,13 @@ class Desk:
             call.put(_GONE)
 
 
-_UNREAD = Target("", b"", "")
-
-
 class RemoteExchange(Exchange):
     """A request that a front end received; the exchange there sends what is answered here."""
 
     __slots__ = ("_desk", "_headers", "_number", "_packed", "_sent", "taken")
 
     def __init__(self, desk: Desk, ask: messages.Ask, body: bytes) -> None:
-        super().__init__(_UNREAD, ask.method, ask.version, body)
+        super().__init__(UNREAD, ask.method, ask.version, body)
         self._desk = desk
         self._number = ask.number
         self._packed = ask.headers

@@ -17,7 +17,7 @@ from modelserver.auth.errors import InvalidKey
 from modelserver.errors import BadRequest, ModelServerError, PayloadTooLarge
 from modelserver.grpc.encoded import Encoded, Received, is_heavy, texts_of
 from modelserver.grpc.messages import Context, DecodeError, message_class, service
-from modelserver.grpc.pending import REQUEST_ID
+from modelserver.grpc.pending import REQUEST_ID, id_of
 from modelserver.grpc.statuses import FAILED, Tell, http_class, number
 from modelserver.telemetry.stalls import served
 from modelserver.tensors.weight import LIGHT_BYTES
@@ -40,8 +40,6 @@ OnCall: TypeAlias = "Callable[[str, str, int, int, float, str], None]"
 
 # Messages that helpers parse.
 _ASIDE = "inference.ModelInferRequest"
-# Characters of a status text: gRPC sends it in a header, and clients limit those to 8 KiB.
-_LONGEST_TEXT = 4096
 # A client that reads so many bytes per second has not stalled. Its buffers, which may hold so many bytes,
 # take data without our noticing whether it reads them.
 _SLOWEST = 64 << 10
@@ -82,7 +80,7 @@ def _handler(
     async def one(body: bytes, context: Context) -> bytes:
         async with _ended(path, context, tell, surroundings):
             return _bytes(await method(parse(body), context))
-        raise AssertionError("a call that failed was aborted")
+        return b""  # not sent, as the call was aborted
 
     async def many(body: Any, context: Context) -> None:
         async with _ended(path, context, tell, surroundings):
@@ -204,13 +202,12 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
             raise asyncio.CancelledError  # noqa: TRY301 - as if it happened later
         yield
     except InvalidKey as error:
-        code = StatusCode.PERMISSION_DENIED
-        await context.abort(code, error.message)
+        code, request_id = StatusCode.PERMISSION_DENIED, id_of(context)
+        await _abort(context, code, error.message, request_id)
     except ModelServerError as error:
         code, text = tell(error)
-        request_id = error.logged_id
-        trailing = ((REQUEST_ID, request_id),) if request_id else ()
-        await context.abort(code, text[:_LONGEST_TEXT], trailing)
+        request_id = error.logged_id or id_of(context)
+        await _abort(context, code, text, request_id)
     except (asyncio.CancelledError, grpc.aio.InternalError) as error:
         # InternalError: nothing can be sent, as the client has disconnected.
         left = context.time_remaining()
@@ -218,13 +215,26 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
         code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
         raise asyncio.CancelledError from error
     except Exception:  # noqa: BLE001 - the client gets a status in any case
-        code = StatusCode.INTERNAL
+        code, request_id = StatusCode.INTERNAL, id_of(context)
         _log.exception("The call %s failed", path)
-        await context.abort(code, FAILED)
+        await _abort(context, code, FAILED, request_id)
     finally:
         seconds = time.monotonic() - started
-        client = client_address(context)
-        surroundings.on_call(client, path, number(code), http_class(code), seconds, request_id)
+        surroundings.on_call(
+            client_address(context), path, number(code), http_class(code), seconds, request_id
+        )
+
+
+async def _abort(context: Context, code: StatusCode, text: str, request_id: str) -> None:
+    """Ends the call with a status; what the method returns then is not sent.
+
+    gRPC raises the exception again once the method has returned, and keeps it with the call, and the call
+    until the next one comes: with its traceback it would keep the message too.
+    """
+    try:
+        await context.abort(code, text, ((REQUEST_ID, request_id),))
+    except grpc.aio.AbortError as aborted:
+        aborted.__traceback__ = aborted.__context__ = None
 
 
 def client_address(context: Context) -> str:

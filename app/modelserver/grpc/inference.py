@@ -18,7 +18,7 @@ from modelserver.grpc.messages import message
 from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.statuses import Refused, number, tell_prediction
 from modelserver.http.answers import pretty
-from modelserver.inference.codec import Asked
+from modelserver.inference.codec import Parsed
 from modelserver.wire.messages import FIELDS
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ class InferenceService:
             raise Refused(error) from error
 
 
-def _read(asked: AnyMessage, model: ModelVersion) -> Asked:
+def _read(asked: AnyMessage, model: ModelVersion) -> Parsed:
     """As a prediction over REST, so that both can share a batch."""
     names, given = model.sequence_headers, asked.sequence_id.encode()
     sequence = [(names.id.encode(), given)] if given and names is not None else []
-    return Asked([_pack(dict(asked.input))], FIELDS, sequence=sequence)
+    return Parsed([_pack(dict(asked.input))], FIELDS, sequence=sequence)
 
 
 def _answer(request: Request, content: bytes) -> AnyMessage:

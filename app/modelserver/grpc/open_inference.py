@@ -137,8 +137,8 @@ class OpenInferenceService:
         read = await self._codec.read(asked, model)
         async with Pending(model, read, context, version) as pending:
             await pending.answers()
-        batch_id = pending.request.batch_id if model.batches else None
-        return await self._codec.encode(read, model, pending.request), batch_id
+            answer = await self._codec.encode(read, model, pending.request)
+        return answer, pending.request.batch_id if model.batches else None
 
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], context: Context
@@ -224,6 +224,8 @@ async def in_order(
         for left in (current, *_rest(begun)):
             if left is not None:
                 left.cancel()
+        # An error that one of them holds refers to this frame, and thereby to the items.
+        del reading, current, left
 
 
 def _rest(queue: asyncio.Queue[asyncio.Future[_Out] | None]) -> list[asyncio.Future[_Out] | None]:

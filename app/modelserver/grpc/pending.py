@@ -8,16 +8,17 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from modelserver.errors import HandlerError, PayloadTooLarge
+from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
 from modelserver.ids import accept_request_id, make_uuid
-from modelserver.inference.codec import NO_HEADERS, contents_of, failure_of
+from modelserver.inference.codec import contents_of, failure_of
+from modelserver.inference.requests import NO_HEADERS, make_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from modelserver.batching.request import Request
     from modelserver.grpc.messages import Context
-    from modelserver.inference.codec import Asked
+    from modelserver.inference.codec import Parsed
     from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer
 
@@ -42,10 +43,16 @@ class Pending:
     """
 
     def __init__(
-        self, model: ModelVersion, asked: Asked, context: Context, version: str | None, *, parts: bool = False
+        self,
+        model: ModelVersion,
+        asked: Parsed,
+        context: Context,
+        version: str | None,
+        *,
+        parts: bool = False,
     ) -> None:
         now, left = time.monotonic(), context.time_remaining()
-        request = asked.make_request(model, request_id(context), NO_HEADERS, now, left, explain=False)
+        request = make_request(asked, model, id_of(context), NO_HEADERS, now, left, explain=False)
         self.request = request
         self._where = asked.where
         self._model = model
@@ -58,7 +65,12 @@ class Pending:
         if parts:
             request.on_part = self._on_part
             request.backlog = lambda: self._unsent
-        model.pool.submit(request, version)
+        try:
+            model.pool.submit(request, version)
+        except Exception:
+            # The request never ends: it and this object would keep each other.
+            request.on_done = request.on_part = request.backlog = None
+            raise
 
     @property
     def batches(self) -> bool:
@@ -68,7 +80,9 @@ class Pending:
     async def __aenter__(self) -> Pending:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ModelServerError):
+            error.logged_id = self.request.id
         self._model.pool.cancel(self.request)
 
     def _on_done(self, _: Request) -> None:
@@ -116,10 +130,13 @@ class Pending:
             self._model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
         failure = failure_of(request, self._where)
         if failure is not None:
-            failure.logged_id = request.id
             if self._model.exposes_errors and isinstance(failure, HandlerError):
                 failure.request_id = request.id
-            raise failure
+            try:
+                raise failure
+            finally:
+                # The error refers to this frame, and thereby to the bodies: they would outlive the call.
+                failure = request.error = None
         return contents_of(request)
 
 
@@ -128,7 +145,7 @@ async def tell_batch(context: Context, batch_id: str) -> None:
     await context.send_initial_metadata(((BATCH_HEADER, batch_id),))
 
 
-def request_id(context: Context) -> str:
+def id_of(context: Context) -> str:
     """The id from the call's metadata if it is valid, otherwise a new one."""
     with contextlib.suppress(StopIteration):
         value = next(value for name, value in context.invocation_metadata() or () if name == REQUEST_ID)

@@ -34,6 +34,8 @@ class Refused(ModelServerError):
 
 
 FAILED = InternalError().message
+# Characters of a message: gRPC sends it in a header, and clients limit those to 8 KiB.
+_LONGEST = 4096
 API_DISABLED = "Model API disabled"
 
 _BY_HTTP = {
@@ -89,7 +91,7 @@ def number(code: StatusCode) -> int:
 
 def torchserve_text(error: ModelServerError) -> str:
     """The message, and TorchServe's class on a separate line."""
-    return f"{_with_request(error.message, error)}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
+    return f"{_told(error.message, error)}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
 
 
 def tell_refusal(error: ModelServerError) -> Ending:
@@ -97,7 +99,7 @@ def tell_refusal(error: ModelServerError) -> Ending:
     if isinstance(error, ModelNotFound | ModelVersionNotFound):
         return StatusCode.INTERNAL, torchserve_text(error)
     own = "BadRequestException" if isinstance(error, BadRequest) else "InternalServerException"
-    return StatusCode.INTERNAL, f"{error.message}\n{own}.()"
+    return StatusCode.INTERNAL, f"{_told(error.message, error)}\n{own}.()"
 
 
 def tell_prediction(error: ModelServerError) -> Ending:
@@ -131,9 +133,11 @@ def tell_open_inference(error: ModelServerError) -> Ending:
         return StatusCode.PERMISSION_DENIED, error.message
     if isinstance(error, IntakeFull):
         return StatusCode.RESOURCE_EXHAUSTED, error.message
-    text = _with_request(error.kserve_message or error.message, error)
+    text = _told(error.kserve_message or error.message, error)
     return by_http(error.kserve_status or error.status), text
 
 
-def _with_request(text: str, error: ModelServerError) -> str:
-    return text if error.request_id is None else f"{text} [request {error.request_id}]"
+def _told(message: str, error: ModelServerError) -> str:
+    """The message, shortened, and the request that it names."""
+    message = message[:_LONGEST]
+    return message if error.request_id is None else f"{message} [request {error.request_id}]"

@@ -30,7 +30,7 @@ from modelserver.errors import InternalError, ModelServerError
 from modelserver.http.answers import is_kserve
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
-from modelserver.http.exchange import HotRoutes, Target, read_target
+from modelserver.http.exchange import UNREAD, HotRoutes, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.http.intake import Intake, IntakeFull, too_large
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
-# The target of a request that was refused before it was read.
-_UNREAD = Target("", b"", "-")
 # Methods that never predict, whatever the path.
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
 # Bytes that must move between two checks for the client to count as sending, or as reading its answer.
@@ -536,7 +534,7 @@ class HttpProtocol(HttpToolsProtocol):
             # Anything else that the application answers to this request is dropped.
             cycle.disconnected = True
             cycle.message_event.set()
-        unread = ConnectionExchange(self, _UNREAD, b"-", "1.1", [], keep_alive=False)
+        unread = ConnectionExchange(self, UNREAD, b"-", "1.1", [], keep_alive=False)
         unread.fail(error, kserve=is_kserve(self.url.decode("latin-1")))
 
     def _close_gently(self) -> None:

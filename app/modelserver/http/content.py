@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from python_multipart.multipart import parse_options_header
 
@@ -21,8 +21,6 @@ _MAX_OPTIONS = 16
 # Bytes of a form's content type, and bytes that are read of a field's value.
 _MAX_TYPE = 1024
 _MAX_VALUE = 4096
-# Parameters of a query: more are useless and take long.
-MAX_PARAMETERS = 1024
 # Bytes of a body that only has parameters.
 MAX_PARAMETERS_BODY = 100 << 10
 _DISPOSITION = re.compile(rb"^content-disposition:(.*)", re.IGNORECASE | re.MULTILINE)
@@ -66,19 +64,6 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
     if decoder.unused_data:
         raise BadRequest(f"The body goes on after the end of its {name.decode()} data.")
     return content
-
-
-def read_query(query: bytes) -> list[tuple[str, str]]:
-    """Names and values of a URL's query, empty ones too. Raises BadRequest for too many."""
-    check_query(query)
-    return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-
-
-def check_query(query: bytes) -> None:
-    """Raises BadRequest for too many parameters."""
-    count = query.count(b"&")
-    if count >= MAX_PARAMETERS:
-        raise BadRequest(f"The query has {count + 1} parameters, {MAX_PARAMETERS} are allowed.")
 
 
 async def read_parameters_body(request: Request) -> bytes:

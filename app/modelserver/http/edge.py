@@ -11,10 +11,10 @@ from starlette.requests import ClientDisconnect
 
 from modelserver.errors import InternalError, ModelServerError
 from modelserver.http.answers import JSON, NO_CACHE, error_body, is_kserve
-from modelserver.http.content import check_query
 from modelserver.http.cors import is_preflight
 from modelserver.http.head import announced_length
 from modelserver.http.intake import too_large
+from modelserver.http.query import check_query
 from modelserver.ids import accept_request_id, make_uuid
 from modelserver.telemetry.stalls import served
 

@@ -36,6 +36,10 @@ class Target:
     route: Any = None
 
 
+# The target of a request until it is read.
+UNREAD = Target("", b"", "-")
+
+
 def read_target(url: bytes) -> Target | None:
     """The parts of a URL from a request's first line; None if it is not a URL."""
     try:

@@ -1,7 +1,8 @@
 """How a protocol turns a request into rows, and their answers into a response; for REST and gRPC alike.
 
-A codec reads a body, or a message, into :class:`Asked`: its rows, what they must have in common to share a
+A codec reads a body, or a message, into :class:`Parsed`: its rows, what they must have in common to share a
 batch, and its timeout. The rest, such as which failure the client gets, is the same for all protocols.
+Helpers import the codecs, so these import little.
 """
 
 from __future__ import annotations
@@ -10,17 +11,13 @@ from collections.abc import Sequence  # noqa: TC003 - helpers read annotations a
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
-from msgspec import Raw
 
-from modelserver.batching.queue import AtOnce
-from modelserver.batching.request import Request
-from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import HandlerError, InternalError, ModelServerError
-from modelserver.http.content import read_query
-from modelserver.inference.sequences import read_sequence
-from modelserver.wire.messages import BODY, Row
+from modelserver.http.query import read_query
+from modelserver.wire.messages import BODY
 
 if TYPE_CHECKING:
+    from modelserver.batching.request import Request
     from modelserver.http.exchange import Exchange
     from modelserver.inference.routes import Route
     from modelserver.models.version import ModelVersion
@@ -31,14 +28,8 @@ if TYPE_CHECKING:
 # CPU time that a helper may use for one request or answer.
 SECONDS = 10.0
 
-# An empty list of headers in msgpack.
-NO_HEADERS = b"\x90"
 
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
-
-
-class Asked(msgspec.Struct):
+class Parsed(msgspec.Struct):
     """A request as rows of work. In this class it is one unchanged body, and its row's answer is the answer.
 
     ``kind`` and ``content_type`` are those of the rows' bytes, ``extra`` is sent with each row. Requests with
@@ -60,61 +51,20 @@ class Asked(msgspec.Struct):
     joins: ClassVar[bool] = False
     where: ClassVar[str] = ""
 
-    def make_request(  # noqa: PLR0917 - called for each request
-        self,
-        model: ModelVersion,
-        request_id: str,
-        packed: bytes,
-        now: float,
-        left: float | None,
-        explain: bool,
-    ) -> Request:
-        """The request for the model's queue. ``packed`` are the headers, ``left`` is the call's timeout.
-
-        The smallest timeout, of the model, the call and the request, takes effect.
-        """
-        names = model.sequence_headers
-        if names is not None:
-            mark, packed = read_sequence(self.headers(packed), names)
-        headers, bodies = Raw(packed), self.bodies
-        rows: list[Row] = []
-        for body in bodies:
-            rows.append(  # noqa: PERF401 - most have one, for which a comprehension costs more than the row
-                Row(
-                    request_id, len(body), self.kind, self.content_type, headers, self.query, self.url_path,
-                    explain, self.extra,
-                )
-            )  # fmt: skip
-        key: object = (explain, self.key)
-        if explain:
-            key = AtOnce(key)
-        seconds = model.options.request_timeout
-        if left is not None or self.timeout is not None:
-            seconds = min(bound for bound in (seconds, left, self.timeout) if bound is not None)
-        deadline = None if seconds is None else now + seconds
-        if names is None:
-            return Request(request_id, rows, bodies, now, key=key, deadline=deadline)
-        return SequencedRequest(request_id, rows, bodies, now, mark, key=key, deadline=deadline)
-
-    def headers(self, packed: bytes) -> bytes:
-        """The client's headers (msgpack of [[name, value], ...]) with those of its sequence."""
-        return _pack([*_unpack(packed), *self.sequence]) if self.sequence else packed
-
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
-        """Body, content type and further header lines of the response over REST.
+        """Body, content type and further header lines of the response over REST; only if answers are joined.
 
         Raises:
             ModelServerError: there is no valid response to the answers.
             TooHeavy: use :meth:`encode_aside`.
         """
-        (content,) = contents_of(request)
-        return content, "", b""
+        raise NotImplementedError
 
     async def encode_aside(
         self, model: ModelVersion, request: Request, helpers: Helpers
     ) -> tuple[bytes, str, bytes]:
         """The same in a helper."""
-        return self.encode(model, request)
+        raise NotImplementedError
 
 
 def failure_of(request: Request, where: str = "") -> ModelServerError | None:
@@ -152,7 +102,7 @@ class Codec:
         self._limits = limits
         self._helpers = helpers
 
-    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
+    def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         """The exchange's request to the model.
 
         Raises:
@@ -162,9 +112,9 @@ class Codec:
         """
         route: Route = exchange.target.route
         query = read_query(exchange.target.query) if route.query else None
-        return Asked([exchange.body], BODY, exchange.content_type, query, route.url_path)
+        return Parsed([exchange.body], BODY, exchange.content_type, query, route.url_path)
 
-    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         """The same in a helper."""
         return Codec.read(self, exchange, model)
 

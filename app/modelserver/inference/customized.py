@@ -67,7 +67,11 @@ def _read(model: ModelVersion, request: Request) -> Description:
         raise InternalError(TOO_LATE)
     failure = failure_of(request)
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            # The error refers to this frame: they would stay until the garbage collector runs.
+            failure = request.error = None
     ((answer, content),) = cast("list[tuple[Answer, bytes]]", request.answers)
     return Description(_metadata(model, content), answer)
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.http.aside import Aside
-from modelserver.http.content import form_field, inflate, read_query
+from modelserver.http.content import form_field, inflate
+from modelserver.http.query import read_query
 from modelserver.inference.codec import Codec
 from modelserver.inference.replies import Reply, SequenceReply
+from modelserver.inference.requests import make_request
 from modelserver.inference.routes import Route, find_target
 from modelserver.inference.v1 import V1
 from modelserver.inference.v2 import V2
@@ -24,7 +26,7 @@ from modelserver.tensors.limits import RequestLimits
 
 if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange
-    from modelserver.inference.codec import Asked
+    from modelserver.inference.codec import Parsed
     from modelserver.models.registry import ModelVersion, Registry
 
 # Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.
@@ -110,12 +112,12 @@ class InferenceApi:
         return at_startup[0]
 
     def _submit(
-        self, exchange: Exchange, codec: Codec, model: ModelVersion, asked: Asked, now: float
+        self, exchange: Exchange, codec: Codec, model: ModelVersion, asked: Parsed, now: float
     ) -> None:
         route: Route = exchange.target.route
         packed = exchange.packed_headers()
         left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else None
-        request = asked.make_request(model, exchange.request_id, packed, now, left, route.explain)
+        request = make_request(asked, model, exchange.request_id, packed, now, left, route.explain)
         kind = Reply if model.sequence_headers is None else SequenceReply
         reply = kind(exchange, model, codec, asked, self._aside)
         if asked.joins:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from modelserver.batching.request import Request
     from modelserver.http.aside import Aside
     from modelserver.http.exchange import Exchange
-    from modelserver.inference.codec import Asked, Codec
+    from modelserver.inference.codec import Codec, Parsed
     from modelserver.models.registry import ModelVersion
     from modelserver.wire.messages import Answer
 
@@ -31,7 +31,7 @@ class Reply:
     __slots__ = ("_aside", "_asked", "_begun", "_codec", "_exchange", "_model")
 
     def __init__(
-        self, exchange: Exchange, model: ModelVersion, codec: Codec, asked: Asked, aside: Aside
+        self, exchange: Exchange, model: ModelVersion, codec: Codec, asked: Parsed, aside: Aside
     ) -> None:
         self._exchange = exchange
         self._model = model

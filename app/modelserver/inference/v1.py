@@ -11,7 +11,7 @@ import msgspec
 
 from modelserver.errors import BadRequest
 from modelserver.http.answers import JSON
-from modelserver.inference.codec import SECONDS, Asked, Codec, contents_of
+from modelserver.inference.codec import SECONDS, Codec, Parsed, contents_of
 from modelserver.tensors import weight
 from modelserver.tensors.limits import RequestLimits  # noqa: TC001 - helpers read annotations at run time
 from modelserver.wire.messages import INSTANCE
@@ -35,7 +35,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class Instances(Asked):
+class Instances(Parsed):
     """A split body: the instances as JSON; other top-level fields as a JSON object, or nothing."""
 
     joins: ClassVar[bool] = True
@@ -59,14 +59,14 @@ class V1(Codec):
 
     tells_batch: ClassVar[bool] = True
 
-    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
+    def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         if model.splits == "never":
             return super().read(exchange, model)
         if weight.is_heavy_json(exchange.body):
             raise weight.TooHeavy
         return split(exchange.body)
 
-    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         if model.splits == "never":
             return await super().read_aside(exchange, model)
         return await self._helpers.call(SECONDS, split_aside, exchange.body, self._limits)

@@ -10,7 +10,7 @@ import msgspec
 
 from modelserver.errors import BadRequest, InternalError
 from modelserver.http.answers import JSON
-from modelserver.inference.codec import SECONDS, Asked, Codec, contents_of
+from modelserver.inference.codec import SECONDS, Codec, Parsed, contents_of
 from modelserver.options.signature import Signature  # noqa: TC001 - helpers read annotations at run time
 from modelserver.tensors import weight
 from modelserver.tensors.datatypes import BYTES, TensorError
@@ -63,7 +63,7 @@ class Takes(msgspec.Struct, frozen=True):
         return cls(model.name, model.options.signature, model.sequence_headers, limits, rows)
 
 
-class Inference(Asked):
+class Inference(Parsed):
     """A V2 request as rows; ``whole``: it is one row, not split."""
 
     asked: InferRequest = InferRequest([])
@@ -172,28 +172,27 @@ class V2(Codec):
     Some models take its bodies unsplit (design 9, "Rows"): these are converted to JSON without binary data.
     """
 
-    def read(self, exchange: Exchange, model: ModelVersion) -> Asked:
-        length = header_length(exchange)
-        if model.splits_tensors != "never":
-            return _read(exchange.body, length, Takes.of(model, self._limits), light=True)
+    def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        length, takes = header_length(exchange), Takes.of(model, self._limits)
+        if takes.rows:
+            return _read(exchange.body, length, takes, light=True)
         if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
             raise weight.TooHeavy
         exchange.body = encode_request(exchange.body, length, self._limits)
         return self._as_json(exchange, length)
 
-    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Asked:
-        length = header_length(exchange)
-        if model.splits_tensors != "never":
-            takes = Takes.of(model, self._limits)
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        length, takes = header_length(exchange), Takes.of(model, self._limits)
+        if takes.rows:
             return await self._helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
         exchange.body = await self._helpers.call(SECONDS, encode_request, exchange.body, length, self._limits)
         return self._as_json(exchange, length)
 
     @staticmethod
-    def _as_json(exchange: Exchange, length: str | None) -> Asked:
+    def _as_json(exchange: Exchange, length: str | None) -> Parsed:
         if not exchange.content_type or length is not None:
             exchange.content_type = JSON
-        return Asked([exchange.body], content_type=exchange.content_type)
+        return Parsed([exchange.body], content_type=exchange.content_type)
 
 
 def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:

@@ -76,7 +76,11 @@ class Helpers:
             self._turns.release()
             raise InternalError("A helper process was stopped with the server.") from error
         work.add_done_callback(done)
-        result: R = await asyncio.wrap_future(work)
+        try:
+            result: R = await asyncio.wrap_future(work)
+        finally:
+            # Its error refers to this frame, and thereby to the arguments: they would outlive the call.
+            del work
         return result
 
     def _call(self, seconds: float, function: Callable[..., R], args: tuple[object, ...]) -> R:

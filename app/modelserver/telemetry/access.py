@@ -74,7 +74,7 @@ class AccessLog:
         """Logs a response: ``client`` is `ip:port`, ``target`` the path and query, ``http_version`` `1.1`.
 
         For gRPC: method `gRPC`, target `service/method`, version `2.0`, the status code's number, and an id
-        only if the request failed.
+        only if the call failed.
         """
         entries = self._entries
         if (status < 400 and method != "gRPC") or not self._names_failures:

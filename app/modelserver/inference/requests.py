@@ -1,0 +1,66 @@
+"""From what a codec has read to a request for a model's queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw
+
+from modelserver.batching.queue import AtOnce
+from modelserver.batching.request import Request
+from modelserver.batching.sequences import SequencedRequest
+from modelserver.inference.sequences import read_sequence
+from modelserver.wire.messages import Row
+
+if TYPE_CHECKING:
+    from modelserver.inference.codec import Parsed
+    from modelserver.models.version import ModelVersion
+
+# An empty list of headers in msgpack.
+NO_HEADERS = b"\x90"
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+
+
+def make_request(  # noqa: PLR0917 - called for each request
+    parsed: Parsed,
+    model: ModelVersion,
+    request_id: str,
+    packed: bytes,
+    now: float,
+    left: float | None,
+    explain: bool,
+) -> Request:
+    """The request for the model's queue. ``packed`` are the headers, ``left`` is the call's timeout.
+
+    The smallest timeout, of the model, the call and the request, takes effect.
+    """
+    names = model.sequence_headers
+    if names is not None:
+        mark, packed = read_sequence(headers_of(parsed, packed), names)
+    headers, bodies = Raw(packed), parsed.bodies
+    rows: list[Row] = []
+    for body in bodies:
+        rows.append(  # noqa: PERF401 - most have one, for which a comprehension costs more than the row
+            Row(
+                request_id, len(body), parsed.kind, parsed.content_type, headers, parsed.query,
+                parsed.url_path, explain, parsed.extra,
+            )
+        )  # fmt: skip
+    key: object = (explain, parsed.key)
+    if explain:
+        key = AtOnce(key)
+    seconds = model.options.request_timeout
+    if left is not None or parsed.timeout is not None:
+        seconds = min(bound for bound in (seconds, left, parsed.timeout) if bound is not None)
+    deadline = None if seconds is None else now + seconds
+    if names is None:
+        return Request(request_id, rows, bodies, now, key=key, deadline=deadline)
+    return SequencedRequest(request_id, rows, bodies, now, mark, key=key, deadline=deadline)
+
+
+def headers_of(parsed: Parsed, packed: bytes) -> bytes:
+    """The client's headers (msgpack of [[name, value], ...]) with those of its sequence."""
+    return _pack([*_unpack(packed), *parsed.sequence]) if parsed.sequence else packed
