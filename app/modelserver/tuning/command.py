@@ -222,7 +222,8 @@ def _termination_is_interruption() -> Iterator[None]:
     """Makes SIGTERM end the tuning as Ctrl-C does, so that the server is stopped."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        # A running event loop ends its work in good order then.
+        signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
