@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import requires
+from importlib.metadata import requires, version
 
 import pytest
 from packaging.requirements import Requirement
@@ -32,3 +32,12 @@ def test_torch_comes_with_its_extra() -> None:
 def test_what_needs_torch_brings_it(extra: str) -> None:
     """The command that runs the tests, and the one for the examples, work in an empty environment."""
     assert {"torch", "torchvision"} <= set(brought(extra))
+
+
+@pytest.mark.parametrize("name", ["httptools", "httpx", "uvicorn"])
+def test_inner_parts_are_of_releases_that_were_tried(name: str) -> None:
+    """What we use of these beside their API is bounded above; the installed release is within the bounds."""
+    specifier = brought()[name].specifier
+
+    assert "<" in {each.operator for each in specifier}
+    assert version(name) in specifier

@@ -64,7 +64,7 @@ def leak(
     while warm < WARM_UP:
         warm += once(server)
     wait_until(lambda: quiet(server), "it is quiet")
-    time.sleep(1)
+    time.sleep(2)  # freed memory is given back
     before = Holdings.of(server)
     done, end = 0, time.monotonic() + seconds
     while time.monotonic() < end and done < MOST:

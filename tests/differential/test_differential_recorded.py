@@ -110,7 +110,10 @@ def contents(archive: Path) -> dict[str, bytes]:
     """The files of an archive, without the top folder that tar archives have."""
     if archive.is_dir():
         return {
-            str(path.relative_to(archive)): path.read_bytes() for path in archive.rglob("*") if path.is_file()
+            str(path.relative_to(archive)): path.read_bytes()
+            for path in archive.rglob("*")
+            # Python adds its own to a folder that was served.
+            if path.is_file() and path.parent.name != "__pycache__"
         }
     if archive.name.removesuffix(KEPT).endswith(".tar.gz"):
         with tarfile.open(archive) as opened:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tests.e2e.serving import Server
 
-pytestmark = pytest.mark.alone
-
 MODEL_CODE = Path(__file__).parent / "model_code"
 MOST = 6_400_000  # bytes of a body, just below max_request_size
 # Seconds of processor time: of the longest stall, and of the server while it is asked for its health once.

@@ -34,6 +34,8 @@ ROUTES = [
 
 JSON = "Content-Type: application/json"
 MULTIPART = "Content-Type: multipart/form-data; boundary=b"
+# ``int`` refuses texts of so many digits.
+LONG_NUMBER = b"1" + b"0" * 5000
 BODIES = [
     ((), b""),
     ((JSON,), b'{"a'),
@@ -42,6 +44,14 @@ BODIES = [
     ((JSON,), b'{"url": "\\ud800\\u0000.mar", "model_name": 5, "batch_size": [1]}'),
     ((JSON,), '{"instances": [1]}'.encode("utf-16")),
     ((JSON,), b'{"instances": [NaN, 1' + b"0" * 5000 + b"]}"),
+    ((JSON,), b'{"url": "nothing.mar", "batch_size": %b, "ready": %b}' % (LONG_NUMBER, LONG_NUMBER)),
+    ((JSON,), b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [%b], "data": [1]}]}' % LONG_NUMBER),
+    (
+        (JSON,),
+        b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1],'
+        b' "parameters": {"binary_data_size": %b}}]}' % LONG_NUMBER,
+    ),
+    ((f"Inference-Header-Content-Length: {LONG_NUMBER.decode()}",), b"{}"),
     ((JSON,), b"\xff\xfe\xfd"),
     (("Content-Type: \xff;;;==",), b"x"),
     ((MULTIPART,), b"--b\r\nContent-Disp"),

@@ -13,6 +13,8 @@ import httpx
 import pytest
 from tests.e2e.serving import STARTED, Home, Server, free_port, serving, wait_until
 
+from modelserver.archiver import ArchiveConfig, build_archive
+
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, model_store):
@@ -132,6 +134,20 @@ def test_decode_input_request(tuned):
 
     assert told["types"] == {"body": "bytearray"}
     assert told["environment"]["TS_DECODE_INPUT_REQUEST"] == "false"
+
+
+def test_decoding_that_a_handler_turns_off_itself(start_server, tmp_path):
+    """A handler that sets the variable for it while it is imported gets bytes from its first request on."""
+    code, store = tmp_path / "undecoded.py", tmp_path / "own-store"
+    store.mkdir()
+    code.write_text(
+        "import os\n\nos.environ['TS_DECODE_INPUT_REQUEST'] = 'false'\n\n\n"
+        "def handle(data, context):\n    return [type(row['body']).__name__ for row in data or []]\n"
+    )
+    build_archive(ArchiveConfig("undecoded", str(code), "1.0", export_path=store))
+    server = start_server(model_store=store).registered("undecoded.mar")
+
+    assert server.predict("undecoded", {"a": 1}).text == "bytearray"
 
 
 def test_blacklist_env_vars(tuned):

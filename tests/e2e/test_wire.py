@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import select
 import shutil
 import socket
 import struct
@@ -320,6 +321,55 @@ def test_bodies_do_not_stay(server, ending, count):
     wait_until(
         lambda: server_memory(server) < 1.1 * before, f"back to {before} from {server_memory(server)}", 5
     )
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_bodies_that_come_in_are_bounded_together(start_server, processes):
+    """One large body has room in each process: those beyond are told to try later, and there is room again
+    when it has come or its client has left (F31).
+    """
+    server = start_server(
+        max_incoming_bytes=1, max_request_size=1_000_000, frontend_processes=processes
+    ).registered("echo.mar")
+    whole = post(b"/predictions/echo", b"b" * 900_000)
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=15))
+            for _ in range(6)
+        ]
+        for client in clients:
+            client.sendall(whole[:700_000])
+        wait_until(lambda: len(readable(clients)) >= len(clients) - processes, "those beyond are answered")
+        refused = readable(clients)
+        assert {statuses(client.recv(65536))[0] for client in refused} == {503}
+        held = [client for client in clients if client not in refused]
+        held[0].sendall(whole[700_000:])
+        assert statuses(held[0].recv(65536))[0] == 200
+
+    wait_until(lambda: server.predict("echo", b"b" * 900_000).status_code == 200, "there is room")
+
+
+def readable(connections):
+    """Those that have something to read."""
+    return select.select(connections, [], [], 0)[0]
+
+
+def test_bodies_that_were_held_at_once_do_not_stay(server):
+    """Forty clients that break off together leave nothing behind either, in each process by itself (F31)."""
+    server.predict("echo", b"warm")
+    time.sleep(1)
+    before = [each.memory_info().rss for each in server.processes()]
+    part = post(b"/predictions/echo", b"b" * SIZE)[: SIZE * 3 // 4]
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            client.sendall(part)
+
+    def back():
+        now = [each.memory_info().rss for each in server.processes()]
+        return all(new < 1.1 * old for new, old in zip(now, before, strict=True))
+
+    wait_until(back, f"back to {before}", 5)
 
 
 @pytest.mark.slow

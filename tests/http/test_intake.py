@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from modelserver.http import intake
 from modelserver.http.head import HEADER_LIMIT
 from modelserver.http.intake import Intake, IntakeFull
 from modelserver.settings.settings import Settings
@@ -25,3 +28,31 @@ def test_what_waits_in_the_meantime() -> None:
         with sut.holding(4):
             assert sut.held == 10
     assert sut.held == 0
+
+
+async def test_memory_is_given_back_when_no_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment after many bytes were held, once; not while they are held, or more come, and not for few."""
+    trims: list[int] = []
+    monkeypatch.setattr(intake, "_QUIET", 0.05)
+    sut = Intake(1 << 30)
+    monkeypatch.setattr(intake, "trim", lambda: trims.append(sut.held))
+    with sut.holding(1 << 20):
+        pass
+    sut.add(8 << 20)
+    await asyncio.sleep(0.2)
+    assert trims == []
+    for _ in range(4):
+        sut.add(-(8 << 20))
+        await asyncio.sleep(0.02)
+        sut.add(8 << 20)
+    sut.add(-(8 << 20))
+    assert trims == []
+    await asyncio.sleep(0.2)
+    assert trims == [0]
+    await asyncio.sleep(0.2)
+    assert trims == [0]
+
+
+def test_memory_is_given_back() -> None:
+    """It may be done at any time, whatever the C library."""
+    intake.trim()

@@ -9,6 +9,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from modelserver.wire.messages import BODY, INSTANCE, TENSORS
 from modelserver.worker.hints import hint_for
@@ -61,6 +62,24 @@ class Forgetful(BaseHandler):
 def test_usual_mistakes(call: Callable[[], object], words: str) -> None:
     """Each has a sentence that says what to do."""
     assert words in hint_for(raised(call), BODY)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.nn.Linear(4, 2)(torch.zeros(1, 3)),
+        lambda: torch.nn.Conv2d(3, 1, 3)(torch.zeros(1, 1, 8, 8)),
+        lambda: torch.nn.Conv2d(3, 1, 3)(torch.zeros(8)),
+        lambda: torch.zeros(3) + torch.zeros(4),
+        lambda: torch.zeros(6).view(4),
+        lambda: torch.stack([torch.zeros(2), torch.zeros(3)]),
+        lambda: torch.cat([torch.zeros(1, 2), torch.zeros(1, 3)]),
+    ],
+    ids=["linear", "channels", "dimensions", "sum", "view", "stack", "cat"],
+)
+def test_inputs_of_a_wrong_shape(call: Callable[[], object]) -> None:
+    """What torch says of shapes is about what preprocess makes."""
+    assert "check what preprocess makes of one row" in hint_for(raised(call), BODY)
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _count(self, held: int) -> None:
         """Tells the intake how many bytes the request being received holds."""
-        self._listener.intake.held += held - self._counted
+        self._listener.intake.add(held - self._counted)
         self._counted = held
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's

@@ -1,10 +1,12 @@
 """Limits the bytes of requests that are incomplete, or were received by gRPC and not read yet, over all
-connections (F31).
+connections, and gives their memory back once they are gone (F31).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +19,20 @@ if TYPE_CHECKING:
     from modelserver.settings.settings import Settings
 
 
+# Bytes that leave behind memory worth giving back, and the seconds without such bytes before that is done: it
+# takes milliseconds, and while more come, memory is used again.
+_MUCH = 4 << 20
+_QUIET = 1.0
+
+
 @dataclass(slots=True)
 class Intake:
     """Shared by the connections of a process: they hold ``held`` bytes, and at most ``limit``."""
 
     limit: int
     held: int = 0
+    _much_at: float = 0.0
+    _timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, settings: Settings, processes: int = 1) -> Intake:
@@ -37,13 +47,37 @@ class Intake:
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
         """Counts ``size`` bytes while in the context. Raises IntakeFull."""
-        self.held += size
+        self.add(size)
         try:
             if self.is_over:
                 raise IntakeFull(self.limit)
             yield
         finally:
-            self.held -= size
+            self.add(-size)
+
+    def add(self, size: int) -> None:
+        """Counts bytes that have come, or of a negative size, that are no longer held."""
+        self.held += size
+        if max(self.held, self.held - size) >= _MUCH:
+            loop = asyncio.get_running_loop()
+            self._much_at = loop.time()
+            if self._timer is None:
+                self._timer = loop.call_later(_QUIET, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._much_at + _QUIET - loop.time()
+        if left > 0 or self.held >= _MUCH:
+            self._timer = loop.call_later(max(left, _QUIET / 2), self._look)
+        else:
+            self._timer = None
+            trim()
+
+
+def trim() -> None:
+    """Gives freed memory back to the system, which glibc does late or never; others do it themselves."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class IntakeFull(ServiceUnavailable):

@@ -41,6 +41,10 @@ _DECODED = (
     "the server has decoded the JSON of the body already; decode_input_request=false gives handlers the bytes"
 )
 _COUNT = "handle must return a list with one answer for each request of the batch"
+_SHAPE = (
+    "the network takes inputs of another shape: check what preprocess makes of one row, and that it joins "
+    "the rows of a batch in a first dimension"
+)
 _WHOLE_MODEL = (
     "since torch 2.6 torch.load takes only tensors: save torch.save(model.state_dict(), path) and load that, "
     "or, where the file is trusted, torch.load(path, weights_only=False) in the handler or "
@@ -49,6 +53,11 @@ _WHOLE_MODEL = (
 
 _READS_ANOTHER_KIND = re.compile(
     r"indices must be integers|has no attribute '(get|keys|items)'|not subscriptable"
+)
+# As torch says it.
+_WRONG_SHAPE = re.compile(
+    r"shapes cannot be multiplied|input to conv|to have \d+ channels|must match the size of tensor"
+    r"|is invalid for input of size|stack expects each tensor to be equal size|Sizes of tensors must match"
 )
 _JSON_OF_AN_OBJECT = re.compile(r"JSON object must be str, bytes or bytearray, not (dict|list)")
 
@@ -62,6 +71,8 @@ def hint_for(error: BaseException, kind: int | None = None) -> str:
         return _WHOLE_MODEL
     if type(error).__name__ == "ContractBroken":
         return _COUNT
+    if isinstance(error, RuntimeError) and _WRONG_SHAPE.search(said):
+        return _SHAPE
     if kind in (INSTANCE, TENSORS) and _reads_a_whole_body(error, said):
         return _SPLIT
     if _is_uninitialised(error, said):
