@@ -34,6 +34,7 @@ CHECKS = (
 EXAMPLES = 20
 # The name that the documents' examples ask for.
 MODEL = "resnet-152"
+SETTINGS = {"load_models": f"{MODEL}.mar", "default_workers_per_model": 1}
 HANDLERS = {
     "JSON": """
 def handle(data, context):
@@ -55,7 +56,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     code.write_text(HANDLERS[request.param])
     store.mkdir()
     build_archive(ArchiveConfig(MODEL, str(code), "1.0", export_path=store))
-    with serving(Server(Home(folder / "home"), store, settings={"load_models": f"{MODEL}.mar"})) as started:
+    with serving(Server(Home(folder / "home"), store, settings=SETTINGS)) as started:
         started.wait_ready(MODEL)
         yield started
 
