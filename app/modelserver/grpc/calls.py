@@ -79,11 +79,13 @@ def _handler(
 
     async def one(body: bytes, context: Context) -> bytes:
         async with _ended(path, context, tell, surroundings):
+            _admit(path, context, surroundings)
             return _bytes(await method(parse(body), context))
         return b""  # not sent, as the call was aborted
 
     async def many(body: Any, context: Context) -> None:
         async with _ended(path, context, tell, surroundings):
+            _admit(path, context, surroundings)
             said = parse(body) if isinstance(body, bytes) else _parsed(body, parse, surroundings.stopping)
             async with contextlib.aclosing(method(said, context)) as answers:
                 sender = _Sender(path, context, answers, surroundings.send_timeout)
@@ -190,6 +192,12 @@ async def _parsed(
                 waiting.cancel()
 
 
+def _admit(path: str, context: Context, surroundings: Surroundings) -> None:
+    surroundings.gate.check(path, context)
+    if context.cancelled():
+        raise asyncio.CancelledError  # as if it happened later
+
+
 @contextlib.asynccontextmanager
 async def _ended(path: str, context: Context, tell: Tell, surroundings: Surroundings) -> AsyncIterator[None]:
     started = time.monotonic()
@@ -197,9 +205,6 @@ async def _ended(path: str, context: Context, tell: Tell, surroundings: Surround
     request_id = ""
     served.request = path
     try:
-        surroundings.gate.check(path, context)
-        if context.cancelled():
-            raise asyncio.CancelledError  # noqa: TRY301 - as if it happened later
         yield
     except InvalidKey as error:
         code, request_id = StatusCode.PERMISSION_DENIED, id_of(context)
