@@ -1,0 +1,1 @@
+"""HTTP/2, the server's side: what gRPC is carried by."""

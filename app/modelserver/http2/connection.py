@@ -1,0 +1,459 @@
+"""One connection: frames to streams and back (RFC 9113). Priorities are ignored, nothing is pushed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from modelserver.http2 import frames
+from modelserver.http2.errors import Broken
+from modelserver.http2.fields import FieldDecoder
+from modelserver.http2.frames import HEAD, NUMBER, SETTING, Code, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.http2.stream import Stream
+
+# Frames that bring nothing, and requests that are given up, since the last check: attacks consist of those.
+MOST_WASTE = 10_000
+# Seconds after which clients know that no new streams are served.
+_NOTICE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of a connection. Sizes in bytes, times in seconds."""
+
+    streams: int = 4096
+    fields: int = 64 << 10
+    window: int = 1 << 20
+    connection_window: int = 16 << 20
+    frame: int = 256 << 10
+    receive_timeout: float = 60.0
+    send_timeout: float = 60.0
+
+
+@dataclass(slots=True)
+class Listener:
+    """What the connections of a port share; ``make`` makes the stream of a request."""
+
+    make: Callable[[Connection, int], Stream]
+    limits: Limits = field(default_factory=Limits)
+    connections: set[Connection] = field(default_factory=set)
+    closing: bool = False
+
+    def check(self) -> None:
+        """Ends what makes no progress; to be called every few seconds."""
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            connection.check(now)
+
+    def refuse(self) -> None:
+        """Takes no new streams; connections end with their last one."""
+        self.closing = True
+        for connection in list(self.connections):
+            connection.drain()
+
+
+class Connection(asyncio.Protocol):
+    """Of a client that speaks HTTP/2 from its first byte.
+
+    ``window`` is how many bytes the client takes over all streams, ``peer_window`` over a new one.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.window = self.peer_window = frames.DEFAULT_WINDOW
+        self.streams: dict[int, Stream] = {}
+        self._peer_frame = frames.DEFAULT_FRAME
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FieldDecoder(listener.limits.fields)
+        # What came and is not a whole frame, its length, and the length with which it can be one.
+        self._pieces: list[bytes] = []
+        self._have, self._need = 0, len(frames.PREFACE)
+        self._begun = False
+        self._heard = self._loop.time()
+        # A header block that goes on in CONTINUATION: the stream, the flags, the parts.
+        self._block: tuple[int, int, list[bytes]] | None = None
+        self._last = 0
+        self._receives = listener.limits.connection_window
+        self._credit = 0
+        self._waste = 0
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._paused_since: float | None = None
+        # Streams that wait for room to send, and when one of them got on.
+        self._waiting: dict[int, Stream] = {}
+        self._sent_at = 0.0
+        self._drains = False
+        self._over = False
+
+    # -- from the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream server
+        self._transport = transport
+        self.listener.connections.add(self)
+        limits = self.listener.limits
+        values = (
+            (Setting.MAX_CONCURRENT_STREAMS, limits.streams),
+            (Setting.INITIAL_WINDOW_SIZE, limits.window),
+            (Setting.MAX_FRAME_SIZE, limits.frame),
+            (Setting.MAX_HEADER_LIST_SIZE, limits.fields),
+        )
+        self.write(frames.settings(values))
+        self.write(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
+        if self.listener.closing:
+            self.drain()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._over = True
+        self.listener.connections.discard(self)
+        for stream in list(self.streams.values()):
+            stream.lost()
+            stream.gone()
+        self._pieces.clear()
+        self._out.clear()
+
+    def pause_writing(self) -> None:
+        self._paused_since = self._loop.time()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._paused_since = None
+        if self._transport is not None:
+            self._transport.resume_reading()
+        self._pump()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._heard = self._loop.time()
+        self._have += len(data)
+        if self._have < self._need:
+            self._pieces.append(data)
+            return
+        if self._pieces:
+            self._pieces.append(data)
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        self._flushing = True  # once, at the end
+        try:
+            self._read(data)
+        except Broken as broken:
+            self._break(broken)
+        finally:
+            self._flush()
+
+    def _read(self, data: bytes) -> None:
+        at, size = 0, len(data)
+        if not self._begun:
+            at = len(frames.PREFACE)
+            if data[:at] != frames.PREFACE:
+                raise Broken(Code.PROTOCOL_ERROR, "this port speaks HTTP/2 only")
+            self._begun = True
+        largest = self.listener.limits.frame
+        need = HEAD.size
+        while size - at >= HEAD.size:
+            first, flags, number = HEAD.unpack_from(data, at)
+            length = first >> 8
+            if length > largest:
+                raise Broken(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            end = at + HEAD.size + length
+            if end > size:
+                need = HEAD.size + length
+                break
+            self._on_frame(first & 0xFF, flags, number & frames.MAX_WINDOW, data[at + HEAD.size : end])
+            if self._over:
+                return
+            at = end
+        self._have, self._need = size - at, need
+        if self._have:
+            self._pieces.append(data[at:] if at else data)
+
+    # -- frames
+
+    def _on_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self._block is not None and (kind != frames.CONTINUATION or number != self._block[0]):
+            raise Broken(Code.PROTOCOL_ERROR, "a header block was interrupted")
+        if kind == frames.DATA:
+            self._on_data(flags, number, payload)
+        elif kind == frames.HEADERS:
+            self._on_headers(flags, number, payload)
+        elif kind == frames.WINDOW_UPDATE:
+            self._on_window_update(number, payload)
+        elif kind == frames.RST_STREAM:
+            self._on_reset(number, payload)
+        elif kind == frames.CONTINUATION:
+            self._on_continuation(flags, payload)
+        elif kind == frames.SETTINGS:
+            self._on_settings(flags, number, payload)
+        elif kind == frames.PING:
+            self._on_ping(flags, number, payload)
+        elif kind == frames.GOAWAY:
+            self.drain()
+        elif kind == frames.PUSH_PROMISE:
+            raise Broken(Code.PROTOCOL_ERROR, "clients do not push")
+        else:
+            self._wasted()
+
+    def _on_data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        self._receives -= size
+        if self._receives < 0:
+            raise Broken(Code.FLOW_CONTROL_ERROR, "more was sent than allowed")
+        self._credit += size
+        if self._credit * 2 >= self.listener.limits.connection_window:
+            self._receives += self._credit
+            self.write(frames.window_update(0, self._credit))
+            self._credit = 0
+        stream = self._of(number)
+        if stream is None:
+            return
+        piece = _unpadded(flags, payload)
+        stream.receives -= size
+        if stream.receives < 0:
+            self._fail(stream, Code.FLOW_CONTROL_ERROR)
+        elif stream.whole:
+            self._fail(stream, Code.STREAM_CLOSED)
+        else:
+            if size != len(piece):
+                stream.take(size - len(piece))
+            ended = bool(flags & frames.END_STREAM)
+            if not piece and not ended:
+                self._wasted()
+            stream.whole = ended
+            stream.received(piece, ended=ended)
+
+    def _of(self, number: int) -> Stream | None:
+        """An open stream; None for one that has ended. Raises Broken for one that never began."""
+        stream = self.streams.get(number)
+        if stream is None and (number > self._last or not number & 1):
+            raise Broken(Code.PROTOCOL_ERROR, f"stream {number} is idle")
+        return stream
+
+    def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
+        block = _unpadded(flags, payload)
+        if flags & frames.WITH_PRIORITY:
+            if len(block) < 5:
+                raise Broken(Code.FRAME_SIZE_ERROR, "no room for a priority")
+            block = block[5:]
+        if flags & frames.END_HEADERS:
+            self._on_block(flags, number, block)
+        else:
+            self._block = number, flags, [block]
+
+    def _on_continuation(self, flags: int, payload: bytes) -> None:
+        if self._block is None:
+            raise Broken(Code.PROTOCOL_ERROR, "nothing to continue")
+        number, first, parts = self._block
+        parts.append(payload)
+        if sum(map(len, parts)) > self.listener.limits.fields or len(parts) > 64:
+            raise Broken(Code.ENHANCE_YOUR_CALM, "the header block is too large")
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._on_block(first, number, b"".join(parts))
+
+    def _on_block(self, flags: int, number: int, block: bytes) -> None:
+        fields, ended = self._decoder.decode(block), bool(flags & frames.END_STREAM)
+        stream = self.streams.get(number)
+        if stream is not None:
+            if not ended or stream.whole:
+                raise Broken(Code.PROTOCOL_ERROR, "a second head")
+            stream.whole = True
+            stream.received(b"", ended=True)
+            return
+        if number <= self._last or not number & 1:
+            raise Broken(Code.STREAM_CLOSED if number & 1 else Code.PROTOCOL_ERROR, f"stream {number} again")
+        self._last = number
+        if len(self.streams) >= self.listener.limits.streams:
+            self._wasted()
+            self.write(frames.reset(number, Code.REFUSED_STREAM))
+            return
+        stream = self.streams[number] = self.listener.make(self, number)
+        stream.whole = ended
+        stream.begun(fields, ended=ended)
+
+    def _on_window_update(self, number: int, payload: bytes) -> None:
+        size = _number(payload) & frames.MAX_WINDOW
+        self._wasted()
+        if number:
+            stream = self._of(number)
+            if stream is None:
+                return
+            if not size or stream.window + size > frames.MAX_WINDOW:
+                self._fail(stream, Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR)
+                return
+            stream.window += size
+        else:
+            if not size or self.window + size > frames.MAX_WINDOW:
+                code = Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR
+                raise Broken(code, f"a window larger by {size}")
+            self.window += size
+        self._pump()
+
+    def _on_reset(self, number: int, payload: bytes) -> None:
+        _number(payload)
+        stream = self._of(number)
+        if stream is not None:
+            self._wasted()
+            stream.lost()
+            stream.gone()
+
+    def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Broken(Code.PROTOCOL_ERROR, "settings of a stream")
+        if len(payload) % SETTING.size or (flags & frames.ACK and payload):
+            raise Broken(Code.FRAME_SIZE_ERROR, "settings of an odd size")
+        if flags & frames.ACK:
+            return
+        self._wasted()
+        for name, value in SETTING.iter_unpack(payload):
+            self._set(name, value)
+        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._pump()
+
+    def _set(self, name: int, value: int) -> None:
+        if name == Setting.INITIAL_WINDOW_SIZE:
+            if value > frames.MAX_WINDOW:
+                raise Broken(Code.FLOW_CONTROL_ERROR, f"a window of {value}")
+            for stream in self.streams.values():
+                stream.window += value - self.peer_window
+            self.peer_window = value
+        elif name == Setting.MAX_FRAME_SIZE:
+            if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
+                raise Broken(Code.PROTOCOL_ERROR, f"frames of {value}")
+            self._peer_frame = value
+        elif name == Setting.ENABLE_PUSH and value > 1:
+            raise Broken(Code.PROTOCOL_ERROR, f"push {value}")
+
+    def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) != 8:
+            code = Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR
+            raise Broken(code, "a ping of a wrong form")
+        if not flags & frames.ACK:
+            self._wasted()
+            self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _wasted(self) -> None:
+        self._waste += 1
+        if self._waste > MOST_WASTE:
+            raise Broken(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+
+    def _fail(self, stream: Stream, code: Code) -> None:
+        stream.reset(code)
+        stream.gone()
+
+    # -- sending
+
+    @property
+    def sendable(self) -> int:
+        """Bytes that a frame may have now."""
+        return 0 if self._paused_since is not None else min(self.window, self._peer_frame)
+
+    def write(self, data: bytes) -> None:
+        """Sends frames, together with all others of this turn of the loop."""
+        self._out.append(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def wait(self, stream: Stream) -> None:
+        """The stream has something to send as soon as there is room."""
+        if not self._waiting:
+            self._sent_at = self._loop.time()
+        self._waiting[stream.id] = stream
+        self._pump()
+
+    def _pump(self) -> None:
+        moved = True
+        while moved and self._waiting:
+            moved = False
+            for number, stream in list(self._waiting.items()):
+                before = stream.unsent, stream.waits
+                stream.pump()
+                moved = moved or (stream.unsent, stream.waits) != before
+                if not stream.waits:
+                    self._waiting.pop(number, None)
+            if moved:
+                self._sent_at = self._loop.time()
+
+    def forget(self, stream: Stream) -> None:
+        """The stream has ended on our side."""
+        self.streams.pop(stream.id, None)
+        self._waiting.pop(stream.id, None)
+        if self._drains and not self.streams:
+            self._loop.call_soon(self._end)
+
+    # -- the end
+
+    def check(self, now: float) -> None:
+        """Ends what makes no progress."""
+        limits = self.listener.limits
+        self._waste = 0
+        stuck = self._paused_since is not None and now - self._paused_since > limits.send_timeout
+        silent = (self._have or not self._begun) and now - self._heard > limits.receive_timeout
+        if stuck or silent:
+            self.abort()
+        elif self._waiting and now - self._sent_at > limits.send_timeout:
+            for stream in list(self._waiting.values()):
+                self._fail(stream, Code.CANCEL)
+
+    def drain(self) -> None:
+        """Ends with the last stream, and takes no new ones from a moment on."""
+        if self._drains or self._over:
+            return
+        self._drains = True
+        self.write(frames.goaway(frames.MAX_WINDOW, Code.NO_ERROR))
+        self._loop.call_later(_NOTICE, self._end)
+
+    def _end(self) -> None:
+        if not self._over and not self.streams:
+            self.write(frames.goaway(self._last, Code.NO_ERROR))
+            self._flush()
+            self.close()
+
+    def _break(self, broken: Broken) -> None:
+        self.write(frames.goaway(self._last, broken.code, broken.text))
+        self._flush()
+        self.close()
+
+    def close(self) -> None:
+        """Sends what was written, and ends."""
+        self._over = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends at once."""
+        self._over = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    if not flags & frames.PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise Broken(Code.PROTOCOL_ERROR, "more padding than frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _number(payload: bytes) -> int:
+    if len(payload) != NUMBER.size:
+        raise Broken(Code.FRAME_SIZE_ERROR, "a number of another size than 4 bytes")
+    found: int = NUMBER.unpack(payload)[0]
+    return found

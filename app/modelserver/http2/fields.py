@@ -1,0 +1,48 @@
+"""Header blocks to fields (RFC 7541)."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+from hpack.hpack import Decoder
+
+from modelserver.http2.errors import Broken
+from modelserver.http2.frames import Code
+
+Fields: TypeAlias = "list[tuple[bytes, bytes]]"
+
+_MOST_KNOWN = 256
+# The first bits of a block that changes the size of the table.
+_RESIZES, _RESIZE = 0xE0, 0x20
+
+
+class FieldDecoder:
+    """The decoder of a connection.
+
+    Clients repeat blocks, as those refer to fields in the table: what a block said is remembered until the
+    table changes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._decoder = Decoder(limit)
+        self._known: dict[bytes, Fields] = {}
+
+    def decode(self, block: bytes) -> Fields:
+        """The fields of a whole block. Raises Broken."""
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        table = self._decoder.header_table.dynamic_entries
+        size, newest = len(table), table[0] if table else None
+        try:
+            fields: Fields = [(name, value) for name, value in self._decoder.decode(block, raw=True)]
+        except OversizedHeaderListError as error:
+            raise Broken(Code.ENHANCE_YOUR_CALM, str(error)) from error
+        except HPACKError as error:
+            raise Broken(Code.COMPRESSION_ERROR, str(error)) from error
+        if len(table) != size or (table and table[0] is not newest):
+            self._known.clear()
+        elif block and block[0] & _RESIZES != _RESIZE and len(self._known) < _MOST_KNOWN:
+            self._known[block] = fields
+        return fields
