@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelserver.http2 import frames
 from modelserver.http2.errors import Broken
@@ -14,6 +14,7 @@ from modelserver.http2.frames import HEAD, NUMBER, SETTING, Code, Setting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from modelserver.http2.fields import Fields
     from modelserver.http2.stream import Stream
 
 # Frames that bring nothing, and requests that are given up, since the last check: attacks consist of those.
@@ -37,9 +38,13 @@ class Limits:
 
 @dataclass(slots=True)
 class Listener:
-    """What the connections of a port share; ``make`` makes the stream of a request."""
+    """What the connections of a port share.
+
+    ``make`` makes the stream of a request, ``read`` what the stream gets of its header fields.
+    """
 
     make: Callable[[Connection, int], Stream]
+    read: Callable[[Fields], Any]
     limits: Limits = field(default_factory=Limits)
     connections: set[Connection] = field(default_factory=set)
     closing: bool = False
@@ -70,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._peer_frame = frames.DEFAULT_FRAME
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FieldDecoder(listener.limits.fields)
+        self._decoder = FieldDecoder(listener.limits.fields, listener.read)
         # What came and is not a whole frame, its length, and the length with which it can be one.
         self._pieces: list[bytes] = []
         self._have, self._need = 0, len(frames.PREFACE)
@@ -88,7 +93,8 @@ class Connection(asyncio.Protocol):
         # Streams that wait for room to send, and when one of them got on.
         self._waiting: dict[int, Stream] = {}
         self._sent_at = 0.0
-        self._drains = False
+        # Whether it ends with its last stream, and whether clients know by now.
+        self._drains = self._told = False
         self._over = False
 
     # -- from the transport
@@ -262,7 +268,7 @@ class Connection(asyncio.Protocol):
             self._on_block(first, number, b"".join(parts))
 
     def _on_block(self, flags: int, number: int, block: bytes) -> None:
-        fields, ended = self._decoder.decode(block), bool(flags & frames.END_STREAM)
+        head, ended = self._decoder.decode(block), bool(flags & frames.END_STREAM)
         stream = self.streams.get(number)
         if stream is not None:
             if not ended or stream.whole:
@@ -279,7 +285,7 @@ class Connection(asyncio.Protocol):
             return
         stream = self.streams[number] = self.listener.make(self, number)
         stream.whole = ended
-        stream.begun(fields, ended=ended)
+        stream.begun(head, ended=ended)
 
     def _on_window_update(self, number: int, payload: bytes) -> None:
         size = _number(payload) & frames.MAX_WINDOW
@@ -395,7 +401,7 @@ class Connection(asyncio.Protocol):
         """The stream has ended on our side."""
         self.streams.pop(stream.id, None)
         self._waiting.pop(stream.id, None)
-        if self._drains and not self.streams:
+        if self._told and not self.streams:
             self._loop.call_soon(self._end)
 
     # -- the end
@@ -421,6 +427,7 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(_NOTICE, self._end)
 
     def _end(self) -> None:
+        self._told = True
         if not self._over and not self.streams:
             self.write(frames.goaway(self._last, Code.NO_ERROR))
             self._flush()

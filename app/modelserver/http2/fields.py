@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hpack.hpack import Decoder
 
 from modelserver.http2.errors import Broken
 from modelserver.http2.frames import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Fields: TypeAlias = "list[tuple[bytes, bytes]]"
 
@@ -20,16 +23,17 @@ _RESIZES, _RESIZE = 0xE0, 0x20
 class FieldDecoder:
     """The decoder of a connection.
 
-    Clients repeat blocks, as those refer to fields in the table: what a block said is remembered until the
-    table changes.
+    Clients repeat blocks, as those refer to fields in the table: what ``read`` made of a block's fields is
+    remembered until the table changes.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, read: Callable[[Fields], Any]) -> None:
         self._decoder = Decoder(limit)
-        self._known: dict[bytes, Fields] = {}
+        self._read = read
+        self._known: dict[bytes, Any] = {}
 
-    def decode(self, block: bytes) -> Fields:
-        """The fields of a whole block. Raises Broken."""
+    def decode(self, block: bytes) -> Any:
+        """What was read of the fields of a whole block. Raises Broken."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -44,5 +48,6 @@ class FieldDecoder:
         if len(table) != size or (table and table[0] is not newest):
             self._known.clear()
         elif block and block[0] & _RESIZES != _RESIZE and len(self._known) < _MOST_KNOWN:
-            self._known[block] = fields
-        return fields
+            found = self._known[block] = self._read(fields)
+            return found
+        return self._read(fields)

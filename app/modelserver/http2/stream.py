@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelserver.http2 import frames
 from modelserver.http2.frames import Code
 
 if TYPE_CHECKING:
     from modelserver.http2.connection import Connection
-    from modelserver.http2.fields import Fields
 
 
 class Stream:
@@ -48,8 +47,8 @@ class Stream:
 
     # -- for subclasses
 
-    def begun(self, fields: Fields, *, ended: bool) -> None:
-        """The head has come; ``ended``: without a body."""
+    def begun(self, head: Any, *, ended: bool) -> None:
+        """The head has come, as the listener reads it; ``ended``: without a body."""
         raise NotImplementedError
 
     def received(self, piece: bytes, *, ended: bool) -> None:
