@@ -12,7 +12,9 @@ SECONDS = {"soak": 24.0, "leaks": 20.0, "wire": 1.0, "stalls": 1.0, "system": 1.
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.alone] * (name == "stalls")) for name in SECONDS]
+)
 def test_campaign(name: str) -> None:
     """What the campaign is about holds in a short run: the report names nothing that did not.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 from grpc import StatusCode
 
@@ -163,6 +165,15 @@ def test_long_messages(tell: Tell) -> None:
     message, _, kind = text.partition("\n")
     assert message == "x" * 4096 + " [request mine]"
     assert kind == ("" if tell is tell_open_inference else "org.pytorch.serve.http.InternalServerException")
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
+def test_long_messages_in_any_language(letter: str) -> None:
+    """A message fits into a header, in which gRPC writes bytes that are not ASCII with three."""
+    _, text = tell_open_inference(HandlerError(letter * 9000, 503, 500))
+
+    assert 4000 < len(quote(text)) <= 4096
+    assert set(text) == {letter}
 
 
 def test_long_refusals() -> None:

@@ -31,9 +31,10 @@ def test_what_waits_in_the_meantime() -> None:
 
 
 async def test_memory_is_given_back_when_no_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A moment after many bytes were held, once; not while they are held, or more come, and not for few."""
+    """A moment after many bytes were held; not while they are held, or more come, and not for few."""
     trims: list[int] = []
     monkeypatch.setattr(intake, "_QUIET", 0.05)
+    monkeypatch.setattr(intake, "_LONGEST", 0.05)
     sut = Intake(1 << 30)
     monkeypatch.setattr(intake, "trim", lambda: trims.append(sut.held))
     with sut.holding(1 << 20):
@@ -51,6 +52,26 @@ async def test_memory_is_given_back_when_no_more_comes(monkeypatch: pytest.Monke
     assert trims == [0]
     await asyncio.sleep(0.2)
     assert trims == [0]
+
+
+async def test_memory_of_requests_that_take_long_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done again, after longer and longer pauses, and anew when more comes."""
+    trims: list[float] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(intake, "_QUIET", 0.05)
+    monkeypatch.setattr(intake, "_LONGEST", 0.2)
+    monkeypatch.setattr(intake, "trim", lambda: trims.append(loop.time()))
+    sut = Intake(1 << 30)
+    with sut.holding(8 << 20):
+        began = loop.time()
+    await asyncio.sleep(0.6)
+
+    assert len(trims) == 3
+    assert [moment - began for moment in trims] == pytest.approx([0.05, 0.15, 0.35], abs=0.049)
+    with sut.holding(8 << 20):
+        pass
+    await asyncio.sleep(0.12)
+    assert len(trims) == 4
 
 
 def test_memory_is_given_back() -> None:

@@ -34,7 +34,7 @@ class Refused(ModelServerError):
 
 
 FAILED = InternalError().message
-# Characters of a message: gRPC sends it in a header, and clients limit those to 8 KiB.
+# Bytes of a message in a header, where what is not ASCII takes three for one; clients limit those to 8 KiB.
 _LONGEST = 4096
 API_DISABLED = "Model API disabled"
 
@@ -139,5 +139,8 @@ def tell_open_inference(error: ModelServerError) -> Ending:
 
 def _told(message: str, error: ModelServerError) -> str:
     """The message, shortened, and the request that it names."""
-    message = message[:_LONGEST]
+    if message.isascii():
+        message = message[:_LONGEST]
+    else:
+        message = message.encode("utf-8", "replace")[: _LONGEST // 3].decode("utf-8", "ignore")
     return message if error.request_id is None else f"{message} [request {error.request_id}]"

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from modelserver.settings.settings import Settings
 
 
-# Bytes that leave behind memory worth giving back, and the seconds without such bytes before that is done: it
-# takes milliseconds, and while more come, memory is used again.
+# Bytes that leave behind memory worth giving back. It is given back once no such bytes have come for some
+# seconds, as it would be used again, and after twice, four times ... as long: requests may keep bodies.
 _MUCH = 4 << 20
 _QUIET = 1.0
+_LONGEST = 64.0
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Intake:
     limit: int
     held: int = 0
     _much_at: float = 0.0
+    _pause: float = 0.0
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -61,17 +63,26 @@ class Intake:
         if max(self.held, self.held - size) >= _MUCH:
             loop = asyncio.get_running_loop()
             self._much_at = loop.time()
-            if self._timer is None:
-                self._timer = loop.call_later(_QUIET, self._look)
+            if self._timer is None or self._pause > _QUIET:
+                self._look_in(_QUIET)
+
+    def _look_in(self, pause: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pause = pause
+        self._timer = asyncio.get_running_loop().call_later(pause, self._look)
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        left = self._much_at + _QUIET - loop.time()
-        if left > 0 or self.held >= _MUCH:
-            self._timer = loop.call_later(max(left, _QUIET / 2), self._look)
+        if self.held >= _MUCH or loop.time() < self._much_at + self._pause:
+            self._look_in(self._pause)
+            return
+        # In a thread, as it takes a tenth of a second per gigabyte.
+        loop.run_in_executor(None, trim)
+        if self._pause < _LONGEST:
+            self._look_in(2 * self._pause)
         else:
             self._timer = None
-            trim()
 
 
 def trim() -> None:

@@ -307,16 +307,16 @@ class Worker:
             self._began = self._loop.time()
             _log.info("Worker %s started as process %d and loads its model.", self.label, self.pid)
             early = self._loaded.result() if self._loaded.done() else None
-            if isinstance(early, Loaded):
-                # The message arrived before this task could continue.
-                self._on_loaded(early)
             ended = self._loop.create_task(process.wait())
             try:
+                if isinstance(early, Loaded):
+                    # The message arrived before this task could continue.
+                    self._on_loaded(early)
                 permanent = await self._wait_loaded(ended)
                 # The next may load.
                 await place.aclose()
                 how = await ended
-            except asyncio.CancelledError:
+            except BaseException:
                 process.kill()
                 await ended
                 raise

@@ -102,7 +102,11 @@ def _run(load: Coroutine[Any, Any, Run]) -> Run:
         return await load
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    task = interruptible()
     try:
-        return uvloop.run(interruptible())
+        return uvloop.run(task)
     finally:
+        # Neither has begun if there was no loop.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        task.close()
         load.close()

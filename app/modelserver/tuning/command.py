@@ -222,6 +222,8 @@ def _termination_is_interruption() -> Iterator[None]:
     """Makes SIGTERM end the tuning as Ctrl-C does, so that the server is stopped."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if not callable(signal.getsignal(signal.SIGINT)):
+            raise KeyboardInterrupt  # as a shell's job in the background, it ignores that
         # A running event loop ends its work in good order then.
         signal.raise_signal(signal.SIGINT)
 

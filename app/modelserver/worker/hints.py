@@ -71,7 +71,7 @@ def hint_for(error: BaseException, kind: int | None = None) -> str:
         return _WHOLE_MODEL
     if type(error).__name__ == "ContractBroken":
         return _COUNT
-    if isinstance(error, RuntimeError) and _WRONG_SHAPE.search(said):
+    if kind is not None and isinstance(error, RuntimeError) and _WRONG_SHAPE.search(said):
         return _SHAPE
     if kind in (INSTANCE, TENSORS) and _reads_a_whole_body(error, said):
         return _SPLIT
