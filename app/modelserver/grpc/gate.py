@@ -8,7 +8,8 @@ from modelserver.auth.scopes import Scope
 
 if TYPE_CHECKING:
     from modelserver.auth.verifier import Verifier
-    from modelserver.grpc.messages import Context
+    from modelserver.grpc.call import Call
+
 
 _HEADER = "authorization"
 
@@ -31,7 +32,7 @@ class Gate:
         self._scope = scope
         self._open = _OPEN_METHODS if ping_token else _OPEN_METHODS | {"Ping"}
 
-    def check(self, path: str, context: Context) -> None:
+    def check(self, path: str, call: Call) -> None:
         """Raises InvalidKey. ``path`` is `service/method`."""
         if self._verifier is None:
             return
@@ -39,5 +40,5 @@ class Gate:
         if service in _OPEN_SERVICES or method in self._open:
             return
         scope = Scope.MANAGEMENT if method.startswith("Repository") else self._scope
-        given = next((value for name, value in context.invocation_metadata() or () if name == _HEADER), None)
+        given = next((value for name, value in call.head.metadata if name == _HEADER), None)
         self._verifier.authorize(scope, given)

@@ -11,8 +11,9 @@ from modelserver.grpc.messages import message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
+    from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
-    from modelserver.grpc.messages import AnyMessage, Context
+    from modelserver.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry
 
 NAME = "grpc.health.v1.Health"
@@ -40,14 +41,14 @@ class HealthService:
         """The service's methods by name."""
         return {"Check": self.check, "Watch": self.watch}
 
-    async def check(self, asked: AnyMessage, _: Context) -> AnyMessage:
+    async def check(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """The state now. Raises ModelNotFound."""
         status = self._status(asked.service)
         if status == _Answer.SERVICE_UNKNOWN:
             raise ModelNotFound.named(asked.service)
         return _Answer(status=status)
 
-    async def watch(self, asked: AnyMessage, _: Context) -> AsyncIterator[AnyMessage]:
+    async def watch(self, asked: AnyMessage, _: Call) -> AsyncIterator[AnyMessage]:
         """The state now and whenever it has changed, until the server stops."""
         before = None
         while True:

@@ -16,7 +16,7 @@ from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.messages import message
 from modelserver.grpc.pending import Pending, tell_batch
-from modelserver.grpc.statuses import Refused, number, tell_prediction
+from modelserver.grpc.statuses import Refused, tell_prediction
 from modelserver.http.answers import pretty
 from modelserver.inference.codec import Parsed
 from modelserver.wire.messages import FIELDS
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from modelserver.batching.request import Request
+    from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
-    from modelserver.grpc.messages import AnyMessage, Context
+    from modelserver.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
@@ -54,55 +55,51 @@ class InferenceService:
             "StreamPredictions2": self.converse,
         }
 
-    async def ping(self, _: AnyMessage, __: Context) -> AnyMessage:
+    async def ping(self, _: AnyMessage, __: Call) -> AnyMessage:
         """The text of REST's ``/ping``; the status is OK even if it says Unhealthy."""
         status = "Healthy" if self._registry.healthy else "Unhealthy"
         return _Health(health=pretty({"status": status}).decode().rstrip())
 
-    async def predict(self, asked: AnyMessage, context: Context) -> AnyMessage:
+    async def predict(self, asked: AnyMessage, call: Call) -> AnyMessage:
         """One request, one answer."""
-        async with self._submit(asked, context) as pending:
+        async with self._submit(asked, call) as pending:
             (content,) = await pending.answers()
         if pending.batches:
-            await tell_batch(context, pending.request.batch_id)
+            tell_batch(call, pending.request.batch_id)
         return _answer(pending.request, content)
 
-    def stream(self, asked: AnyMessage, context: Context) -> AsyncIterator[AnyMessage]:
+    def stream(self, asked: AnyMessage, call: Call) -> AsyncIterator[AnyMessage]:
         """One request, its answer in parts."""
-        return self.parts(asked, context, "StreamPredictions")
+        return self.parts(asked, call, "StreamPredictions")
 
-    async def parts(
-        self, asked: AnyMessage, context: Context, method: str
-    ) -> AsyncGenerator[AnyMessage, None]:
+    async def parts(self, asked: AnyMessage, call: Call, method: str) -> AsyncGenerator[AnyMessage, None]:
         """The parts of the answer to a request of a call of this method."""
-        async with self._submit(asked, context, parts=True) as pending:
+        async with self._submit(asked, call, parts=True) as pending:
             async for part in pending.parts():
                 yield _answer(pending.request, part)
 
-    async def converse(
-        self, requests: AsyncIterator[AnyMessage], context: Context
-    ) -> AsyncIterator[AnyMessage]:
+    async def converse(self, requests: AsyncIterator[AnyMessage], call: Call) -> AsyncIterator[AnyMessage]:
         """One request after the other, each with its answer in parts; the next is read after the last part.
 
         A failure is an answer with a status, and the stream continues.
         """
         async for asked in requests:
             try:
-                async with contextlib.aclosing(self.parts(asked, context, "StreamPredictions2")) as parts:
+                async with contextlib.aclosing(self.parts(asked, call, "StreamPredictions2")) as parts:
                     async for part in parts:
                         yield _of_sequence(part, asked)
             except ModelServerError as error:
                 code, text = tell_prediction(error)
-                yield _of_sequence(_Answer(status={"code": number(code), "message": text}), asked)
+                yield _of_sequence(_Answer(status={"code": int(code), "message": text}), asked)
 
-    def _submit(self, asked: AnyMessage, context: Context, *, parts: bool = False) -> Pending:
+    def _submit(self, asked: AnyMessage, call: Call, *, parts: bool = False) -> Pending:
         version = asked.model_version or None
         try:
             if not asked.model_name:
                 raise BadRequest("Parameter model_name is required.")
             model = self._registry.get(asked.model_name, version)
             model.metrics.request(version is not None)
-            return Pending(model, _read(asked, model), context, version, parts=parts)
+            return Pending(model, _read(asked, model), call, version, parts=parts)
         except ModelServerError as error:
             raise Refused(error) from error
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
+    from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
-    from modelserver.grpc.messages import AnyMessage, Context
+    from modelserver.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry
 
     _Act = Callable[[AnyMessage], Coroutine[Any, Any, Response]]
@@ -56,7 +57,7 @@ class ManagementService:
         }
 
     def _method(self, act: _Act, read: Callable[[Response], str]) -> Method:
-        async def method(asked: AnyMessage, _: Context) -> AnyMessage:
+        async def method(asked: AnyMessage, _: Call) -> AnyMessage:
             return _Answer(msg=read(await self._finishing.run(act(asked))))
 
         return method

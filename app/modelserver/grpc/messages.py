@@ -9,7 +9,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 if TYPE_CHECKING:
-    import grpc
     from google.protobuf.descriptor import Descriptor, ServiceDescriptor
 
 
@@ -46,6 +45,3 @@ def message_class(descriptor: Descriptor) -> type[AnyMessage]:
 def service(name: str) -> ServiceDescriptor:
     """A service by its full name. Raises KeyError."""
     return POOL.FindServiceByName(name)
-
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -15,7 +15,6 @@ from modelserver import __version__
 from modelserver.api.metadata import EXTENSIONS, PLATFORM, describe_tensors, is_ready
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
-from modelserver.grpc.calls import client_address
 from modelserver.grpc.encoded import Encoded
 from modelserver.grpc.management import Finishing
 from modelserver.grpc.messages import message
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from modelserver.api.app import Services
+    from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
-    from modelserver.grpc.messages import AnyMessage, Context
+    from modelserver.grpc.messages import AnyMessage
 
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
@@ -92,23 +92,23 @@ class OpenInferenceService:
             "RepositoryModelUnload": self.unload,
         }
 
-    async def server_live(self, _: AnyMessage, __: Context) -> AnyMessage:
+    async def server_live(self, _: AnyMessage, __: Call) -> AnyMessage:
         """Always live."""
         return _Live(live=True)
 
-    async def server_ready(self, _: AnyMessage, __: Context) -> AnyMessage:
+    async def server_ready(self, _: AnyMessage, __: Call) -> AnyMessage:
         """Whether every model that should have workers has a loaded one (TorchServe always says yes)."""
         return _Ready(ready=is_ready(self._registry) and not self._stopping.is_set())
 
-    async def model_ready(self, asked: AnyMessage, _: Context) -> AnyMessage:
+    async def model_ready(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""
         return _ModelReady(ready=self._registry.get(asked.name, asked.version or None).pool.ready)
 
-    async def server_metadata(self, _: AnyMessage, __: Context) -> AnyMessage:
+    async def server_metadata(self, _: AnyMessage, __: Call) -> AnyMessage:
         """As over REST; TorchServe only declares it."""
         return _Server(name="modelserver", version=__version__, extensions=EXTENSIONS)
 
-    async def model_metadata(self, asked: AnyMessage, _: Context) -> AnyMessage:
+    async def model_metadata(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """As over REST, with the limits of the model's batches."""
         model = self._registry.get(asked.name, asked.version or None)
         return _Model(
@@ -122,32 +122,32 @@ class OpenInferenceService:
             **describe_tensors(model),
         )
 
-    async def infer(self, asked: AnyMessage, context: Context) -> AnyMessage:
+    async def infer(self, asked: AnyMessage, call: Call) -> AnyMessage:
         """One request, one answer."""
-        answer, batch_id = await self.infer_one(asked, context)
+        answer, batch_id = await self.infer_one(asked, call)
         if batch_id is not None:
-            await tell_batch(context, batch_id)
+            tell_batch(call, batch_id)
         return answer
 
-    async def infer_one(self, asked: AnyMessage, context: Context) -> tuple[AnyMessage, str | None]:
+    async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None]:
         """The answer to one request, alone or in a stream, and the batch id if clients are told one."""
         version = asked.model_version or None
         model = self._registry.get(asked.model_name, version)
         model.metrics.request(version is not None)
         read = await self._codec.read(asked, model)
-        async with Pending(model, read, context, version) as pending:
+        async with Pending(model, read, call, version) as pending:
             await pending.answers()
             answer = await self._codec.encode(read, model, pending.request)
         return answer, pending.request.batch_id if model.batches else None
 
     async def stream_infer(
-        self, requests: AsyncIterator[AnyMessage], context: Context
+        self, requests: AsyncIterator[AnyMessage], call: Call
     ) -> AsyncIterator[AnyMessage]:
         """Processes requests concurrently; answers, and failures, are in order."""
 
         async def answer(asked: AnyMessage) -> AnyMessage:
             try:
-                answer, _ = await self.infer_one(asked, context)
+                answer, _ = await self.infer_one(asked, call)
             except ModelServerError as error:
                 part = _Part(error_message=tell_open_inference(error)[1])
                 part.infer_response.id = asked.id
@@ -159,26 +159,26 @@ class OpenInferenceService:
         async for part in in_order(requests, answer, WINDOW):
             yield part
 
-    async def index(self, asked: AnyMessage, _: Context) -> AnyMessage:
+    async def index(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """The loaded models, and those in the store."""
         return _Index(models=await list_models(self._registry, self._settings, only_ready=asked.ready))
 
-    async def load(self, asked: AnyMessage, context: Context) -> AnyMessage:
+    async def load(self, asked: AnyMessage, call: Call) -> AnyMessage:
         """Loads or reloads a model of the store."""
-        name = self._named(asked, context, ())
+        name = self._named(asked, call, ())
         await self._finishing.run(load_model(self._registry, self._settings, name))
         return _Loaded(model_name=name, isLoaded=True)
 
-    async def unload(self, asked: AnyMessage, context: Context) -> AnyMessage:
+    async def unload(self, asked: AnyMessage, call: Call) -> AnyMessage:
         """Unregisters all versions of a model."""
-        name = self._named(asked, context, ("unload_dependents",))
+        name = self._named(asked, call, ("unload_dependents",))
         await self._finishing.run(unload_model(self._registry, name))
         return _Unloaded(model_name=name, isUnloaded=True)
 
-    def _named(self, asked: AnyMessage, context: Context, parameters: Sequence[str]) -> str:
+    def _named(self, asked: AnyMessage, call: Call, parameters: Sequence[str]) -> str:
         if not self._settings.enable_model_api:
             raise MethodNotAllowed(message=API_DISABLED)
-        host, _, port = client_address(context).rpartition(":")
+        host, _, port = call.client.rpartition(":")
         if not is_near(Address(host.strip("[]"), int(port or 0))):
             raise MethodNotAllowed(message=_NOT_NEAR)
         for name in asked.parameters:

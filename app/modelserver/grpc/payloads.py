@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from modelserver.api.app import Services
-    from modelserver.grpc.messages import AnyMessage, Context
+    from modelserver.grpc.call import Call
+    from modelserver.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
 
@@ -31,29 +32,27 @@ class LoggedInferenceService(InferenceService):
         super().__init__(registry)
         self._payloads = log
 
-    async def predict(self, asked: AnyMessage, context: Context) -> AnyMessage:
-        call = self._call(asked, context, "Predictions")
-        answer = await super().predict(asked, context)
-        call.answered(_type(answer), answer.SerializeToString())
+    async def predict(self, asked: AnyMessage, call: Call) -> AnyMessage:
+        logged = self._call(asked, call, "Predictions")
+        answer = await super().predict(asked, call)
+        logged.answered(_type(answer), answer.SerializeToString())
         return answer
 
-    async def parts(
-        self, asked: AnyMessage, context: Context, method: str
-    ) -> AsyncGenerator[AnyMessage, None]:
-        call, last = self._call(asked, context, method), None
-        async with contextlib.aclosing(super().parts(asked, context, method)) as parts:
+    async def parts(self, asked: AnyMessage, call: Call, method: str) -> AsyncGenerator[AnyMessage, None]:
+        logged, last = self._call(asked, call, method), None
+        async with contextlib.aclosing(super().parts(asked, call, method)) as parts:
             async for last in parts:
-                call.part(last.prediction)
+                logged.part(last.prediction)
                 yield last
-        prediction = call.whole()
+        prediction = logged.whole()
         if last is not None and prediction is not None:
             # The last part is sent already; its other fields apply to the whole answer.
             last.prediction = prediction
-            call.answered(_type(last), last.SerializeToString())
+            logged.answered(_type(last), last.SerializeToString())
 
-    def _call(self, asked: AnyMessage, context: Context, method: str) -> LoggedCall:
+    def _call(self, asked: AnyMessage, call: Call, method: str) -> LoggedCall:
         path = f"/{INFERENCE}/{method}"
-        return _begin(self._payloads, asked, context, path, asked.model_name, asked.model_version)
+        return _begin(self._payloads, asked, call, path, asked.model_name, asked.model_version)
 
 
 class LoggedOpenInferenceService(OpenInferenceService):
@@ -63,26 +62,26 @@ class LoggedOpenInferenceService(OpenInferenceService):
         super().__init__(services, stopping)
         self._payloads = log
 
-    async def infer_one(self, asked: AnyMessage, context: Context) -> tuple[AnyMessage, str | None]:
+    async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None]:
         path = f"/{OPEN_INFERENCE}/ModelInfer"
-        call = _begin(self._payloads, asked, context, path, asked.model_name, asked.model_version)
-        answer, batch_id = await super().infer_one(asked, context)
-        call.answered(_type(answer), answer.SerializeToString(), batch_id or "")
+        logged = _begin(self._payloads, asked, call, path, asked.model_name, asked.model_version)
+        answer, batch_id = await super().infer_one(asked, call)
+        logged.answered(_type(answer), answer.SerializeToString(), batch_id or "")
         return answer, batch_id
 
 
 def _begin(  # noqa: PLR0917 - all that there is to know of a call
-    log: PayloadLog, asked: AnyMessage, context: Context, path: str, model: str, version: str
+    log: PayloadLog, asked: AnyMessage, call: Call, path: str, model: str, version: str
 ) -> LoggedCall:
     """A call whose request is logged."""
     headers = [
         (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
-        for name, value in context.invocation_metadata() or ()
+        for name, value in call.head.metadata
     ]
-    call = LoggedCall(log, headers, (("modelname", model), ("modelversion", version), ("path", path)))
+    logged = LoggedCall(log, headers, (("modelname", model), ("modelversion", version), ("path", path)))
     if log.requests:
-        call.asked(asked.SerializeToString(), _type(asked))
-    return call
+        logged.asked(asked.SerializeToString(), _type(asked))
+    return logged
 
 
 def _type(said: AnyMessage) -> str:

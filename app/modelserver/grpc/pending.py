@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from modelserver.batching.request import Request
-    from modelserver.grpc.messages import Context
+    from modelserver.grpc.call import Call
     from modelserver.inference.codec import Parsed
     from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer
@@ -34,7 +34,7 @@ class Pending:
     Args:
         model: whose pool gets it.
         asked: its rows.
-        context: of the call.
+        call: of the call.
         version: as named by the client, if any.
         parts: the answer may come in parts.
 
@@ -46,13 +46,13 @@ class Pending:
         self,
         model: ModelVersion,
         asked: Parsed,
-        context: Context,
+        call: Call,
         version: str | None,
         *,
         parts: bool = False,
     ) -> None:
-        now, left = time.monotonic(), context.time_remaining()
-        request = make_request(asked, model, id_of(context), NO_HEADERS, now, left, explain=False)
+        now, left = time.monotonic(), call.time_remaining()
+        request = make_request(asked, model, id_of(call), NO_HEADERS, now, left, explain=False)
         self.request = request
         self._where = asked.where
         self._model = model
@@ -140,14 +140,14 @@ class Pending:
         return contents_of(request)
 
 
-async def tell_batch(context: Context, batch_id: str) -> None:
-    """Sends the id of the request's batch in the initial metadata (kserve reference 2.2)."""
-    await context.send_initial_metadata(((BATCH_HEADER, batch_id),))
+def tell_batch(call: Call, batch_id: str) -> None:
+    """Puts the id of the request's batch into the initial metadata (kserve reference 2.2)."""
+    call.tell(((BATCH_HEADER, batch_id),))
 
 
-def id_of(context: Context) -> str:
+def id_of(call: Call) -> str:
     """The id from the call's metadata if it is valid, otherwise a new one."""
     with contextlib.suppress(StopIteration):
-        value = next(value for name, value in context.invocation_metadata() or () if name == REQUEST_ID)
+        value = next(value for name, value in call.head.metadata if name == REQUEST_ID)
         return accept_request_id(value.encode("latin-1", "replace") if isinstance(value, str) else value)
     return make_uuid()

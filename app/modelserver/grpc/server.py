@@ -1,6 +1,6 @@
 """The gRPC servers: inference and Open Inference on one port, management on another.
 
-Imported only if gRPC is on, as that takes about a tenth of a second.
+Imported only if gRPC is on, as that takes a moment.
 """
 
 from __future__ import annotations
@@ -73,42 +73,25 @@ class GrpcServers:
         )
         return Surroundings(self._on_call, gate, self._stopping)
 
-    async def _start(self, address: GrpcAddress, made: Handlers, around: Surroundings) -> None:
-        server = grpc.aio.server(options=self._options(address.side))
-        checks = health.HealthService(self._services.registry, made, self._stopping)
-        made[health.NAME] = handlers(health.NAME, checks.methods, tell_open_inference, around)
-        server.add_generic_rpc_handlers(tuple(made.values()))
-        reflection.enable_server_reflection((*made, reflection.SERVICE_NAME), server, POOL)
+    async def _start(self, address: GrpcAddress, served: Handlers, around: Surroundings) -> None:
+        names = {path.partition("/")[0] for path in served}
+        checks = health.HealthService(self._services.registry, names, self._stopping)
+        served |= handlers(health.NAME, checks.methods, tell_open_inference, around)
+        told = reflection.ReflectionService(names | {health.NAME, reflection.NAME})
+        served |= handlers(reflection.NAME, told.methods, tell_open_inference, around)
+        port = Port(served, self._largest(address.side), self._services.intake)
+        listener = Listener(port.make, read_head)
+        loop = asyncio.get_running_loop()
+        context = None if self._certificate is None else server_context(self._certificate, ("h2",))
         try:
-            port = self._listen(server, str(address))
-        except RuntimeError as error:
+            server = await loop.create_server(
+                lambda: Connection(listener), address.host, address.port, **tls_arguments(context)
+            )
+        except OSError as error:
             raise taken(address, "Address already in use") from error
-        await server.start()
-        self._servers.append(server)
-        shown = GrpcAddress(address.side, address.host, port)
+        self._listeners.append((server, listener, context))
+        shown = GrpcAddress(address.side, address.host, server.sockets[0].getsockname()[1])
         _log.info("gRPC %s address: %s", address.side, shown)
-
-    def _listen(self, server: grpc.aio.Server, address: str) -> int:
-        certificate = self._certificate
-        if certificate is None:
-            return server.add_insecure_port(address)
-        shown = certificate
-
-        def renewed() -> grpc.ServerCertificateConfiguration | None:
-            """Called at each handshake, in a thread of gRPC: the certificate if it has changed."""
-            nonlocal shown
-            current = self._certificate
-            if current is None or current is shown:
-                return None
-            shown = current
-            return _configuration(current)
-
-        credentials = grpc.dynamic_ssl_server_credentials(
-            _configuration(certificate),
-            renewed,  # type: ignore[arg-type]  # None is "nothing new", which the stubs forget
-            require_client_authentication=bool(certificate.client_ca),
-        )
-        return server.add_secure_port(address, credentials)
 
     def certify(self, certificate: Certificate) -> None:
         """New connections use this certificate."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from grpc import StatusCode
-
 from modelserver.errors import (
     BadRequest,
     InternalError,
@@ -15,6 +13,7 @@ from modelserver.errors import (
     ModelServerError,
     ModelVersionNotFound,
 )
+from modelserver.grpc.codes import StatusCode
 from modelserver.http.intake import IntakeFull
 
 if TYPE_CHECKING:
@@ -81,12 +80,6 @@ def by_http(status: int) -> StatusCode:
 def http_class(code: StatusCode) -> int:
     """An HTTP status of the same meaning, for counters."""
     return _TO_HTTP.get(code, 500)
-
-
-def number(code: StatusCode) -> int:
-    """The code as it is on the wire."""
-    value: int = code.value[0]
-    return value
 
 
 def torchserve_text(error: ModelServerError) -> str:
