@@ -132,6 +132,11 @@ class Call(Stream):
         if self._task is not None:
             self._task.cancel()
 
+    def closing(self) -> None:
+        self._over = True
+        if self._more is not None:
+            self._more.set()
+
     # -- messages of the client
 
     def _add(self, piece: bytes) -> None:
@@ -209,6 +214,11 @@ class Call(Stream):
     def _run(self, rest: Coroutine[Any, Any, None] | None) -> None:
         if rest is not None:
             self._task = asyncio.get_running_loop().create_task(rest)
+
+    @property
+    def client(self) -> str:
+        """The peer's address as in the access log: `127.0.0.1:5000`."""
+        return self.connection.peer
 
     def time_remaining(self) -> float | None:
         """Seconds until the client's deadline; None if it has none."""

@@ -34,6 +34,8 @@ class Limits:
     frame: int = 256 << 10
     receive_timeout: float = 60.0
     send_timeout: float = 60.0
+    age: float | None = None
+    age_grace: float | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class Listener:
         self.closing = True
         for connection in list(self.connections):
             connection.drain()
+            for stream in list(connection.streams.values()):
+                stream.closing()
 
 
 class Connection(asyncio.Protocol):
@@ -80,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._have, self._need = 0, len(frames.PREFACE)
         self._begun = False
-        self._heard = self._loop.time()
+        self._made = self._heard = self._loop.time()
         # A header block that goes on in CONTINUATION: the stream, the flags, the parts.
         self._block: tuple[int, int, list[bytes]] | None = None
         self._last = 0
@@ -114,6 +118,15 @@ class Connection(asyncio.Protocol):
         self.write(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
         if self.listener.closing:
             self.drain()
+
+    @property
+    def peer(self) -> str:
+        """The client's address: `127.0.0.1:5000`."""
+        address = self._transport and self._transport.get_extra_info("peername")
+        if not address:
+            return "unix"
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def connection_lost(self, _: Exception | None) -> None:
         self._over = True
@@ -407,8 +420,12 @@ class Connection(asyncio.Protocol):
     # -- the end
 
     def check(self, now: float) -> None:
-        """Ends what makes no progress."""
+        """Ends what makes no progress, or is too old."""
         limits = self.listener.limits
+        if limits.age is not None and now - self._made > limits.age:
+            self.drain()
+            if limits.age_grace is not None and now - self._made > limits.age + limits.age_grace:
+                self.abort()
         self._waste = 0
         stuck = self._paused_since is not None and now - self._paused_since > limits.send_timeout
         silent = (self._have or not self._begun) and now - self._heard > limits.receive_timeout

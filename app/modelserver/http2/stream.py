@@ -59,6 +59,9 @@ class Stream:
         """The client has given up, or is gone; nothing can be sent."""
         raise NotImplementedError
 
+    def closing(self) -> None:
+        """The server stops: who waits for more from the client need not go on."""
+
     # -- receiving
 
     def take(self, size: int) -> None:

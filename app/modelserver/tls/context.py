@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # Seconds that a client has for the handshake, and for the closing handshake.
 HANDSHAKE_TIMEOUT = 10.0
@@ -30,28 +30,33 @@ class Certificate:
     client_ca: bytes = b""
 
 
-def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """A context for TLS 1.2 and later. Raises OSError, ValueError if the certificate cannot be used."""
+def server_context(certificate: Certificate, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
+    """A context for TLS 1.2 and later, and for these protocols of the application.
+
+    Raises OSError, ValueError if the certificate cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with _as_file(certificate.key + b"\n" + certificate.chain) as path:
         # Without a password, OpenSSL would prompt for one.
         context.load_cert_chain(path, password=lambda: b"")
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(protocols)
     if certificate.client_ca:
         context.load_verify_locations(cadata=certificate.client_ca.decode("ascii"))
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def renew(context: ssl.SSLContext, certificate: Certificate) -> None:
+def renew(
+    context: ssl.SSLContext, certificate: Certificate, protocols: Sequence[str] = ("http/1.1",)
+) -> None:
     """Uses the certificate and its authorities for new connections.
 
     ``context`` itself is kept unchanged, as it would keep an old key of another type; whether clients need a
     certificate does not change. Raises OSError, ValueError if the certificate cannot be used; then nothing
     changes.
     """
-    fresh = server_context(certificate)
+    fresh = server_context(certificate, protocols)
 
     def switch(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = fresh
