@@ -103,8 +103,7 @@ class Connection(asyncio.Protocol):
 
     # -- from the transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream server
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as a server has
         self._transport = transport
         self.listener.connections.add(self)
         limits = self.listener.limits
