@@ -380,13 +380,16 @@ def test_soak(start_server, pool):
     process = psutil.Process(server.pid)
 
     def calm():
-        return quiet(server, "obey") and len(server.workers()) == 1
+        connected = any(each.raddr and each.laddr.port == server.port for each in connections_of(process, "tcp4"))
+        return not connected and quiet(server, "obey") and len(server.workers()) == 1
 
     four_rounds(server, pool)
+    server.hang_up()
     wait_until(calm, "the first rounds end")
     descriptors, threads, memory = process.num_fds(), process.num_threads(), process.memory_info().rss
     for _ in range(5):
         four_rounds(server, pool)
+    server.hang_up()
     wait_until(calm, "all rounds end")
 
     wait_until(lambda: process.num_fds() <= descriptors + SLACK, "descriptors are as before")
