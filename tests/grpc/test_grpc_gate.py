@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
+from tests.grpc.calling import FakeCall
 
 from modelserver.auth.errors import InvalidKey
 from modelserver.auth.scopes import Scope
@@ -17,10 +15,9 @@ _PING = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
 _LOAD = "inference.GRPCInferenceService/RepositoryModelLoad"
 
 
-def call(token: str | None = None) -> Any:
-    """A context with that token in its metadata."""
-    metadata = () if token is None else (("x", "y"), ("authorization", f"Bearer {token}"))
-    return SimpleNamespace(invocation_metadata=lambda: metadata)
+def call(token: str | None = None) -> FakeCall:
+    """One with that token in its metadata."""
+    return FakeCall(() if token is None else (("x", "y"), ("authorization", f"Bearer {token}")))
 
 
 @pytest.fixture

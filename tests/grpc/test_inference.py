@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.grpc.calling import FakeCall
 
 from modelserver.errors import ModelNotFound
 from modelserver.grpc.inference import InferenceService
@@ -70,11 +71,6 @@ def service(registry: Any) -> InferenceService:
     return InferenceService(registry)
 
 
-CONTEXT: Any = SimpleNamespace(
-    invocation_metadata=lambda: (), time_remaining=lambda: None, set_trailing_metadata=lambda _: None
-)
-
-
 def asked(name: str = "m", **more: Any) -> Any:
     """A request with one field."""
     return message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
@@ -85,23 +81,23 @@ def asked(name: str = "m", **more: Any) -> Any:
 async def test_ping_says_what_rest_says(service: InferenceService, registry: Registry) -> None:
     """The text of ``/ping``; the call ends well either way."""
     ping: Any = None
-    told = [json.loads((await service.ping(ping, CONTEXT)).health)["status"]]
+    told = [json.loads((await service.ping(ping, FakeCall())).health)["status"]]
     registry.healthy = False
-    told.append(json.loads((await service.ping(ping, CONTEXT)).health)["status"])
+    told.append(json.loads((await service.ping(ping, FakeCall())).health)["status"])
 
     assert told == ["Healthy", "Unhealthy"]
 
 
 async def test_fields_travel_as_they_came(service: InferenceService) -> None:
     """The worker gets all of them, by name."""
-    answer = await service.predict(asked(), CONTEXT)
+    answer = await service.predict(asked(), FakeCall())
 
     assert msgspec.msgpack.decode(answer.prediction) == {"data": b"\x01"}
 
 
 async def test_an_answer_may_come_in_parts(service: InferenceService) -> None:
     """What the handler returns is the last of them."""
-    parts = [part.prediction async for part in service.stream(asked(), CONTEXT)]
+    parts = [part.prediction async for part in service.stream(asked(), FakeCall())]
 
     assert (parts[0], len(parts)) == (b"part", 2)
 
@@ -113,7 +109,7 @@ async def test_a_stream_goes_on_after_a_failure(service: InferenceService) -> No
         yield asked("none", sequence_id="s")
         yield asked(sequence_id="t")
 
-    answers = [answer async for answer in service.converse(requests(), CONTEXT)]
+    answers = [answer async for answer in service.converse(requests(), FakeCall())]
     assert [(answer.status.code, answer.sequence_id) for answer in answers] == [(13, "s"), (0, "t"), (0, "t")]
 
 
@@ -121,6 +117,6 @@ async def test_a_stream_goes_on_after_a_failure(service: InferenceService) -> No
 async def test_requests_without_a_model_are_refused(service: InferenceService, name: str, told: str) -> None:
     """Before they are in any queue."""
     with pytest.raises(Refused) as caught:
-        await service.predict(asked(name), CONTEXT)
+        await service.predict(asked(name), FakeCall())
 
     assert told in str(caught.value.__cause__)

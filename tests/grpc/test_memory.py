@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from tests.grpc.calling import around_calls, listening
 
 from modelserver.errors import ServiceUnavailable, WorkerDied
 from modelserver.grpc import inference, open_inference
-from modelserver.grpc.calls import Surroundings, handlers
+from modelserver.grpc.calls import handlers
 from modelserver.grpc.messages import message
 from modelserver.grpc.statuses import tell_open_inference, tell_prediction
 from modelserver.http.aside import Aside
@@ -101,23 +102,13 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     registry: Any = SimpleNamespace(get=lambda *_: model)
     settings = Settings(max_request_instances=4)
     services: Any = SimpleNamespace(registry=registry, settings=settings, aside=aside, intake=Intake(1 << 30))
-    stopping = asyncio.Event()
-    gate: Any = SimpleNamespace(check=lambda *_: None)
-    around = Surroundings(lambda *_: None, gate, stopping)
+    around = around_calls([])
     predictions = inference.InferenceService(registry).methods
-    tensors = open_inference.OpenInferenceService(services, stopping).methods
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (
-            handlers(inference.NAME, predictions, tell_prediction, around),
-            handlers(open_inference.NAME, tensors, tell_open_inference, around),
-        )
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    tensors = open_inference.OpenInferenceService(services, asyncio.Event()).methods
+    served = handlers(inference.NAME, predictions, tell_prediction, around)
+    served |= handlers(open_inference.NAME, tensors, tell_open_inference, around)
+    async with listening(served) as server, grpc.aio.insecure_channel(server.address) as channel:
         yield channel
-    await server.stop(None)
     aside.close()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.grpc.calling import FakeCall
 
 from modelserver.errors import ServiceUnavailable
 from modelserver.grpc.inference import InferenceService
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modelserver.payloads.event import Event
 
 _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
-CONTEXT: Any = SimpleNamespace(invocation_metadata=lambda: (("ce-id", "own"),))
+CALL = FakeCall((("ce-id", "own"),))
 
 
 class Log:
@@ -45,12 +45,12 @@ def log() -> Any:
 def service(log: Any, monkeypatch: pytest.MonkeyPatch) -> LoggedInferenceService:
     """One whose model answers in two parts, of which the second may be a failure."""
 
-    async def predict(_self: Any, asked: Any, _context: Any) -> Any:
+    async def predict(_self: Any, asked: Any, _call: Any) -> Any:
         if asked.model_name == "none":
             raise ServiceUnavailable("later")
         return _Answer(prediction=b"ab")
 
-    async def parts(_self: Any, asked: Any, _context: Any, _method: str) -> AsyncIterator[Any]:
+    async def parts(_self: Any, asked: Any, _call: Any, _method: str) -> AsyncIterator[Any]:
         yield _Answer(prediction=b"a")
         if asked.model_name == "none":
             raise ServiceUnavailable("later")
@@ -77,7 +77,7 @@ def answers(log: Log) -> list[bytes]:
 
 async def test_request_and_answer_have_one_id(service: LoggedInferenceService, log: Log) -> None:
     """The client's; both say which message they are."""
-    await service.predict(asked(), CONTEXT)
+    await service.predict(asked(), CALL)
 
     assert {event.id for event in log.events} == {"own"}
     assert [event.content_type.rpartition(".")[2] for event in log.events] == [
@@ -90,7 +90,7 @@ async def test_request_and_answer_have_one_id(service: LoggedInferenceService, l
 async def test_failures_are_no_answers(service: LoggedInferenceService, log: Log) -> None:
     """The request is logged alone."""
     with pytest.raises(ServiceUnavailable):
-        await service.predict(asked("none"), CONTEXT)
+        await service.predict(asked("none"), CALL)
 
     assert (len(log.events), answers(log)) == (1, [])
 
@@ -102,5 +102,5 @@ async def test_parts_are_logged_as_one_answer(service: LoggedInferenceService, l
         for name in ("m", "none", "m"):
             yield asked(name)
 
-    parts = [part async for part in service.converse(requests(), CONTEXT)]
+    parts = [part async for part in service.converse(requests(), CALL)]
     assert (len(parts), len(log.events), answers(log)) == (6, 5, [b"ab", b"ab"])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.grpc.calling import FakeCall
 
 from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
 from modelserver.grpc import pending
@@ -18,7 +19,7 @@ from modelserver.wire.messages import TENSORS, Answer
 if TYPE_CHECKING:
     from modelserver.batching.request import Request
 
-CONTEXT: Any = SimpleNamespace(invocation_metadata=lambda: (), time_remaining=lambda: None)
+CALL = FakeCall()
 
 
 class Pool:
@@ -63,7 +64,7 @@ def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
 
 async def test_answers_come_together(model: Any) -> None:
     """Whoever awaits them gets those of all rows, in order."""
-    async with Pending(model, asked(2), CONTEXT, None) as waiting:
+    async with Pending(model, asked(2), CALL, None) as waiting:
         task = asyncio.create_task(waiting.answers())
         await asyncio.sleep(0)
         waiting.request.deliver(1, [(Answer(1), b"b")])
@@ -77,7 +78,7 @@ async def test_leaving_cancels(model: Any) -> None:
     """A caller that is cancelled takes its request out of the pool (F37)."""
 
     async def wait() -> None:
-        async with Pending(model, asked(), CONTEXT, None) as made:
+        async with Pending(model, asked(), CALL, None) as made:
             waiting.append(made.request)
             await made.answers()
 
@@ -93,7 +94,7 @@ async def test_leaving_cancels(model: Any) -> None:
 
 async def test_parts(model: Any) -> None:
     """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
-    async with Pending(model, asked(), CONTEXT, None, parts=True) as waiting:
+    async with Pending(model, asked(), CALL, None, parts=True) as waiting:
         made = waiting.request
         backlog = made.backlog
         assert made.on_part is not None
@@ -112,7 +113,7 @@ async def test_parts(model: Any) -> None:
 async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that takes nothing ends the work for it; it is told why."""
     monkeypatch.setattr(pending, "MAX_UNSENT", 4)
-    async with Pending(model, asked(), CONTEXT, None, parts=True) as waiting:
+    async with Pending(model, asked(), CALL, None, parts=True) as waiting:
         made = waiting.request
         assert made.on_part is not None
         for _ in range(3):
@@ -125,13 +126,13 @@ async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_failures(model: Any) -> None:
     """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
-    async with Pending(model, Inference([b"", b""], TENSORS), CONTEXT, None) as waiting:
+    async with Pending(model, Inference([b"", b""], TENSORS), CALL, None) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
         with pytest.raises(HandlerError, match="row 1: bad") as caught:
             await waiting.answers()
     assert (caught.value.status, caught.value.kserve_status) == (400, None)
     for error, kind in ((ServiceUnavailable("no"), ServiceUnavailable), (KeyError("x"), InternalError)):
-        async with Pending(model, asked(), CONTEXT, None) as waiting:
+        async with Pending(model, asked(), CALL, None) as waiting:
             waiting.request.fail(error)
             with pytest.raises(kind):
                 await waiting.answers()
@@ -140,7 +141,7 @@ async def test_failures(model: Any) -> None:
 async def test_ids_of_failures(model: Any) -> None:
     """An error has the id of the request that it ended, also if reading the answers failed."""
     with pytest.raises(InternalError) as caught:
-        async with Pending(model, asked(), CONTEXT, None) as waiting:
+        async with Pending(model, asked(), CALL, None) as waiting:
             raise InternalError
 
     assert caught.value.logged_id == waiting.request.id
@@ -148,7 +149,7 @@ async def test_ids_of_failures(model: Any) -> None:
 
 async def test_failures_of_whole_bodies(model: Any) -> None:
     """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
-    async with Pending(model, asked(), CONTEXT, None) as waiting:
+    async with Pending(model, asked(), CALL, None) as waiting:
         waiting.request.deliver(0, [failed("Prediction failed")])
         with pytest.raises(HandlerError) as caught:
             await waiting.answers()
@@ -160,8 +161,7 @@ def test_request_ids() -> None:
     """A usable one of the metadata is taken; line breaks never are (F13)."""
 
     def of(*metadata: tuple[str, str | bytes]) -> str:
-        context: Any = SimpleNamespace(invocation_metadata=lambda: metadata)
-        return id_of(context)
+        return id_of(FakeCall(metadata))
 
     assert of(("a", "b"), ("x-request-id", "mine")) == "mine"
     assert len(of(("x-request-id", "a\nb"))) == 36

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+import grpc
 import pytest
-from grpc import StatusCode
 
 from modelserver.errors import (
     BadRequest,
@@ -27,12 +27,12 @@ from modelserver.errors import (
     StartFailed,
     WorkerDied,
 )
+from modelserver.grpc.codes import StatusCode
 from modelserver.grpc.statuses import (
     Refused,
     Tell,
     by_http,
     http_class,
-    number,
     tell_management,
     tell_open_inference,
     tell_prediction,
@@ -60,10 +60,17 @@ _TABLE = {
 }
 
 
+def test_codes_are_those_of_grpc() -> None:
+    """Names and numbers are those that clients know."""
+    assert {code.name: code.value for code in StatusCode} == {
+        code.name: code.value[0] for code in grpc.StatusCode
+    }
+
+
 @pytest.mark.parametrize(("status", "code"), _TABLE.items())
 def test_codes_of_http(status: int, code: int) -> None:
     """The table of reference 20."""
-    assert number(by_http(status)) == code
+    assert by_http(status) == code
 
 
 @pytest.mark.parametrize("code", StatusCode)

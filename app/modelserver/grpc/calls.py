@@ -94,6 +94,8 @@ class Served:
         code, request_id = StatusCode.OK, ""
         try:
             self._around.gate.check(self._path, call)
+            if call.is_cancelled:
+                raise asyncio.CancelledError  # noqa: TRY301 - as if it happened later
             await self._serve(call, body)
         except InvalidKey as error:
             code, request_id = StatusCode.PERMISSION_DENIED, id_of(call)
