@@ -109,6 +109,17 @@ async def listening(methods: Mapping[str, Method], limits: Limits | None = None)
         await asyncio.sleep(0)
 
 
+@contextlib.asynccontextmanager
+async def connected(server: Listening) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to the server, on which nothing was said."""
+    host, _, port = server.address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
 # What a client says first.
 GREETING = frames.PREFACE + frames.settings(())
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.grpc.calling import GREETING, FakeCall, around_calls, asking, listening
+from tests.grpc.calling import GREETING, FakeCall, around_calls, asking, connected, listening
 
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.grpc.calls import handlers
@@ -63,14 +63,11 @@ async def test_a_call_that_is_cancelled_as_it_comes() -> None:
 
     path = f"{NAME}/Predictions"
     async with listening({path: served(predict, told)}) as server:
-        host, _, port = server.address.partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            GREETING + asking(path, b"") + frames.reset(1, frames.Code.CANCEL) + asking(path, b"", 3)
-        )
-        while 0 not in told:
-            await asyncio.wait_for(reader.read(1 << 16), 10)
-        writer.close()
+        given_up = asking(path, b"") + frames.reset(1, frames.Code.CANCEL)
+        async with connected(server) as (reader, writer):
+            writer.write(GREETING + given_up + asking(path, b"", 3))
+            while 0 not in told:
+                await asyncio.wait_for(reader.read(1 << 16), 10)
 
     assert (len(asked), sorted(told)) == (1, [0, 1])
 

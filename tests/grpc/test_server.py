@@ -33,7 +33,8 @@ def servers(settings: Settings) -> GrpcServers:
 async def ask(address: str, method: str) -> bytes:
     """A call without fields."""
     async with grpc.aio.insecure_channel(address) as channel:
-        answer: bytes = await channel.unary_unary(method)(b"", timeout=20)
+        call: Any = channel.unary_unary(method)
+        answer: bytes = await call(b"", timeout=20)
         return answer
 
 

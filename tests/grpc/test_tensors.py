@@ -170,7 +170,7 @@ def test_objects_in_an_answer() -> None:
     """What an envelope puts into BYTES and is no text is its JSON."""
     body = b'{"outputs":[{"name":"o","datatype":"BYTES","shape":[2],"data":[{"a":1},[2]]}]}'
 
-    assert outputs_of_json(body)[0].data == b'\x07\0\0\0{"a":1}\x03\0\0\0[2]'
+    assert bytes(outputs_of_json(body)[0].data) == b'\x07\0\0\0{"a":1}\x03\0\0\0[2]'
 
 
 @pytest.mark.parametrize(
