@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = {"modelserver": _ROOT / "app", "modelserver_handlers": _ROOT / "handlers"}
 _TORCH = {"torch", "torchvision"}
+_GRPC = {"grpc", "grpc_reflection"}
 
 # Room to the rooms it imports.
 _ALLOWED = {
@@ -58,6 +59,7 @@ _ALLOWED = {
         "batching",
         "errors",
         "http",
+        "http2",
         "ids",
         "inference",
         "models",
@@ -69,6 +71,7 @@ _ALLOWED = {
         "wire",
     },
     "http": {"auth", "errors", "ids", "offload", "settings", "telemetry"},
+    "http2": set(),
     "ids": set(),
     "inference": {
         "batching",
@@ -212,6 +215,11 @@ def test_the_server_does_not_import_torch() -> None:
     server = [module for module in _MODULES if module.room != "modelserver_handlers"]
 
     assert [m.name for m in server if {name.partition(".")[0] for name in m.imports()} & _TORCH] == []
+
+
+def test_the_server_does_not_import_the_library_of_grpc() -> None:
+    """It speaks gRPC itself; the library's threads and handlers for forks stay out of the process."""
+    assert [m.name for m in _MODULES if {name.partition(".")[0] for name in m.imports()} & _GRPC] == []
 
 
 def test_only_the_worker_side_imports_handlers() -> None:

@@ -34,6 +34,13 @@ def test_what_needs_torch_brings_it(extra: str) -> None:
     assert {"torch", "torchvision"} <= set(brought(extra))
 
 
+def test_grpc_needs_no_library() -> None:
+    """The server speaks it itself: it needs the messages and the header fields only; tests have clients."""
+    assert not [name for name in brought() if name.startswith("grpcio")]
+    assert {"protobuf", "hpack"} <= set(brought())
+    assert {"grpcio", "grpcio-reflection", "grpcio-tools"} <= set(brought("test"))
+
+
 @pytest.mark.parametrize("name", ["httptools", "httpx", "uvicorn"])
 def test_inner_parts_are_of_releases_that_were_tried(name: str) -> None:
     """What we use of these beside their API is bounded above; the installed release is within the bounds."""

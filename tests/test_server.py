@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,7 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.listeners import bind
-from modelserver.server import Server, raise_descriptor_limit, work_directory
+from modelserver.server import Server, open_grpc, raise_descriptor_limit, work_directory
 from modelserver.settings.address import Address
 from modelserver.settings.load import LoadedSettings, load_settings
 
@@ -109,6 +110,43 @@ async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [name for name in left if name.startswith("modelserver-")]
     assert "socket" not in left
     bind(loaded.settings.management_address, "management_address").close()
+
+
+async def test_without_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gRPC is off, nothing of it is imported."""
+    monkeypatch.setattr("modelserver.server.import_module", pytest.fail)
+    services: Any = None
+
+    assert await open_grpc(services, services, [], None) is None
+
+
+async def test_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its servers get what it is to serve, and the sockets that keep their ports; they are imported in a
+    thread, while HTTP is served already.
+    """
+    threads: list[int] = []
+    opened: list[Any] = []
+
+    class Servers:
+        def __init__(self, *given: Any) -> None:
+            self.given = given
+
+        async def open(self, held: Any) -> None:
+            opened.append(held)
+
+    def imported(name: str) -> Any:
+        assert name == "modelserver.grpc.server"
+        threads.append(threading.get_ident())
+        return SimpleNamespace(GrpcServers=Servers)
+
+    monkeypatch.setattr("modelserver.server.import_module", imported)
+    services: Any = "services"
+    with socket.socket() as holder:
+        servers: Any = await open_grpc(services, services, [holder], None)
+
+        assert opened == [[holder]]
+    assert servers.given == ("services", "services", None)
+    assert threads != [threading.get_ident()]
 
 
 async def test_taken_port_leaves_nothing(temp: Path) -> None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,6 @@ from modelserver.environments.interpreter import check_interpreter
 from modelserver.errors import ConfigError
 from modelserver.frontend.processes import front_ends
 from modelserver.grpc.ports import reserved
-from modelserver.grpc.start import open_grpc
 from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
 from modelserver.inference.inference import InferenceApi
@@ -56,8 +56,9 @@ from modelserver.wire.marks import end_orphans
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
+    from modelserver.grpc.calls import OnCall
     from modelserver.grpc.server import GrpcServers
     from modelserver.http.exchange import HotRoutes
     from modelserver.payloads.log import PayloadLog
@@ -343,6 +344,23 @@ async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:
             raise
         # Another server bound the address at the same time, and listened first.
         raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
+
+
+async def open_grpc(
+    services: Services, on_call: OnCall, held: Sequence[socket.socket], certificate: Certificate | None
+) -> GrpcServers | None:
+    """The servers of gRPC, listening on the ``held`` ports; None if there are none, as gRPC is off.
+
+    Raises:
+        ConfigError: a port is not available.
+    """
+    if not held:
+        return None
+    # In a thread, so that importing it does not delay HTTP, which is served by now.
+    made = await asyncio.to_thread(import_module, "modelserver.grpc.server")
+    servers: GrpcServers = made.GrpcServers(services, on_call, certificate)
+    await servers.open(held)
+    return servers
 
 
 def payload_log(settings: Settings) -> PayloadLog:

@@ -37,7 +37,7 @@ SERVICES = {
     "inference.GRPCInferenceService",
     "org.pytorch.serve.grpc.openinference.GRPCInferenceService",
     "grpc.health.v1.Health",
-    "grpc.reflection.v1alpha.ServerReflection",
+    *(REFLECTION := ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")),
 }
 
 
@@ -631,6 +631,16 @@ def test_reflection(server):
         assert (
             pool.FindMessageTypeByName(f"{INFERENCE}PredictionResponse").fields_by_name["status"].number == 3
         )
+
+
+@pytest.mark.parametrize("name", REFLECTION)
+def test_versions_of_reflection(server, name):
+    """Tools ask for the newer protocol, and for the older one if there is no other: both say the same."""
+    asked = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(list_services="*")
+    with channel(server, "inference") as to:
+        (told,) = stub(to, name).ServerReflectionInfo(iter([asked]), timeout=PATIENCE)
+
+    assert {service.name for service in told.list_services_response.service} == SERVICES
 
 
 def test_traces(server, inference):

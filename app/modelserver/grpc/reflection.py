@@ -44,7 +44,7 @@ class ReflectionService:
             if kind == "file_by_filename":
                 return _files(POOL.FindFileByName(asked.file_by_filename))
             if kind == "file_containing_symbol":
-                return _files(POOL.FindFileContainingSymbol(asked.file_containing_symbol))
+                return _files(_file_of(asked.file_containing_symbol))
             if kind == "all_extension_numbers_of_type":
                 name = POOL.FindMessageTypeByName(asked.all_extension_numbers_of_type).full_name
                 return {"all_extension_numbers_response": {"base_type_name": name}}
@@ -52,6 +52,14 @@ class ReflectionService:
             pass
         # Our messages have no extensions.
         return {"error_response": {"error_code": StatusCode.NOT_FOUND, "error_message": "not found"}}
+
+
+def _file_of(symbol: str) -> FileDescriptor:
+    """The file with a service, method, message, enum or field. Raises KeyError."""
+    try:
+        return POOL.FindFileContainingSymbol(symbol)
+    except KeyError:
+        return POOL.FindMethodByName(symbol).containing_service.file
 
 
 def _files(first: FileDescriptor) -> dict[str, object]:
