@@ -124,11 +124,20 @@ async def connected(server: Listening) -> AsyncIterator[tuple[asyncio.StreamRead
 GREETING = frames.PREFACE + frames.settings(())
 
 
-def asking(path: str, body: bytes, number: int = 1) -> bytes:
-    """The frames of a call with one message."""
+def framed(body: bytes) -> bytes:
+    """A message as gRPC has it in a body."""
+    return b"\0" + len(body).to_bytes(4, "big") + body
+
+
+def asking(path: str, body: bytes | None, number: int = 1, *, timeout: str = "") -> bytes:
+    """The frames of a call with one message, or of the beginning of one with a stream of messages."""
     fields = {":method": "POST", ":scheme": "http", ":path": f"/{path}", "content-type": "application/grpc"}
+    if timeout:
+        fields["grpc-timeout"] = timeout
     head = b"".join(frames.field(name.encode(), value.encode()) for name, value in fields.items())
-    message = b"\0" + len(body).to_bytes(4, "big") + body
-    return frames.frame(frames.HEADERS, frames.END_HEADERS, number, head) + frames.frame(
-        frames.DATA, frames.END_STREAM, number, message
+    opening = frames.frame(frames.HEADERS, frames.END_HEADERS, number, head)
+    return (
+        opening
+        if body is None
+        else opening + frames.frame(frames.DATA, frames.END_STREAM, number, framed(body))
     )
