@@ -364,8 +364,8 @@ def test_messages_do_not_stay(tmp_path, model_store):
         for _ in range(60):
             predictions(large, timeout=PATIENCE)
 
-        # Its threads keep some messages' worth of memory each; they are a handful.
-        assert psutil.Process(server.pid).memory_info().rss - before < 80_000_000
+        # The allocator may keep some messages' worth of memory.
+        assert psutil.Process(server.pid).memory_info().rss - before < 20_000_000
 
 
 # Streams

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +40,12 @@ async def ask(address: str, method: str) -> bytes:
         return answer
 
 
+def watch(channel: grpc.aio.Channel) -> Any:
+    """A call that goes on until somebody ends it."""
+    call: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+    return call(b"", timeout=20)
+
+
 async def test_each_side_has_its_port(caplog: pytest.LogCaptureFixture) -> None:
     """Inference answers at one of them only, until the servers are closed."""
     caplog.set_level(logging.INFO, "modelserver.grpc")
@@ -59,6 +67,60 @@ async def test_each_side_has_its_port(caplog: pytest.LogCaptureFixture) -> None:
     assert json.loads(answer.health) == {"status": "Healthy"}
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert gone.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
+@pytest.mark.xfail(reason="the servers take IPv6 only where they listen on all addresses of it")
+async def test_all_addresses(caplog: pytest.LogCaptureFixture) -> None:
+    """A server at `::` is reached over IPv4 too, as over HTTP."""
+    caplog.set_level(logging.INFO, "modelserver.grpc")
+    settings = Settings(grpc_inference_address="::", grpc_inference_port=0, grpc_management_port=0)
+    made = servers(settings)
+    with reserved(settings) as held:
+        await made.open(held)
+    try:
+        port = caplog.messages[0].rpartition(":")[2]
+        answer = _Health.FromString(await ask(f"127.0.0.1:{port}", f"{_INFERENCE}/Ping"))
+    finally:
+        await made.close(0)
+
+    assert json.loads(answer.health) == {"status": "Healthy"}
+
+
+async def test_connections_have_an_age(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting's: a call that goes on beyond that and the time of grace is ended; the other port has its
+    own settings.
+    """
+    caplog.set_level(logging.INFO, "modelserver.grpc")
+    monkeypatch.setattr("modelserver.grpc.server._CHECK", 0.02)
+    settings = Settings(
+        grpc_inference_port=0,
+        grpc_management_port=0,
+        grpc_inference_max_connection_age_ms=100,
+        grpc_inference_max_connection_age_grace_ms=100,
+    )
+    made = servers(settings)
+    with reserved(settings) as held:
+        await made.open(held)
+    try:
+        ports = [line.rpartition(":")[2] for line in caplog.messages]
+        async with contextlib.AsyncExitStack() as stack:
+            connected = [
+                await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
+                for port in ports
+            ]
+            watched, other = (watch(channel) for channel in connected)
+            assert await watched.read()
+            assert await other.read()
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await watched.read()
+            assert not other.done()
+    finally:
+        await made.close(0)
+
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_port_that_is_taken_stops_the_start(caplog: pytest.LogCaptureFixture) -> None:
