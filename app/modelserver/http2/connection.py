@@ -351,9 +351,9 @@ class Connection(asyncio.Protocol):
         _number(payload)
         stream = self._of(number)
         if stream is not None:
-            self._wasted()
             stream.lost()
             stream.gone()
+            self._wasted()
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
