@@ -138,10 +138,9 @@ class Client:
         self.connection.data_received(b"".join(sent))
 
     def greet(self, **settings: int) -> Client:
-        """Sends the preface and settings, and skips the server's."""
-        self.say(
-            PREFACE, frame(SETTINGS, 0, 0, b"".join(setting(int(k[1:]), v) for k, v in settings.items()))
-        )
+        """Sends the preface and settings, of which ``s4`` is number 4, and skips the server's."""
+        said = b"".join(setting(int(name[1:]), value) for name, value in settings.items())
+        self.say(PREFACE, frame(SETTINGS, 0, 0, said))
         self.hear()
         return self
 

@@ -107,7 +107,7 @@ async def test_padding_counts_and_is_given_back(client: Client) -> None:
 
 
 async def test_answers_wait_for_windows() -> None:
-    """No more is sent than the client takes, over a stream or over all; the rest follows as soon as it does."""
+    """No more is sent than the client takes of a stream; the rest follows as soon as it does."""
     client = Client().greet(s4=10)
     client.say(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
     client.streams[1].send(b"\x88", b"a" * 25, b"\x88")
@@ -127,7 +127,7 @@ async def test_answers_wait_for_windows() -> None:
 
 
 async def test_the_window_over_all_streams() -> None:
-    """Streams share what the client takes of the connection, a frame in turn, and trailers need none of it."""
+    """Streams share what the client takes over all, a frame in turn, and trailers need none of it."""
     client = Client().greet(s4=1 << 20)
     client.say(*(client.head(each, WHOLE | END) for each in (1, 3, 5)))
     client.connection.pause_writing()
@@ -222,7 +222,7 @@ async def test_a_client_that_gives_up(client: Client) -> None:
 
 
 async def test_an_early_answer(client: Client) -> None:
-    """A request that is answered before it is whole need not be sent to its end; what still comes is skipped."""
+    """A request that is answered before it is whole need not go on; what still comes is skipped."""
     client.say(client.head(1), frame(DATA, 0, 1, b"a"))
     client.streams[1].send(b"\x88", b"", b"\x88")
     assert [each.kind for each in client.hear()] == [HEADERS, HEADERS, RESET]
@@ -348,7 +348,7 @@ ATTACKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ATTACKS)
 async def test_floods(client: Client, kind: str) -> None:
-    """Who sends nothing but frames that make work, or gives up all that it asks for, is cut off (CVE-2023-44487,
+    """Who sends only frames that make work, or gives up all that it asks for, is cut off (CVE-2023-44487,
     CVE-2019-9512 to 9518).
     """
     client.say(client.head(1))
@@ -473,7 +473,7 @@ async def test_a_farewell_that_is_not_read(client: Client) -> None:
 
 
 async def test_draining(client: Client) -> None:
-    """A connection that drains takes streams until the client knows, none after it, and ends with the last."""
+    """A connection that drains takes streams until the client knows, and ends with the last."""
     client.say(client.head(1, WHOLE | END))
     client.listener.refuse()
     assert client.streams[1].calls[-1] == "closing"

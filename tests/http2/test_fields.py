@@ -84,7 +84,7 @@ def test_little_is_remembered() -> None:
     ids=["endless number", "no such entry", "cut off", "a huge table", "too long", "too many"],
 )
 def test_blocks_that_are_none(block: bytes, code: Code) -> None:
-    """What cannot be read ends the connection, as the tables differ from then on; so do lists over the limit."""
+    """What cannot be read ends the connection, as the tables differ from then on; so do long lists."""
     with pytest.raises(Broken) as broken:
         FieldDecoder(1000, tuple).decode(block)
 
