@@ -163,6 +163,7 @@ class Call(Stream):
         is_complete = inbox.is_complete
         self._count(inbox.held)
         if self._port.intake.is_over:
+            self._drop()
             raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, IntakeFull(self._port.intake.limit).message)
         if not is_complete:
             self._acknowledge()
@@ -214,13 +215,13 @@ class Call(Stream):
         inbox, more = self._inbox, self._more
         assert inbox is not None and more is not None  # noqa: PT018, S101 - only methods that stream read them
         while True:
-            if self._wrong is not None:
-                raise Unacceptable(*self._wrong)
             while inbox.is_complete:
                 flag, message = inbox.next()
                 self._count(inbox.held)
                 yield message if flag == 0 else await self._unpacked(message)
             self._acknowledge()
+            if self._wrong is not None:
+                raise Unacceptable(*self._wrong)
             if self._over:
                 return
             more.clear()
