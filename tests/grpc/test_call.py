@@ -322,15 +322,16 @@ async def test_clients_that_give_up(caller: Caller) -> None:
 
 async def test_uploads_that_stop() -> None:
     """A message of which nothing comes for the time to receive ends its call; streams may be silent."""
-    caller = Caller(receive_timeout=0.05)
+    caller = Caller(receive_timeout=10)
     caller.say(caller.call(1), frame(DATA, 0, 1, b"\0\0"), caller.call(3, "s/talk"), caller.call(5))
-    await asyncio.sleep(0.03)
+    slow, streaming, silent = caller.connection.streams.values()
+    for call in (slow, streaming, silent):
+        call._heard -= 11
     caller.say(frame(DATA, 0, 1, b"\0"))
-    await asyncio.sleep(0.03)
     caller.connection.check(caller.connection.now())
     assert (await caller.status(5))[0] is StatusCode.DEADLINE_EXCEEDED
     assert sorted(caller.connection.streams) == [1, 3]
-    await asyncio.sleep(0.06)
+    slow._heard -= 11
     caller.connection.check(caller.connection.now())
     assert (await caller.status(1))[0] is StatusCode.DEADLINE_EXCEEDED
     assert sorted(caller.connection.streams) == [3]
