@@ -77,7 +77,7 @@ def samples(*subjects: tuple[str, float, float]) -> list[Sample]:
 
 
 def test_marks_are_of_what_was_measured() -> None:
-    """The cost beside HTTP in any case; rates beside an earlier version and TorchServe where they took part."""
+    """The cost beside HTTP in any case; rates beside others where they took part."""
     taken = samples((HTTP, 1000, 50), (GRPC, 900, 100))
     assert [(mark.value, mark.reached) for mark in marks(taken)] == [(2.0, True)] * 2
     taken = samples((HTTP, 1000, 50), (GRPC, 900, 200), (BEFORE, 300, 1), (TORCHSERVE, 500, 1))
