@@ -74,12 +74,20 @@ def sample(
 
 
 def measured(
-    server: Running, run: Callable[[], Outcome], subject: str, connections: int, repetition: int
+    server: Running,
+    run: Callable[[], Outcome],
+    subject: str,
+    connections: int,
+    repetition: int,
+    *,
+    alone: bool = False,
 ) -> Sample:
-    """The same of any load: what ``run`` did to the server."""
-    machine, meter, began = busy_seconds(), CpuMeter(server.pid), time.perf_counter()
+    """The same of any load: what ``run`` did to the server; ``alone``: without its other processes."""
+    machine, began = busy_seconds(), time.perf_counter()
+    meter, head = CpuMeter(server.pid), CpuMeter(server.pid, alone=True)
     outcome = run()
     used, elapsed = meter.used(), time.perf_counter() - began
+    counted = head.used() if alone else used
     other = busy_seconds() - machine - used - outcome.client_cpu
     settle_down(server)
     return Sample(
@@ -89,7 +97,7 @@ def measured(
         rate=outcome.rate,
         p50_ms=outcome.p50_ms,
         p99_ms=outcome.p99_ms,
-        cpu_us=used * 1e6 / outcome.requests if outcome.requests else None,
+        cpu_us=counted * 1e6 / outcome.requests if outcome.requests else None,
         other_cpus=max(0.0, other / elapsed),
         failures=outcome.failures,
     )

@@ -76,17 +76,22 @@ class ModelServer(Running):
 
 @dataclass(slots=True)
 class CpuMeter:
-    """Processor seconds that a process and its descendants use from now on."""
+    """Processor seconds that a process and, unless it is ``alone``, its descendants use from now on."""
 
     pid: int
+    alone: bool = False
     _before: dict[int, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._before = cpu_seconds(self.pid)
+        self._before = self._spent()
+
+    def _spent(self) -> dict[int, float]:
+        spent = cpu_seconds(self.pid)
+        return {self.pid: spent.get(self.pid, 0.0)} if self.alone else spent
 
     def used(self) -> float:
         """Processor seconds since this meter was made; processes that ended meanwhile do not count."""
-        return sum(seconds - self._before.get(pid, 0.0) for pid, seconds in cpu_seconds(self.pid).items())
+        return sum(seconds - self._before.get(pid, 0.0) for pid, seconds in self._spent().items())
 
 
 def cpu_seconds(pid: int) -> dict[int, float]:
@@ -174,11 +179,16 @@ def echo_server(folder: Path) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def model_server(
-    store: Path, folder: Path, settings: Mapping[str, str | int] | None = None, threads: int | None = None
+    store: Path,
+    folder: Path,
+    settings: Mapping[str, str | int] | None = None,
+    threads: int | None = None,
+    checkout: Path | None = None,
 ) -> Iterator[ModelServer]:
     """This server as shipped (access log, metrics), with ``store`` and no model; ``folder`` is its own.
 
-    ``settings`` are more lines of config.properties, ``threads`` what one worker computes with.
+    ``settings`` are more lines of config.properties, ``threads`` what one worker computes with; ``checkout``
+    has another version, which is started instead.
     """
     folder.mkdir(parents=True, exist_ok=True)
     inference, management, metrics = free_ports(3)
@@ -194,7 +204,11 @@ def model_server(
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
     command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
     command += ["--model-store", str(store.resolve()), "--ts-config", str(config)]
-    with process(command, folder, thread_variables(threads)) as child:
+    variables = thread_variables(threads)
+    if checkout is not None:
+        parts = (str((checkout / part).resolve()) for part in ("app", "handlers"))
+        variables["PYTHONPATH"] = os.pathsep.join(parts)
+    with process(command, folder, variables) as child:
         wait_until_it_answers(child, inference, "/ping", folder)
         yield ModelServer(child.pid, inference, folder, management)
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections import deque
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.grpc.codes import StatusCode
+from modelserver.grpc.framing import PREFIX, Inbox, Unacceptable, framed, unpacked
 from modelserver.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
+from modelserver.http.intake import IntakeFull
 from modelserver.http2.stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 
     from modelserver.grpc.heads import Head
     from modelserver.http.intake import Intake
     from modelserver.http2.connection import Connection
 
-_PREFIX = 5
-# Messages of a stream that may wait for its method.
-_WAITING = 4
+_log = logging.getLogger("modelserver.grpc")
 
 
 class Method(Protocol):
@@ -30,8 +29,8 @@ class Method(Protocol):
     streams: bool
     """Whether the client sends several messages."""
 
-    def begin(self, call: Call, body: bytes) -> Coroutine[Any, Any, None] | None:
-        """Serves a call, whose only message is ``body``; what is left to do, if anything."""
+    def begin(self, call: Call, body: bytes) -> Coroutine[Any, Any, None]:
+        """Serves a call, whose only message is ``body``, to its end."""
 
 
 class Port:
@@ -40,7 +39,7 @@ class Port:
     Args:
         methods: by `service/method`.
         largest: bytes that a message may have.
-        intake: counts the bytes of messages that are not complete.
+        intake: counts the bytes of messages that are not read yet.
     """
 
     def __init__(self, methods: Mapping[str, Method], largest: int, intake: Intake) -> None:
@@ -54,47 +53,50 @@ class Port:
 
 
 class Call(Stream):
-    """One call."""
+    """One call. ``is_cancelled``: the client is gone; ``is_unread``: it has not taken its answer."""
 
     __slots__ = (
-        "_begun", "_counted", "_initial", "_messages", "_more", "_over", "_pieces", "_port", "_size", "_task",
-        "arrived", "head", "is_cancelled", "method",
+        "_begun", "_counted", "_deadline", "_heard", "_inbox", "_initial", "_more", "_over", "_owed", "_port",
+        "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method",
     )  # fmt: skip
+
+    head: Head
 
     def __init__(self, connection: Connection, number: int, port: Port) -> None:
         super().__init__(connection, number)
         self._port = port
         self.method: Method | None = None
-        self.arrived = 0.0
-        self.is_cancelled = False
-        # What came of a message, its bytes, and how many of them the intake counts.
-        self._pieces: list[bytes] = []
-        self._size = self._counted = 0
+        self.arrived = self._heard = 0.0
+        self.is_cancelled = self.is_unread = False
+        # What came and is not read, how many bytes the intake counts, and how many are not acknowledged.
+        self._inbox: Inbox | None = None
+        self._counted = self._owed = 0
         # Whether our head was sent, and the metadata for it.
         self._begun = False
         self._initial = b""
-        # Of a stream of messages: those that wait, and whether no more come.
-        self._messages: deque[bytes] = deque()
+        # Of a stream of messages: set when something has come; whether no more comes; what is wrong with it.
         self._more: asyncio.Event | None = None
         self._over = False
+        self._wrong: tuple[StatusCode, str] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
 
     # -- from the connection
 
     def begun(self, head: Head, *, ended: bool) -> None:
         self.head = head
-        self.arrived = monotonic()
+        self.arrived = self._heard = monotonic()
         if head.wrong:
-            self.send(http_head(head.wrong), b"", b"")
+            self.send(b"", b"", http_head(head.wrong))
             return
-        self.method = self._port.methods.get(head.path)
-        if self.method is None:
+        method = self.method = self._port.methods.get(head.path)
+        if method is None:
             self.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
-        elif self.method.streams:
+        elif method.streams:
             self._more = asyncio.Event()
-            self._run(self.method.begin(self, b""))
-            if ended:
-                self.received(b"", ended=True)
+            self._inbox = Inbox(self._port.largest)
+            self._over = ended
+            self._run(method.begin(self, b""))
         elif ended:
             self.finish(StatusCode.INTERNAL, "The call has no message.")
 
@@ -102,32 +104,29 @@ class Call(Stream):
         method, size = self.method, len(piece)
         if method is None or self.ended:
             self.take(size)
-            return
-        if (
-            ended and size >= _PREFIX and not (self._pieces or method.streams or piece[0])
-            and int.from_bytes(piece[1:_PREFIX], "big") == size - _PREFIX <= self._port.largest
+        elif (
+            ended and size >= PREFIX and self._inbox is None and not piece[0]
+            and int.from_bytes(piece[1:PREFIX], "big") == size - PREFIX <= self._port.largest
         ):  # fmt: skip
-            # The usual case: a message in one piece.
-            self._run(method.begin(self, piece[_PREFIX:]))
-            return
-        try:
-            self._add(piece)
-            while (message := self._next()) is not None:
-                self._messages.append(message)
-        except _Wrong as wrong:
-            self.finish(wrong.code, str(wrong))
-            return
-        if method.streams:
-            self._over = ended
-            if self._more is not None:
-                self._more.set()
-        elif len(self._messages) > 1 or (ended and not (self._messages and not self._size)):
-            self.finish(StatusCode.INTERNAL, "The call must have one message.")
-        elif ended:
-            self._run(method.begin(self, self._messages.popleft()))
+            # The usual case: one message in one piece.
+            self._run(method.begin(self, piece[PREFIX:]))
+        else:
+            try:
+                self._add(piece, ended=ended)
+            except Unacceptable as error:
+                if self._more is None:
+                    self.refuse(error)
+                else:
+                    self._wrong = error.code, str(error)
+                    self._more.set()
+
+    def refuse(self, error: Unacceptable) -> None:
+        """Ends the call, whose message is not served."""
+        self.finish(error.code, str(error))
 
     def gone(self) -> None:
         self.is_cancelled = True
+        self._settle()
         self._drop()
         if self._task is not None:
             self._task.cancel()
@@ -137,83 +136,110 @@ class Call(Stream):
         if self._more is not None:
             self._more.set()
 
+    def check(self, now: float) -> None:
+        super().check(now)
+        timeout = self.connection.listener.limits.receive_timeout
+        waits = self.method is not None and not self.method.streams and self._task is None
+        if waits and not self.ended and monotonic() - self._heard > timeout:
+            self.finish(StatusCode.DEADLINE_EXCEEDED, f"Nothing of the message came for {timeout:g} s.")
+
+    def stalled(self, seconds: float) -> None:
+        self.is_unread = True
+        _log.warning(
+            "The answer of %s to %s ends: its client reads nothing for %.0f s",
+            self.head.path,
+            self.client,
+            seconds,
+        )
+
     # -- messages of the client
 
-    def _add(self, piece: bytes) -> None:
-        if piece:
-            self._pieces.append(piece)
-            self._size += len(piece)
-            if len(self._messages) < _WAITING:
-                self.take(len(piece))
-        self._count(self._size)
+    def _add(self, piece: bytes, *, ended: bool) -> None:
+        """Raises Unacceptable."""
+        inbox = self._inbox = self._inbox or Inbox(self._port.largest)
+        inbox.add(piece)
+        self._heard = monotonic()
+        self._owed += len(piece)
+        is_complete = inbox.is_complete
+        self._count(inbox.held)
         if self._port.intake.is_over:
-            raise _Wrong(StatusCode.RESOURCE_EXHAUSTED, "too much comes in")
+            self._drop()
+            raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, IntakeFull(self._port.intake.limit).message)
+        if not is_complete:
+            self._acknowledge()
+        if self._more is not None:
+            self._over = self._over or ended
+            self._more.set()
+        elif inbox.has_more or (ended and not is_complete):
+            raise Unacceptable(StatusCode.INTERNAL, "The call must have one message.")
+        elif ended:
+            self._begin(*inbox.next())
+
+    def _begin(self, flag: int, message: bytes) -> None:
+        assert self.method is not None  # noqa: S101 - known, as messages are read
+        self._drop()
+        self._run(self.method.begin(self, message) if flag == 0 else self._begin_packed(message))
+
+    async def _begin_packed(self, message: bytes) -> None:
+        assert self.method is not None  # noqa: S101 - known, as messages are read
+        try:
+            plain = await self._unpacked(message)
+        except Unacceptable as error:
+            self.refuse(error)
+            return
+        del message
+        await self.method.begin(self, plain)
+
+    async def _unpacked(self, message: bytes) -> bytes:
+        """Raises Unacceptable."""
+        intake, largest = self._port.intake, self._port.largest
+        try:
+            # What comes of it is unknown.
+            with intake.holding(largest):
+                return await unpacked(message, self.head.encoding, largest)
+        except IntakeFull as error:
+            raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, error.message) from error
+
+    def _acknowledge(self) -> None:
+        owed, self._owed = self._owed, 0
+        if owed:
+            self.take(owed)
 
     def _count(self, held: int) -> None:
         if held != self._counted:
             self._port.intake.add(held - self._counted)
             self._counted = held
 
-    def _next(self) -> bytes | None:
-        """The next whole message. Raises _Wrong."""
-        if self._size < _PREFIX:
-            return None
-        if len(self._pieces[0]) < _PREFIX:
-            self._pieces = [b"".join(self._pieces)]
-        first = self._pieces[0]
-        length = int.from_bytes(first[1:_PREFIX], "big")
-        if length > self._port.largest:
-            raise _Wrong(
-                StatusCode.RESOURCE_EXHAUSTED,
-                f"Received message larger than max ({length} vs. {self._port.largest})",
-            )
-        if self._size < _PREFIX + length:
-            return None
-        whole = first if len(self._pieces) == 1 else b"".join(self._pieces)
-        rest = whole[_PREFIX + length :]
-        self._pieces, self._size = [rest] if rest else [], len(rest)
-        self._count(self._size)
-        return self._plain(first[0], whole[_PREFIX : _PREFIX + length])
-
-    def _plain(self, flag: int, message: bytes) -> bytes:
-        if flag == 0:
-            return message
-        bits = {"gzip": 31, "deflate": 15}.get(self.head.encoding)
-        if flag != 1 or bits is None:
-            raise _Wrong(StatusCode.INTERNAL, f"The message is compressed in an unknown way: {flag}")
-        unpacker = zlib.decompressobj(bits)
-        try:
-            plain = unpacker.decompress(message, self._port.largest + 1)
-        except zlib.error as error:
-            raise _Wrong(StatusCode.INTERNAL, f"The message cannot be decompressed: {error}") from error
-        if len(plain) > self._port.largest:
-            text = f"The message has more than {self._port.largest} bytes"
-            raise _Wrong(StatusCode.RESOURCE_EXHAUSTED, text)
-        return plain
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        """The messages of a stream, until the client has no more."""
-        assert self._more is not None  # noqa: S101 - only methods that stream read them
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """The messages of a stream, until the client has no more. Raises Unacceptable."""
+        inbox, more = self._inbox, self._more
+        assert inbox is not None and more is not None  # noqa: PT018, S101 - only methods that stream read them
         while True:
-            while self._messages:
-                message = self._messages.popleft()
-                yield message
-                self.take(len(message) + _PREFIX)
+            while inbox.is_complete:
+                flag, message = inbox.next()
+                self._count(inbox.held)
+                yield message if flag == 0 else await self._unpacked(message)
+            self._acknowledge()
+            if self._wrong is not None:
+                raise Unacceptable(*self._wrong)
             if self._over:
                 return
-            self._more.clear()
-            await self._more.wait()
+            more.clear()
+            await more.wait()
 
     def _drop(self) -> None:
-        self._pieces.clear()
-        self._messages.clear()
-        self._count(0)
+        if self._inbox is not None:
+            self._inbox.clear()
+            self._count(0)
 
     # -- for methods
 
-    def _run(self, rest: Coroutine[Any, Any, None] | None) -> None:
-        if rest is not None:
-            self._task = asyncio.get_running_loop().create_task(rest)
+    def _run(self, serving: Coroutine[Any, Any, None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(serving)
+        left = self.time_remaining()
+        if left is not None:
+            self._deadline = loop.call_later(max(left, 0), self._task.cancel)
 
     @property
     def client(self) -> str:
@@ -231,32 +257,28 @@ class Call(Stream):
 
     def write(self, message: bytes) -> None:
         """Sends a message; see :meth:`room`."""
-        self.send(self._opening(), _framed(message))
+        self.send(self._opening(), framed(message))
 
     def answer(self, message: bytes) -> None:
         """Sends the only message, and ends the call well."""
-        self.send(self._opening(), _framed(message), OK_TRAILERS)
+        self._settle()
+        self.send(self._opening(), framed(message), OK_TRAILERS)
 
     def finish(self, code: StatusCode, text: str = "", trailing: Iterable[tuple[str, str]] = ()) -> None:
         """Ends the call with a status."""
-        if not self.ended:
-            self._drop()
-            # Without a message, all is said in one head.
-            last = self._opening() + trailers(code, text) + fields_of(trailing)
-            self.send(b"", b"", last)
+        self._settle()
+        self._drop()
+        # Without a message, all is said in one head.
+        last = self._opening() + trailers(code, text) + fields_of(trailing)
+        self.send(b"", b"", last)
+
+    def _settle(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _opening(self) -> bytes:
         if self._begun:
             return b""
         self._begun = True
         return OK_HEAD + self._initial
-
-
-class _Wrong(Exception):
-    def __init__(self, code: StatusCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-def _framed(message: bytes) -> bytes:
-    return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)

@@ -13,6 +13,7 @@ from modelserver.auth.errors import InvalidKey
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.codes import StatusCode
 from modelserver.grpc.encoded import Encoded, Received, is_heavy, texts_of
+from modelserver.grpc.framing import Unacceptable
 from modelserver.grpc.messages import DecodeError, message_class, service
 from modelserver.grpc.pending import REQUEST_ID, id_of
 from modelserver.grpc.statuses import FAILED, Tell, http_class
@@ -104,10 +105,11 @@ class Served:
             code, text = self._tell(error)
             request_id = error.logged_id or id_of(call)
             call.finish(code, text, ((REQUEST_ID, request_id),))
+        except Unacceptable as error:
+            code, request_id = error.code, id_of(call)
+            call.refuse(error)
         except asyncio.CancelledError:
-            left = call.time_remaining()
-            late = left is not None and left <= _LATE
-            code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
+            code = _why(call)
             call.finish(code)
             raise
         except Exception:  # noqa: BLE001 - the client gets a status in any case
@@ -120,6 +122,14 @@ class Served:
 
     async def _serve(self, call: Call, body: bytes) -> None:
         raise NotImplementedError
+
+
+def _why(call: Call) -> StatusCode:
+    """Why a call was cancelled."""
+    if call.is_unread:
+        return StatusCode.RESOURCE_EXHAUSTED
+    left = call.time_remaining()
+    return StatusCode.DEADLINE_EXCEEDED if left is not None and left <= _LATE else StatusCode.CANCELLED
 
 
 class Unary(Served):

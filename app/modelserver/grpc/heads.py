@@ -25,6 +25,9 @@ _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 # What percent-encoding leaves as it is in a message (all that is printable but the percent sign).
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
+# What names and values of fields may be (RFC 9113, section 8.2.1).
+_NAME = re.compile(rb":?[a-z0-9!#$%&'*+.^_`|~-]+")
+_NOT_IN_VALUES = re.compile(rb"[\0\r\n]")
 # Fields that are gRPC's or HTTP's own, and no metadata.
 _OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 
@@ -51,7 +54,9 @@ def read_head(fields: Fields) -> Head:
     """What the header fields of a request say."""
     own: dict[str, str] = {}
     metadata: list[tuple[str, str | bytes]] = []
+    malformed = False
     for key, text in fields:
+        malformed = malformed or not _NAME.fullmatch(key) or bool(_NOT_IN_VALUES.search(text))
         name, value = key.decode("latin-1"), text.decode("latin-1")
         if name.startswith(":") or name in _OWN:
             own[name] = value
@@ -59,7 +64,9 @@ def read_head(fields: Fields) -> Head:
             metadata.append((name, _binary(value) if name.endswith("-bin") else value))
     content = own.get("content-type", "").partition(";")[0]
     wrong = 0
-    if own.get(":method") != "POST":
+    if malformed:
+        wrong = 400
+    elif own.get(":method") != "POST":
         wrong = 405
     elif content != "application/grpc" and not content.startswith("application/grpc+proto"):
         wrong = 415

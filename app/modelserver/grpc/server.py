@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.grpc")
 # Seconds between looks at connections that make no progress, and at those that are to end.
 _CHECK = 5.0
+# Connections that may wait to be accepted, as on the ports of HTTP.
+_BACKLOG = 2048
 _LOOK = 0.02
 
 
@@ -109,7 +111,11 @@ class GrpcServers:
         context = None if self._certificate is None else server_context(self._certificate, ("h2",))
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(listener), address.host, address.port, **tls_arguments(context)
+                lambda: Connection(listener),
+                address.host,
+                address.port,
+                backlog=_BACKLOG,
+                **tls_arguments(context),
             )
         except OSError as error:
             raise taken(address, "Address already in use") from error

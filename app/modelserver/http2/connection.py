@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +20,30 @@ if TYPE_CHECKING:
     from modelserver.http2.stream import Stream
 
 # Frames that bring nothing, and requests that are given up, since the last check: attacks consist of those.
+# Settings cost more than others, as all streams change with them; a message that is sent makes up for some.
 MOST_WASTE = 10_000
+_SETTINGS, _MADE_UP = 50, 4
+# Parts of a header block.
+_MOST_PARTS = 64
+# Bytes that are sent at once.
+_LARGEST_WRITE = 512 << 10
 # Seconds after which clients know that no new streams are served.
 _NOTICE = 0.1
+# How requests of HTTP/1.1 begin, and what those who mistook the port are told.
+_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC")
+_MISTAKEN = b"This port is for gRPC (HTTP/2 without an upgrade).\n"
+_NOT_HERE = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+    len(_MISTAKEN),
+    _MISTAKEN,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a connection. Sizes in bytes, times in seconds."""
+    """Of a connection. Sizes in bytes, times in seconds.
+
+    ``age``: it takes no new streams from then on, and ends with its last one, ``age_grace`` later at most.
+    """
 
     streams: int = 4096
     fields: int = 64 << 10
@@ -69,11 +87,13 @@ class Listener:
 class Connection(asyncio.Protocol):
     """Of a client that speaks HTTP/2 from its first byte.
 
-    ``window`` is how many bytes the client takes over all streams, ``peer_window`` over a new one.
+    ``peer`` is its address: `127.0.0.1:5000`. ``window`` is how many bytes it takes over all streams,
+    ``peer_window`` over a new one.
     """
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+        self.peer = ""
         self.window = self.peer_window = frames.DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
         self._peer_frame = frames.DEFAULT_FRAME
@@ -84,22 +104,27 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._have, self._need = 0, len(frames.PREFACE)
         self._begun = False
-        self._made = self._heard = self._loop.time()
+        self._heard = self.now()
         # A header block that goes on in CONTINUATION: the stream, the flags, the parts.
         self._block: tuple[int, int, list[bytes]] | None = None
         self._last = 0
         self._receives = listener.limits.connection_window
         self._credit = 0
         self._waste = 0
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
+        self._out_size = 0
         self._flushing = False
         self._paused_since: float | None = None
-        # Streams that wait for room to send, and when one of them got on.
-        self._waiting: dict[int, Stream] = {}
-        self._sent_at = 0.0
+        # Streams that can send as soon as the connection can, first come first served.
+        self._waiting: OrderedDict[int, Stream] = OrderedDict()
         # Whether it ends with its last stream, and whether clients know by now.
         self._drains = self._told = False
-        self._over = False
+        self._over_since: float | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def now(self) -> float:
+        """The time in seconds."""
+        return self._loop.time()
 
     # -- from the transport
 
@@ -107,6 +132,10 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self.listener.connections.add(self)
         limits = self.listener.limits
+        self.peer = _address(transport.get_extra_info("peername"))
+        own: socket.socket = transport.get_extra_info("socket")
+        # Clients that are gone without a word are noticed.
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         values = (
             (Setting.MAX_CONCURRENT_STREAMS, limits.streams),
             (Setting.INITIAL_WINDOW_SIZE, limits.window),
@@ -115,21 +144,21 @@ class Connection(asyncio.Protocol):
         )
         self.write(frames.settings(values))
         self.write(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
+        if limits.age is not None:
+            self._later(limits.age, self.drain)
+            if limits.age_grace is not None:
+                self._later(limits.age + limits.age_grace, self.abort)
         if self.listener.closing:
             self.drain()
 
-    @property
-    def peer(self) -> str:
-        """The client's address: `127.0.0.1:5000`."""
-        address = self._transport and self._transport.get_extra_info("peername")
-        if not address:
-            return "unix"
-        host, port = address[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._timers.append(self._loop.call_later(seconds, act))
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._over = True
+        self._over_since = self.now()
         self.listener.connections.discard(self)
+        for timer in self._timers:
+            timer.cancel()
         for stream in list(self.streams.values()):
             stream.lost()
             stream.gone()
@@ -137,7 +166,7 @@ class Connection(asyncio.Protocol):
         self._out.clear()
 
     def pause_writing(self) -> None:
-        self._paused_since = self._loop.time()
+        self._paused_since = self.now()
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -151,9 +180,9 @@ class Connection(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
-        if self._over:
+        if self._over_since is not None:
             return
-        self._heard = self._loop.time()
+        self._heard = self.now()
         self._have += len(data)
         if self._have < self._need:
             self._pieces.append(data)
@@ -175,6 +204,8 @@ class Connection(asyncio.Protocol):
         if not self._begun:
             at = len(frames.PREFACE)
             if data[:at] != frames.PREFACE:
+                if data.startswith(_METHODS):
+                    self.write(_NOT_HERE)
                 raise Broken(Code.PROTOCOL_ERROR, "this port speaks HTTP/2 only")
             self._begun = True
         largest = self.listener.limits.frame
@@ -189,8 +220,6 @@ class Connection(asyncio.Protocol):
                 need = HEAD.size + length
                 break
             self._on_frame(first & 0xFF, flags, number & frames.MAX_WINDOW, data[at + HEAD.size : end])
-            if self._over:
-                return
             at = end
         self._have, self._need = size - at, need
         if self._have:
@@ -238,9 +267,9 @@ class Connection(asyncio.Protocol):
         piece = _unpadded(flags, payload)
         stream.receives -= size
         if stream.receives < 0:
-            self._fail(stream, Code.FLOW_CONTROL_ERROR)
+            stream.fail(Code.FLOW_CONTROL_ERROR)
         elif stream.whole:
-            self._fail(stream, Code.STREAM_CLOSED)
+            stream.fail(Code.STREAM_CLOSED)
         else:
             if size != len(piece):
                 stream.take(size - len(piece))
@@ -273,7 +302,7 @@ class Connection(asyncio.Protocol):
             raise Broken(Code.PROTOCOL_ERROR, "nothing to continue")
         number, first, parts = self._block
         parts.append(payload)
-        if sum(map(len, parts)) > self.listener.limits.fields or len(parts) > 64:
+        if sum(map(len, parts)) > self.listener.limits.fields or len(parts) > _MOST_PARTS:
             raise Broken(Code.ENHANCE_YOUR_CALM, "the header block is too large")
         if flags & frames.END_HEADERS:
             self._block = None
@@ -291,7 +320,7 @@ class Connection(asyncio.Protocol):
         if number <= self._last or not number & 1:
             raise Broken(Code.STREAM_CLOSED if number & 1 else Code.PROTOCOL_ERROR, f"stream {number} again")
         self._last = number
-        if len(self.streams) >= self.listener.limits.streams:
+        if self._told or len(self.streams) >= self.listener.limits.streams:
             self._wasted()
             self.write(frames.reset(number, Code.REFUSED_STREAM))
             return
@@ -307,23 +336,24 @@ class Connection(asyncio.Protocol):
             if stream is None:
                 return
             if not size or stream.window + size > frames.MAX_WINDOW:
-                self._fail(stream, Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR)
+                stream.fail(Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR)
                 return
             stream.window += size
+            self.wait(stream)
         else:
             if not size or self.window + size > frames.MAX_WINDOW:
                 code = Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR
                 raise Broken(code, f"a window larger by {size}")
             self.window += size
-        self._pump()
+            self._pump()
 
     def _on_reset(self, number: int, payload: bytes) -> None:
         _number(payload)
         stream = self._of(number)
         if stream is not None:
-            self._wasted()
             stream.lost()
             stream.gone()
+            self._wasted()
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
@@ -332,19 +362,20 @@ class Connection(asyncio.Protocol):
             raise Broken(Code.FRAME_SIZE_ERROR, "settings of an odd size")
         if flags & frames.ACK:
             return
-        self._wasted()
-        for name, value in SETTING.iter_unpack(payload):
+        self._wasted(_SETTINGS)
+        # The last value of each counts.
+        for name, value in dict(SETTING.iter_unpack(payload)).items():
             self._set(name, value)
         self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        self._pump()
 
     def _set(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE:
             if value > frames.MAX_WINDOW:
                 raise Broken(Code.FLOW_CONTROL_ERROR, f"a window of {value}")
-            for stream in self.streams.values():
-                stream.window += value - self.peer_window
-            self.peer_window = value
+            more, self.peer_window = value - self.peer_window, value
+            for stream in list(self.streams.values()):
+                stream.window += more
+                self.wait(stream)
         elif name == Setting.MAX_FRAME_SIZE:
             if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
                 raise Broken(Code.PROTOCOL_ERROR, f"frames of {value}")
@@ -360,54 +391,55 @@ class Connection(asyncio.Protocol):
             self._wasted()
             self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
-    def _wasted(self) -> None:
-        self._waste += 1
+    def _wasted(self, weight: int = 1) -> None:
+        self._waste += weight
         if self._waste > MOST_WASTE:
             raise Broken(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
-    def _fail(self, stream: Stream, code: Code) -> None:
-        stream.reset(code)
-        stream.gone()
+    def progressed(self) -> None:
+        """A message goes to the client, who may answer it with frames that bring nothing else."""
+        if self._waste > _MADE_UP:
+            self._waste -= _MADE_UP
 
     # -- sending
 
     @property
     def sendable(self) -> int:
         """Bytes that a frame may have now."""
-        return 0 if self._paused_since is not None else min(self.window, self._peer_frame)
+        if self._paused_since is not None or self._out_size > _LARGEST_WRITE:
+            return 0
+        return min(self.window, self._peer_frame)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Sends frames, together with all others of this turn of the loop."""
+        if self._over_since is not None:
+            return
         self._out.append(data)
+        self._out_size += len(data)
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        out, self._out = self._out, []
+        out, self._out, self._out_size = self._out, [], 0
         if out and self._transport is not None and not self._transport.is_closing():
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._waiting and self.sendable > 0:
+            self._loop.call_soon(self._pump)
 
     def wait(self, stream: Stream) -> None:
-        """The stream has something to send as soon as there is room."""
-        if not self._waiting:
-            self._sent_at = self._loop.time()
-        self._waiting[stream.id] = stream
-        self._pump()
+        """The stream sends what waits as soon as there is room."""
+        if stream.is_ready:
+            self._waiting[stream.id] = stream
+            self._pump()
 
     def _pump(self) -> None:
-        moved = True
-        while moved and self._waiting:
-            moved = False
-            for number, stream in list(self._waiting.items()):
-                before = stream.unsent, stream.waits
-                stream.pump()
-                moved = moved or (stream.unsent, stream.waits) != before
-                if not stream.waits:
-                    self._waiting.pop(number, None)
-            if moved:
-                self._sent_at = self._loop.time()
+        while self._waiting and self.sendable > 0:
+            _, stream = self._waiting.popitem(last=False)
+            stream.pump()
+            if stream.is_ready:
+                self._waiting[stream.id] = stream
 
     def forget(self, stream: Stream) -> None:
         """The stream has ended on our side."""
@@ -419,33 +451,34 @@ class Connection(asyncio.Protocol):
     # -- the end
 
     def check(self, now: float) -> None:
-        """Ends what makes no progress, or is too old."""
+        """Ends what makes no progress."""
         limits = self.listener.limits
-        if limits.age is not None and now - self._made > limits.age:
-            self.drain()
-            if limits.age_grace is not None and now - self._made > limits.age + limits.age_grace:
-                self.abort()
         self._waste = 0
+        if self._over_since is not None:
+            if now - self._over_since > limits.send_timeout:
+                self.abort()
+            return
+        for stream in list(self.streams.values()):
+            stream.check(now)
         stuck = self._paused_since is not None and now - self._paused_since > limits.send_timeout
         silent = (self._have or not self._begun) and now - self._heard > limits.receive_timeout
         if stuck or silent:
             self.abort()
-        elif self._waiting and now - self._sent_at > limits.send_timeout:
-            for stream in list(self._waiting.values()):
-                self._fail(stream, Code.CANCEL)
 
     def drain(self) -> None:
         """Ends with the last stream, and takes no new ones from a moment on."""
-        if self._drains or self._over:
-            return
-        self._drains = True
-        self.write(frames.goaway(frames.MAX_WINDOW, Code.NO_ERROR))
-        self._loop.call_later(_NOTICE, self._end)
+        if not self._drains and self._over_since is None:
+            self._drains = True
+            self.write(frames.goaway(frames.MAX_WINDOW, Code.NO_ERROR))
+            self._later(_NOTICE, self._tell)
+
+    def _tell(self) -> None:
+        self._told = True
+        self.write(frames.goaway(self._last, Code.NO_ERROR))
+        self._end()
 
     def _end(self) -> None:
-        self._told = True
-        if not self._over and not self.streams:
-            self.write(frames.goaway(self._last, Code.NO_ERROR))
+        if self._over_since is None and not self.streams:
             self._flush()
             self.close()
 
@@ -456,15 +489,22 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Sends what was written, and ends."""
-        self._over = True
+        self._over_since = self.now()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Ends at once."""
-        self._over = True
+        self._over_since = self.now()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _address(found: tuple[str, int] | None) -> str:
+    if not found:
+        return ""
+    host, port = found[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 Fields: TypeAlias = "list[tuple[bytes, bytes]]"
 
-_MOST_KNOWN = 256
+# Blocks that are remembered, and the bytes of fields that one of them may have.
+_MOST_KNOWN = 64
+_LARGEST_KNOWN = 4096
 # The first bits of a block that changes the size of the table.
 _RESIZES, _RESIZE = 0xE0, 0x20
 
@@ -45,9 +47,15 @@ class FieldDecoder:
             raise Broken(Code.ENHANCE_YOUR_CALM, str(error)) from error
         except HPACKError as error:
             raise Broken(Code.COMPRESSION_ERROR, str(error)) from error
+        found = self._read(fields)
         if len(table) != size or (table and table[0] is not newest):
             self._known.clear()
-        elif block and block[0] & _RESIZES != _RESIZE and len(self._known) < _MOST_KNOWN:
-            found = self._known[block] = self._read(fields)
-            return found
-        return self._read(fields)
+        elif block and block[0] & _RESIZES != _RESIZE:
+            self._remember(block, found, sum(len(name) + len(value) for name, value in fields))
+        return found
+
+    def _remember(self, block: bytes, found: Any, size: int) -> None:
+        if size + len(block) <= _LARGEST_KNOWN:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[block] = found

@@ -54,6 +54,11 @@ class Code(IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
+def head(kind: int, flags: int, stream: int, size: int) -> bytes:
+    """The head of a frame whose payload has ``size`` bytes."""
+    return HEAD.pack(size << 8 | kind, flags, stream)
+
+
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """A frame."""
     return HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload

@@ -21,8 +21,10 @@ class Stream:
 
     __slots__ = (
         "_credit",
+        "_moved",
         "_queue",
         "_room",
+        "_trailers",
         "connection",
         "ended",
         "id",
@@ -39,7 +41,10 @@ class Stream:
         # Bytes that the client may still send, and that we have taken since we last said so.
         self.receives = connection.listener.limits.window
         self._credit = 0
-        self._queue: deque[memoryview | bytes] = deque()
+        # What waits: pieces of the body, and after them the trailers; and when some of it was last sent.
+        self._queue: deque[memoryview] = deque()
+        self._trailers: bytes | None = None
+        self._moved = 0.0
         self.unsent = 0
         self._room: asyncio.Event | None = None
         # Whether our side of the stream is closed, and whether the client's is.
@@ -59,6 +64,9 @@ class Stream:
         """The client has given up, or is gone; nothing can be sent."""
         raise NotImplementedError
 
+    def stalled(self, seconds: float) -> None:
+        """The client has not taken anything of the answer for so long; the stream ends."""
+
     def closing(self) -> None:
         """The server stops: who waits for more from the client need not go on."""
 
@@ -75,13 +83,15 @@ class Stream:
     # -- sending
 
     def send(self, head: bytes, body: bytes, trailers: bytes | None = None) -> None:
-        """Sends header frames, a body, and header fields that end the stream, each if not empty or None."""
-        connection = self.connection
+        """Sends header fields, a body, and header fields that end the stream, each if not empty or None."""
+        if self.ended:
+            return
+        connection, size = self.connection, len(body)
         if head:
             head = frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, head)
-        size = len(body)
-        if not self._queue and size <= connection.sendable and size <= self.window:
+        if not self._queue and (not size or size <= min(connection.sendable, self.window)):
             if size:
+                connection.progressed()
                 self.window -= size
                 connection.window -= size
                 head += frames.frame(frames.DATA, 0, self.id, body)
@@ -91,11 +101,13 @@ class Stream:
             return
         if head:
             connection.write(head)
+        if not self._queue:
+            self._moved = connection.now()
         if body:
+            connection.progressed()
             self._queue.append(memoryview(body))
             self.unsent += size
-        if trailers is not None:
-            self._queue.append(trailers)
+        self._trailers = trailers
         connection.wait(self)
 
     def _last(self, trailers: bytes) -> bytes:
@@ -105,41 +117,53 @@ class Stream:
         # A client that still sends need not go on.
         return last if self.whole else last + frames.reset(self.id, Code.NO_ERROR)
 
-    def pump(self) -> bool:
-        """Sends what may be sent now, one frame at most; whether more could be sent at once."""
-        connection = self.connection
-        first = self._queue[0]
-        if isinstance(first, bytes):
-            self._queue.popleft()
-            connection.write(self._last(first))
-            return False
+    @property
+    def is_ready(self) -> bool:
+        """Whether something waits, and the client takes it."""
+        return bool(self._queue) and self.window > 0
+
+    def pump(self) -> None:
+        """Sends a frame of what waits, and the trailers if nothing is left; to be called if it is ready and
+        its connection can send.
+        """
+        connection, first = self.connection, self._queue.popleft()
         size = min(len(first), self.window, connection.sendable)
-        if size <= 0:
-            return False
-        connection.write(frames.frame(frames.DATA, 0, self.id, bytes(first[:size])))
+        connection.write(frames.head(frames.DATA, 0, self.id, size))
+        connection.write(first[:size])
         self.window -= size
         connection.window -= size
         self.unsent -= size
-        if size == len(first):
-            self._queue.popleft()
-        else:
-            self._queue[0] = first[size:]
+        self._moved = connection.now()
+        if size < len(first):
+            self._queue.appendleft(first[size:])
+        elif self._trailers is not None and not self._queue:
+            connection.write(self._last(self._trailers))
         if self._room is not None and not self.unsent:
             self._room.set()
-        return bool(self._queue)
-
-    @property
-    def waits(self) -> bool:
-        """Whether anything waits to be sent."""
-        return bool(self._queue)
 
     async def room(self) -> None:
         """Returns when nothing waits to be sent, or nothing can be."""
+        if not self.unsent:
+            return
         if self._room is None:
             self._room = asyncio.Event()
         while self.unsent and not self.ended:
             self._room.clear()
             await self._room.wait()
+
+    # -- the end
+
+    def check(self, now: float) -> None:
+        """Ends the stream if its client takes nothing."""
+        timeout = self.connection.listener.limits.send_timeout
+        if self._queue and now - self._moved > timeout:
+            self.stalled(now - self._moved)
+            self.fail(Code.ENHANCE_YOUR_CALM)
+
+    def fail(self, code: Code) -> None:
+        """Ends the stream with an error, as if the client had given it up."""
+        self.reset(code)
+        self.gone()
 
     def reset(self, code: Code) -> None:
         """Ends the stream at once; what was not sent is dropped."""

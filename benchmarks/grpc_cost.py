@@ -1,0 +1,257 @@
+"""What a gRPC call costs beside a request over HTTP/1.1, an earlier version of this server, and TorchServe.
+
+A model that does nothing, in batches of the same settings everywhere, is asked by ``h2load`` over few
+connections with many streams and over many with few; over HTTP/1.1 there are as many requests at a time.
+Processor time is that of the server's main process, as workers do the same work for all; TorchServe's is that
+of all its processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.grpc_load import call_once
+from benchmarks.h2load import Flood, run_h2load
+from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, of, ratio
+from benchmarks.options import DRY_RUN, OUT, run, tell
+from benchmarks.peers.launch import Job, torchserve
+from benchmarks.peers.packages import PEERS, missing
+from benchmarks.report import (
+    Mark,
+    failure_lines,
+    heading,
+    machine,
+    noise_lines,
+    number,
+    table,
+    write_json,
+)
+from benchmarks.servers import (
+    HOST,
+    QUEUE_SIZE,
+    BenchmarkError,
+    ModelServer,
+    call,
+    free_ports,
+    model_server,
+    process,
+    wait_until_it_answers,
+)
+from benchmarks.works import WORKS
+from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.grpc.messages import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+NAME = "noop"
+_HANDLER = '''"""Answers at once."""
+
+
+def handle(data, context):
+    return None if data is None else ["ok"] * len(data)
+'''
+_PREDICT = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
+BODY = b"hello"
+# Connections, and streams of each.
+SHAPES = ((4, 8), (32, 4))
+HTTP, GRPC, BEFORE, TORCHSERVE = "/predictions", "gRPC", "gRPC before", "TorchServe's gRPC"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A server and the way it is asked."""
+
+    name: str
+    server: ModelServer
+    grpc_port: int | None = None
+
+    def flood(self, connections: int, streams: int, requests: int) -> Flood:
+        """The same load for all."""
+        if self.grpc_port is None:
+            at_a_time = connections * streams
+            url = self.server.url(f"/predictions/{NAME}")
+            return Flood(url, BODY, at_a_time, 1, requests, len(self.asked()), grpc=False)
+        url = f"http://{HOST}:{self.grpc_port}{_PREDICT}"
+        return Flood(url, _message(), connections, streams, requests, len(self.asked()), grpc=True)
+
+    def asked(self) -> bytes:
+        """An answer, as bytes of a body. Raises BenchmarkError."""
+        if self.grpc_port is None:
+            status, answer = call(self.server.port, "POST", f"/predictions/{NAME}", BODY)
+            if status != 200:
+                raise BenchmarkError(f"{self.name} was answered {status}: {answer!r}")
+            return answer
+        return b"\0" * 5 + call_once(self.grpc_port, _PREDICT, _message())
+
+
+def _message() -> bytes:
+    asked = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+    body: bytes = asked(model_name=NAME, input={"data": BODY}).SerializeToString()
+    return body
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser("benchmarks grpc", description=__doc__)
+    add = parser.add_argument
+    add("--duration", type=float, default=5.0, help="about so many seconds a measurement (default: 5)")
+    add("--reps", type=int, default=3, help="repetitions, interleaved; figures are medians (default: 3)")
+    add("--batch", type=int, default=8, help="batch_size of the model; default: 8")
+    add("--delay", type=int, default=1, help="max_batch_delay of the model in ms; default: 1")
+    add("--before", type=Path, help="a checkout of an earlier version, which is measured as well")
+    add("--peers", type=Path, help="measure TorchServe, which is installed there, as well")
+    add("--out", type=Path, help=OUT)
+    add("--dry-run", action="store_true", help=DRY_RUN)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if a figure is void or a server does not start."""
+    options = parse(arguments)
+    facts = machine() | {
+        "client": "h2load; each answer's size is checked",
+        "model": f"no-op, one worker, batches of {options.batch}, at most {options.delay} ms for one",
+        "streams": ", ".join(
+            f"{connections} connections of {streams} streams" for connections, streams in SHAPES
+        ),
+        "job_queue_size": str(QUEUE_SIZE),
+        "access log and metrics": "on, as shipped",
+        "measurements": f"{options.reps} x about {options.duration:g} s, interleaved",
+    }
+    print(heading("gRPC", facts))
+    if options.dry_run:
+        return 0
+    try:
+        with started(options) as subjects:
+            samples = measure(subjects, options)
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        return 1
+    summary, found = figures(samples), marks(samples)
+    print(report(samples))
+    print("\n".join(map(str, found)))
+    write_json(options.out, {"machine": facts, "figures": summary, "marks": found, "samples": samples})
+    return 1 if any(figure.void for figure in summary) else 0
+
+
+@contextlib.contextmanager
+def started(options: argparse.Namespace) -> Iterator[list[Subject]]:
+    """All servers with the model. Raises BenchmarkError."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
+        store = folder / "store"
+        store.mkdir()
+        (folder / f"{NAME}.py").write_text(_HANDLER, "utf-8")
+        build_archive(ArchiveConfig(NAME, str(folder / f"{NAME}.py"), "1.0", export_path=store))
+        ours = stack.enter_context(_ours(store, folder / "server"))
+        subjects = [Subject(HTTP, ours.server), ours]
+        if options.before is not None:
+            before = _ours(store, folder / "before", BEFORE, options.before)
+            subjects.append(stack.enter_context(before))
+        if options.peers is not None:
+            subjects.append(stack.enter_context(_torchserve(options.peers, store, folder / "torchserve")))
+        for server in {id(each.server): each.server for each in subjects}.values():
+            server.register(f"{NAME}.mar", NAME, batch_size=options.batch, max_batch_delay=options.delay)
+        yield subjects
+
+
+@contextlib.contextmanager
+def _ours(store: Path, folder: Path, name: str = GRPC, checkout: Path | None = None) -> Iterator[Subject]:
+    inference, management = free_ports(2)
+    settings: dict[str, str | int] = {
+        "enable_grpc_api": "true",
+        "grpc_inference_port": inference,
+        "grpc_management_port": management,
+    }
+    with model_server(store, folder, settings, checkout=checkout) as server:
+        yield Subject(name, server, inference)
+
+
+@contextlib.contextmanager
+def _torchserve(peers: Path, store: Path, folder: Path) -> Iterator[Subject]:
+    if (why := missing(peers, PEERS["torchserve"])) is not None:
+        raise BenchmarkError(why)
+    folder.mkdir()
+    work = WORKS["noop_b1"]
+    launch = torchserve(Job(work, folder, store, {work.kind: f"{NAME}.mar"}, "", b"", peers, 1, QUEUE_SIZE))
+    assert launch.registration is not None
+    lines = (folder / "config.properties").read_text("utf-8").splitlines()
+    port = next(int(line.partition("=")[2]) for line in lines if line.startswith("grpc_inference_port="))
+    with process(launch.command, folder, launch.variables) as child:
+        wait_until_it_answers(child, launch.port, launch.health, folder)
+        yield Subject(TORCHSERVE, ModelServer(child.pid, launch.port, folder, launch.registration[0]), port)
+
+
+def measure(subjects: Sequence[Subject], options: argparse.Namespace) -> list[Sample]:
+    """All subjects in turns."""
+    takers: list[Callable[[int], Sample]] = []
+    for (connections, streams), subject in itertools.product(SHAPES, subjects):
+        trial = run_h2load(subject.flood(connections, streams, 2000))
+        trial = run_h2load(subject.flood(connections, streams, max(2000, int(trial.rate))))
+        requests = max(1000, int(trial.rate * options.duration))
+        takers.append(partial(take, subject, subject.flood(connections, streams, requests), connections))
+    return interleaved(options.reps, takers, tell)
+
+
+def take(subject: Subject, flood: Flood, connections: int, repetition: int) -> Sample:
+    """One measurement of one subject."""
+    running, alone = partial(run_h2load, flood), subject.name != TORCHSERVE
+    return measured(subject.server, running, subject.name, connections, repetition, alone=alone)
+
+
+def report(samples: Sequence[Sample]) -> str:
+    """A Markdown table, and what is wrong with it."""
+    summary = figures(samples)
+    rows = []
+    for each in summary:
+        rest = of(HTTP, each.connections)
+        mine = of(each.subject, each.connections)
+        cells = (
+            each.rate,
+            each.p50_ms,
+            each.p99_ms,
+            each.cpu_us,
+            ratio(samples, mine, rest),
+            cpu_ratio(samples, mine, rest),
+        )
+        streams = dict(SHAPES)[each.connections]
+        rows.append([f"{each.subject}, {each.connections} x {streams}", *map(number, cells)])
+    headers = [
+        "asked",
+        "requests/s",
+        "p50 ms",
+        "p99 ms",
+        "server CPU-µs/request",
+        "rate to HTTP's",
+        "CPU to HTTP's",
+    ]
+    return "\n".join([table(headers, rows), "", *failure_lines(summary), *noise_lines(summary), ""])
+
+
+def marks(samples: Sequence[Sample]) -> list[Mark]:
+    """What a call should cost; beside servers that were measured."""
+    names = {each.subject for each in samples}
+    found = []
+    for connections, streams in SHAPES:
+        at = f"at {connections} x {streams}"
+        mine = of(GRPC, connections)
+        cost = cpu_ratio(samples, mine, of(HTTP, connections))
+        found.append(Mark(f"CPU of {GRPC} / {HTTP} {at}", cost, "<=", 3.0))
+        for name, target in ((BEFORE, 2.5), (TORCHSERVE, 2.0)):
+            if name in names:
+                rate = ratio(samples, mine, of(name, connections))
+                found.append(Mark(f"rate of {GRPC} / {name} {at}", rate, ">=", target))
+    return found
+
+
+if __name__ == "__main__":
+    run(main)
