@@ -18,7 +18,7 @@ from modelserver.http2 import frames
 from modelserver.http2.connection import Connection, Limits, Listener
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
     from modelserver.grpc.call import Method
     from modelserver.grpc.heads import Metadata
@@ -40,11 +40,12 @@ class FakeCall(Call):
         *,
         timeout: float | None = None,
         cancelled: bool = False,
+        unread: bool = False,
         requests: Sequence[bytes] = (),
     ) -> None:
         self.head = Head("", metadata, timeout, "identity", 0)
         self.arrived = monotonic()
-        self.is_cancelled = cancelled
+        self.is_cancelled, self.is_unread = cancelled, unread
         self.initial: list[tuple[str, str]] = []
         self.sent: list[bytes] = []
         self.ending: tuple[StatusCode, str, tuple[tuple[str, str], ...]] | None = None
@@ -73,7 +74,7 @@ class FakeCall(Call):
         if self.ending is None:
             self.ending = code, text, tuple(trailing)
 
-    async def messages(self) -> AsyncIterator[bytes]:
+    async def messages(self) -> AsyncGenerator[bytes, None]:
         for request in self._requests:
             await asyncio.sleep(0)
             yield request

@@ -158,15 +158,25 @@ async def test_failures(fail: Callable[[], None], code: StatusCode, text: str) -
     assert (call.sent, call.ending, told) == ([], (code, text, (("x-request-id", "mine"),)), [code])
 
 
-@pytest.mark.parametrize(("timeout", "code"), [(None, 1), (3600.0, 1), (0.0, 4)])
-async def test_who_gives_up(timeout: float | None, code: int) -> None:
-    """A call that ends at its deadline was too late, any other that is cancelled was given up."""
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (FakeCall(), 1),
+        (FakeCall(timeout=3600.0), 1),
+        (FakeCall(timeout=0.0), 4),
+        (FakeCall(timeout=0.0, unread=True), 8),
+    ],
+)
+async def test_who_gives_up(call: FakeCall, code: int) -> None:
+    """A call that ends at its deadline was too late; one whose client does not read took too much; any other
+    that is cancelled was given up.
+    """
     told: list[int] = []
 
     async def predict(_: Any, __: Any) -> Any:
         await asyncio.Event().wait()
 
-    running = asyncio.ensure_future(served(predict, told).begin(FakeCall(timeout=timeout), b""))
+    running = asyncio.ensure_future(served(predict, told).begin(call, b""))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

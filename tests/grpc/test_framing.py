@@ -121,8 +121,8 @@ async def test_bombs(largest: int) -> None:
     ("message", "encoding", "code"),
     [
         (b"not packed", "gzip", StatusCode.INTERNAL),
-        (gzip.compress(b"cut off" * 100)[:-9], "gzip", StatusCode.INTERNAL),
-        (gzip.compress(bytes(10 * _AT_ONCE))[:-9] + b"wrong sum", "gzip", StatusCode.INTERNAL),
+        (gzip.compress(b"cut off" * 100, mtime=0)[:-9], "gzip", StatusCode.INTERNAL),
+        (gzip.compress(bytes(10 * _AT_ONCE), mtime=0)[:-9] + b"wrong sum", "gzip", StatusCode.INTERNAL),
         (b"", "gzip", StatusCode.INTERNAL),
         (b"x", "identity", StatusCode.INTERNAL),
         (b"x", "snappy", StatusCode.UNIMPLEMENTED),

@@ -372,6 +372,20 @@ async def test_busy_clients_are_no_attack(client: Client) -> None:
     assert not client.transport.closed
 
 
+@pytest.mark.xfail(reason="only a message makes up for updates of windows, and not its frames")
+async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
+    """Clients that open windows for each frame of a large answer are served."""
+    size, count = 16 << 10, MOST_WASTE // 2 + 10
+    client.say(client.head(1, WHOLE | END))
+    client.streams[1].send(b"\x88", bytes(size * count), b"\x88")
+    for _ in range(count):
+        client.say(frame(WINDOW, 0, 0, number(size)), frame(WINDOW, 0, 1, number(size)))
+        client.connection._flush()
+        client.transport.written = b""
+
+    assert not client.transport.closed
+
+
 async def test_rare_frames_are_no_attack(client: Client) -> None:
     """Only what comes between two checks is counted."""
     for _ in range(3):
