@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.grpc.generate import generate
+from modelserver.grpc.protos.generate import generate
 from modelserver.grpc.messages import DESCRIPTORS, POOL, message, service
 
 
 def test_descriptors_are_current() -> None:
-    """`python -m modelserver.grpc.generate` would write what is there."""
+    """`python -m modelserver.grpc.protos.generate` would write what is there."""
     pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed, so nothing can be compared")
 
-    assert generate() == DESCRIPTORS.read_bytes(), "run python -m modelserver.grpc.generate"
+    assert generate() == DESCRIPTORS.read_bytes(), "run python -m modelserver.grpc.protos.generate"
 
 
 def test_pool_is_our_own() -> None:

@@ -1,0 +1,1 @@
+"""The protos of the services, and their descriptors."""
