@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.grpc.protos.generate import generate
 from modelserver.grpc.messages import DESCRIPTORS, POOL, message, service
+from modelserver.grpc.protos.generate import generate
 
 
 def test_descriptors_are_current() -> None:
