@@ -461,7 +461,6 @@ def test_envelope(tmp_path, model_store):
     assert b"FP32" in answer.outputs[0].contents.bytes_contents[0]
 
 
-@pytest.mark.xfail(reason="the text of the refusal does not name max_incoming_bytes")
 def test_large_messages_are_bounded_together(service):
     """What waits to be read counts toward max_incoming_bytes: one large message always has room, each
     further one is refused, and what was read or refused is counted no more.
