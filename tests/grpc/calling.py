@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.grpc.call import Call, Port
 from modelserver.grpc.calls import Surroundings
 from modelserver.grpc.codes import StatusCode
+from modelserver.grpc.framing import framed
 from modelserver.grpc.heads import Head, read_head
 from modelserver.http.intake import Intake
 from modelserver.http2 import frames
@@ -125,20 +126,10 @@ async def connected(server: Listening) -> AsyncIterator[tuple[asyncio.StreamRead
 GREETING = frames.PREFACE + frames.settings(())
 
 
-def framed(body: bytes) -> bytes:
-    """A message as gRPC has it in a body."""
-    return b"\0" + len(body).to_bytes(4, "big") + body
-
-
-def asking(path: str, body: bytes | None, number: int = 1, *, timeout: str = "") -> bytes:
-    """The frames of a call with one message, or of the beginning of one with a stream of messages."""
+def asking(path: str, body: bytes, number: int = 1) -> bytes:
+    """The frames of a call with one message."""
     fields = {":method": "POST", ":scheme": "http", ":path": f"/{path}", "content-type": "application/grpc"}
-    if timeout:
-        fields["grpc-timeout"] = timeout
     head = b"".join(frames.field(name.encode(), value.encode()) for name, value in fields.items())
-    opening = frames.frame(frames.HEADERS, frames.END_HEADERS, number, head)
-    return (
-        opening
-        if body is None
-        else opening + frames.frame(frames.DATA, frames.END_STREAM, number, framed(body))
+    return frames.frame(frames.HEADERS, frames.END_HEADERS, number, head) + frames.frame(
+        frames.DATA, frames.END_STREAM, number, framed(body)
     )

@@ -111,7 +111,13 @@ class Clock:
         return self._real() + self._more
 
     async def forward(self, seconds: float) -> None:
-        """Puts it forward, and has the server look at its connections and do what follows from that."""
+        """Puts it forward, and has the server look at its connections and do what follows from that.
+
+        Sockets have taken all that they are to take before.
+        """
+        connections = self._server.listener.connections
+        while any(each._paused_since is not None for each in connections):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
         self._more += seconds
         self._server.listener.check()
         for _ in range(10):
