@@ -308,7 +308,9 @@ def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Wo
 
 def tell_failure(error: Exception, rows: Sequence[Row]) -> None:
     """Prints an exception of the handler with the ids of its requests."""
-    print_failure(error, [row.request_id for row in rows], hint_for(error, rows[0].kind))
+    print_failure(
+        error, [row.request_id for row in rows], hint_for(error, rows[0].kind, rows[0].content_type)
+    )
 
 
 def timed(function: Callable[[], None]) -> float:
