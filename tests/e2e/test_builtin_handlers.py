@@ -205,6 +205,8 @@ def test_named_inputs_for_base_handler(shared_server, model_store, tmp_path):
     ):  # fmt: skip
         assert predict(body).json() == expected
     assert shared_server.v1("difference", [inputs]).json()["predictions"] == [[4, 5]]
+    form = {name: (None, json.dumps(numbers)) for name, numbers in inputs.items()}
+    assert shared_server.inference.post("/predictions/difference", files=form).json() == [4, 5]
     broken = {"minuend": [5, 7], "subtrahend": ["one", "two"]}
     bodies = [{**inputs, "minuend": [10, 10]}, broken, {"minuend": [5, 7]}, inputs]
     with ThreadPoolExecutor(4) as pool:
