@@ -97,6 +97,7 @@ def handle(data, context):
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_content_type(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
     """The answer says what the handler was given, and how clients send what it reads."""
     for name, code in (("reads_json", READS_JSON), ("reads_a_file", READS_A_FILE)):
