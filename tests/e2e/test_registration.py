@@ -281,9 +281,14 @@ def test_a_batch_size_of_zero(shared_server, model_store, tmp_path):
             "vllm_handler",
             "write a handler for language models (docs/handlers.md: streaming, asyncCommunication)",
         ),
-        ("trt_llm_handler", "write a handler for language models"),
-        ("dali_image_classifier", "image_classifier decodes on the GPU with `handler: {decode: nvjpeg}`"),
+        pytest.param("trt_llm_handler", "write a handler for language models", marks=pytest.mark.slow),
+        pytest.param(
+            "dali_image_classifier",
+            "image_classifier decodes on the GPU with `handler: {decode: nvjpeg}`",
+            marks=pytest.mark.slow,
+        ),
     ],
+    ids=["vllm", "trt_llm", "dali"],
 )
 def test_a_handler_that_only_torchserve_has(shared_server, model_store, handler, instead):
     """The registration, or the scaling of one without workers, says what there is and what to use instead."""
