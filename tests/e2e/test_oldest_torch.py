@@ -112,7 +112,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("oldest")
     run(sys.executable, "-m", "venv", folder / "venv", seconds=60)
     made = folder / "venv" / "bin" / "python"
-    pip = [made, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    pip = [str(made), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     try:
         done = subprocess.run([*pip, *OLDEST], capture_output=True, text=True, check=False, timeout=480)
     except subprocess.TimeoutExpired:

@@ -70,10 +70,10 @@ def test_usual_mistakes(call: Callable[[], object], words: str) -> None:
     ("call", "content_type", "words"),
     [
         (
-            lambda: operator.getitem("text", "x"),
+            lambda: operator.getitem("text", "x"),  # type: ignore[misc]
             "text/plain; charset=utf-8",
             "the client sent `Content-Type: text/plain`",
-        ),  # type: ignore[call-overload]
+        ),
         (lambda: "text".get("x"), "Text/CSV", "the client sent `Content-Type: text/csv`"),  # type: ignore[attr-defined]
         (lambda: io.BytesIO("text"), "text/plain", "files as application/octet-stream"),  # type: ignore[arg-type]
         (lambda: io.BytesIO({}), "application/json", "decoded the JSON of the body already"),  # type: ignore[arg-type]
