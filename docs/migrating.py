@@ -41,7 +41,9 @@ unchanged. This page explains how to switch, what was compared, and the state of
 
 1. Install modelserver into the environment that your handlers run in, with `pip install .` in a clone: torch
    (2.2 or newer) and torchvision (0.17) are kept, torchserve may stay installed, and Java is no longer
-   needed. If there is no torch yet, `pip install '.[torch]'` installs both.
+   needed. If there is no torch yet, `pip install '.[torch]'` installs both. What needs a newer torch says so:
+   archives with a compiled `.pt2` or `.so` file, or a `.pt2` that a newer torch exported, and tensors of
+   UINT16, UINT32 and UINT64 (torch 2.3).
 2. Change the first word of the command. Model store and `config.properties` stay unchanged:
 
    ```sh
@@ -156,8 +158,12 @@ request failed.
 _DEPLOYMENTS = """
 ## Docker, Kubernetes, Helm, Grafana
 
-The files named here are TorchServe's own; tests read their settings and command lines as the server does. No
-container, cluster or Grafana was available.
+The files named here are TorchServe's own. Of them, tests read the settings in every `config.properties` of
+its repository, the arguments in the chart in `kubernetes/Helm`, and the metrics that its pages on Prometheus
+and Grafana name; they read none of its manifests and dashboards. Those of this repository are checked: the
+manifests in `deploy/kubernetes` and `deploy/kserve` against the published schemas of Kubernetes, KEDA and
+KServe and the server's flags, settings, routes and metrics, `deploy/grafana` and `deploy/prometheus` against
+its metrics. No container, cluster or Grafana was available.
 
 - **Docker.** [This image](docker.md) replaces TorchServe's: `serve`, `torchserve --start …` and a
   `config.properties` at `/home/model-server/config.properties` mean the same. `docker/config.properties`

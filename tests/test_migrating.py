@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from docs import migrating
+from tests.settings.torchserve_configurations import CONFIGURATIONS
 
 from modelserver.auth.policy import wants_tokens
 from modelserver.cli import build_parser
@@ -77,15 +78,7 @@ def test_endpoints_are_looked_for(endpoint: migrating.Endpoint, there: bool) -> 
     assert migrating.is_there(endpoint) is there
 
 
-# docker/config.properties and the args of kubernetes/Helm of TorchServe 0.12.
-DOCKER = """\
-inference_address=http://0.0.0.0:8080
-management_address=http://0.0.0.0:8081
-metrics_address=http://0.0.0.0:8082
-number_of_netty_threads=32
-job_queue_size=1000
-model_store={store}
-"""
+# The args of kubernetes/Helm of TorchServe 0.12.
 HELM = [
     "torchserve",
     "--start",
@@ -97,11 +90,14 @@ HELM = [
 
 
 def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
-    """The chart's command line is understood, and so is the image's configuration, with one warning."""
+    """The chart's command line is understood, and so is the image's configuration, with a warning for each
+    key that has no effect; its store of workflows need not be there.
+    """
     store, config = tmp_path / "model-store", tmp_path / "config" / "config.properties"
     store.mkdir()
     config.parent.mkdir()
-    config.write_text(DOCKER.format(store=store))
+    text = CONFIGURATIONS["docker/config.properties"]
+    config.write_text(text.replace("/home/model-server", str(tmp_path)))
     flags, environment = container.prepare([word.format(shared=tmp_path) for word in HELM], {})
     parsed = build_parser().parse_args(flags)
     loaded = load_settings(
@@ -112,8 +108,11 @@ def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
     assert (loaded.settings.job_queue_size, loaded.settings.model_store) == (1000, store)
     assert not loaded.settings.inference_address.is_loopback
     assert wants_tokens(loaded.settings, environment)
-    assert len(loaded.warnings) == 1
-    assert "number_of_netty_threads" in loaded.warnings[0]
+    assert not (tmp_path / "wf-store").exists()
+    assert [warning.partition(" ")[0] for warning in loaded.warnings] == [
+        "number_of_netty_threads",
+        "workflow_store",
+    ]
 
 
 def test_torchserves_dashboards_find_their_metrics() -> None:

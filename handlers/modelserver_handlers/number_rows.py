@@ -32,15 +32,20 @@ def are_requests(rows: Any) -> bool:
 
 
 def datatypes_of(config: Mapping[str, Any]) -> dict[str, torch.dtype]:
-    """Input name to type, from the ``signature`` in model-config.yaml."""
+    """Input name to type, from the ``signature`` in model-config.yaml.
+
+    Raises:
+        BadInput: this torch is too old for one of them.
+    """
     signature = config.get("signature")
     inputs = signature.get("inputs") if isinstance(signature, Mapping) else None
     return {each["name"]: _dtype(each["datatype"]) for each in inputs or ()}
 
 
 def _dtype(datatype: str) -> torch.dtype:
-    known = _DATATYPES.get(datatype)
-    found: torch.dtype = getattr(torch, datatype.lower()) if known is None else known
+    found: torch.dtype | None = _DATATYPES.get(datatype) or getattr(torch, datatype.lower(), None)
+    if found is None:
+        raise BadInput(f"tensors of {datatype} need torch 2.3 or newer, not {torch.__version__}")
     return found
 
 

@@ -381,6 +381,7 @@ async def test_replacing_without_the_model_api() -> None:
     [
         ("POST", "/models?url=m.mar&batch_size=abc", ["batch_size='abc' is not a whole number"]),
         ("POST", "/models?url=m.mar&batch_size=0", ["batch_size=0 is not a valid batch size"]),
+        ("PUT", "/models/m?min_worker=2&batch_size=0", ["batch_size=0 is not a valid batch size"]),
         (
             "POST",
             "/models?url=m.mar&batchsize=8&initial_worker=1",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from PIL import Image
+from torchvision.models import DenseNet
 
 from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver_handlers.image_classifier import ImageClassifier
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +176,47 @@ def test_numbers_for_base_handler(shared_server, model_store, tmp_path):
     assert answer.json()["predictions"] == [[10.0]] * 3
 
 
+def test_named_inputs_for_base_handler(shared_server, model_store, tmp_path):
+    """A JSON object of several inputs reaches the network as its arguments of these names, in any order and
+    in each form that clients send; requests of one batch are joined input by input.
+    """
+    (tmp_path / "two_inputs_model.py").write_text(
+        "from torch import nn\nclass Difference(nn.Module):\n"
+        "    def forward(self, minuend, subtrahend):\n        return minuend - subtrahend\n"
+    )
+    archive = ArchiveConfig(
+        "difference",
+        "base_handler",
+        "1.0",
+        model_file=tmp_path / "two_inputs_model.py",
+        export_path=model_store,
+    )
+    build_archive(archive)
+    shared_server.registered("difference.mar", batch_size=4, max_batch_delay=200)
+    inputs = {"minuend": [5, 7], "subtrahend": [1, 2]}
+    turned = dict(reversed(inputs.items()))
+
+    def predict(body):
+        return shared_server.inference.post("/predictions/difference", json=body)
+
+    for body, expected in (
+        (inputs, [4, 5]), (turned, [4, 5]), ({"data": inputs}, [4, 5]),
+        ({"instances": [inputs, turned]}, {"predictions": [[4, 5], [4, 5]]}),
+    ):  # fmt: skip
+        assert predict(body).json() == expected
+    assert shared_server.v1("difference", [inputs]).json()["predictions"] == [[4, 5]]
+    form = {name: (None, json.dumps(numbers)) for name, numbers in inputs.items()}
+    assert shared_server.inference.post("/predictions/difference", files=form).json() == [4, 5]
+    broken = {"minuend": [5, 7], "subtrahend": ["one", "two"]}
+    bodies = [{**inputs, "minuend": [10, 10]}, broken, {"minuend": [5, 7]}, inputs]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(predict, bodies))
+    assert [answer.status_code for answer in answers] == [200, 400, 503, 200]
+    assert (answers[0].json(), answers[3].json()) == ([9, 8], [4, 5])
+    assert "not a tensor of numbers" in answers[1].json()["message"]
+    assert "missing 1 required positional argument: 'subtrahend'" in answers[2].json()["message"]
+
+
 def test_random_weights_are_told(shared_server, model_store, tmp_path):
     """Of an archive without weights the register answer, describe and one line of the log say so."""
     (tmp_path / "random_model.py").write_text(
@@ -191,3 +235,56 @@ def test_random_weights_are_told(shared_server, model_store, tmp_path):
     assert warning.startswith("The archive has no weights (--serialized-file)")
     assert described["warnings"] == [warning]
     assert shared_server.home.log().count(warning) == 1
+
+
+DENSENET = r"""
+import re
+
+from torchvision.models import DenseNet
+
+NUMBERED = re.compile(r"(.*denselayer\d+\.(?:norm|conv))\.(\d\..*)")
+
+
+class ImageClassifier(DenseNet):
+    def __init__(self):
+        super().__init__(growth_rate=8, block_config=(2, 2), num_init_features=16, num_classes=7)
+
+    def load_state_dict(self, state_dict, strict=True):
+        for key in [key for key in state_dict if NUMBERED.match(key)]:
+            state_dict[NUMBERED.sub(r"\1\2", key)] = state_dict.pop(key)
+        return super().load_state_dict(state_dict, strict)
+"""
+
+
+def test_a_densenet_with_weights_of_old_names(shared_server, model_store, tmp_path):
+    """Its model file, which renames them while they are loaded, is served as in TorchServe's first example:
+    every worker of ``image_classifier`` answers what the network computes without a server.
+    """
+    torch.manual_seed(0)
+    network = DenseNet(8, (2, 2), 16, num_classes=7).eval()
+    numbered = re.compile(r"(.*denselayer\d+\.(?:norm|conv))(\d\..*)")
+    old = {numbered.sub(r"\1.\2", key): value for key, value in network.state_dict().items()}
+    assert old.keys() != network.state_dict().keys()
+    torch.save(old, tmp_path / "densenet-old.pth")
+    (tmp_path / "densenet_model.py").write_text(DENSENET)
+    build_archive(
+        ArchiveConfig(
+            "old_densenet",
+            "image_classifier",
+            "1.0",
+            model_file=tmp_path / "densenet_model.py",
+            serialized_file=tmp_path / "densenet-old.pth",
+            export_path=model_store,
+        )
+    )
+    shared_server.registered("old_densenet.mar", initial_workers=2)
+    sizes = [(300, 260), (256, 400)] * 4
+    answers = together(shared_server, "old_densenet", [picture(*size) for size in sizes])
+
+    for answer, size in zip(answers, sizes, strict=True):
+        pixels = ImageClassifier.image_processing(Image.open(io.BytesIO(picture(*size))))
+        with torch.inference_mode():
+            scores = network(pixels.unsqueeze(0)).softmax(dim=1)[0]
+        best = scores.topk(5)
+        assert list(answer.json()) == [str(index) for index in best.indices.tolist()]
+        assert list(answer.json().values()) == pytest.approx(best.values.tolist(), rel=1e-4)

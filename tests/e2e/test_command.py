@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -352,31 +353,42 @@ def test_models_that_cannot_be_loaded(detached):
 
 
 def test_the_start_says_where_things_are(home, detached):
-    """Addresses, documentation and logs; the log also has the life of each worker."""
+    """All addresses, documentation and logs; the log also has the life of each worker, its loading too."""
     done, chosen = detached(load_models="echo.mar", default_workers_per_model=1)
     pid = home.pid()
 
-    assert (
-        f"Inference: {chosen['inference_address']}, Management: {chosen['management_address']}" in done.stdout
+    addresses = ", ".join(
+        f"{name.capitalize()}: {chosen[f'{name}_address']}" for name in ("inference", "management", "metrics")
     )
+    assert addresses in done.stdout.splitlines()
     assert f"{chosen['inference_address']}/docs, Logs: {home.path / 'logs'}" in done.stdout
     wait_until(lambda: "echo: 1/1 workers ready (" in home.log(), "the model is told of")
     home.run("--stop", "--foreground")
     assert gone(pid)
-    for word in ("started as process", "is ready, ", ", as requested."):
-        assert word in home.log()
+    life = re.findall(r"Worker W-\d+-echo_1\.0 (.*)", home.log())
+    begun = r"started as process \d+ and loads its model\."
+    stages = (begun, r"is ready, .* s after its start\.", "exited with status 0, as requested.")
+    for told, stage in zip(life, stages, strict=True):
+        assert re.fullmatch(stage, told)
 
 
-@pytest.mark.parametrize(("models", "code"), [("echo.mar", 0), ("echo.mar,missing_module.mar", 1)])
+@pytest.mark.parametrize(("models", "code"), [("echo.mar", 0), ("echo.mar,missing_module.mar,absent.mar", 1)])
 def test_waiting_for_models(home, detached, models, code):
-    """--wait returns when all models have loaded, with a line for each; with 1 if one has not. The server
-    lives on in any case.
+    """--wait returns when all models have loaded, with a line for each; with 1 and the reason if one has
+    not. The server lives on in any case.
     """
     done, chosen = detached("--wait", load_models=models, default_workers_per_model=1)
 
     assert done.returncode == code
     assert "echo: 1/1 workers ready (" in done.stdout
-    assert ("missing_module: 0/1 workers ready (" in done.stdout) == bool(code)
+    if code:
+        assert "Failed to load model: absent.mar: Model not found at: absent.mar" in done.stdout
+        (failed,) = [line for line in done.stdout.splitlines() if line.startswith("missing_module: ")]
+        assert re.match(r"missing_module: 0/1 workers ready \(.* s\): ", failed)
+        assert (
+            "ModuleNotFoundError: No module named 'surely_not_installed' (missing_module.py, line " in failed
+        )
+        assert "--requirements-file" in failed
     assert done.stdout.splitlines()[-1] == STARTED
     url = f"{chosen['inference_address']}/predictions/echo"
     assert httpx.post(url, content=b"x", timeout=10, trust_env=False).status_code == 200

@@ -92,6 +92,42 @@ def test_open_inference(enveloped):
     assert other.json()["id"] == other.headers["x-request-id"]
 
 
+@pytest.mark.slow
+def test_what_torchserves_samples_send(enveloped, model_store, tmp_path):
+    """``kservev2`` takes a shape of -1 and a text as data; a handler that answers once for two inputs, as the
+    sample of its documentation does, gives one output, named after the first.
+    """
+    server = enveloped("kservev2")
+    once = tmp_path / "once.py"
+    once.write_text("def handle(data, context):\n    return data and [[len(data)]]\n")
+    build_archive(ArchiveConfig("once", str(once), "1.0", export_path=model_store))
+    server.registered("once.mar")
+    text = {"name": "context", "shape": -1, "datatype": "BYTES", "data": "Bloomberg is a city"}
+    numbers = {"name": "n", "shape": [-1], "datatype": "INT64", "data": [1, 2, 3]}
+    rows = {**numbers, "shape": [-1, 2], "data": [1, 2, 3, 4]}
+
+    def outputs(model, *inputs):
+        answer = server.predict(model, {"id": "abc", "inputs": list(inputs)})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["outputs"]
+
+    for one, data in (
+        (text, "Bloomberg is a city"), ({**text, "data": ["a", "b"]}, "a"),
+        (numbers, [1, 2, 3]), ({**numbers, "shape": -1}, [1, 2, 3]), (rows, [[1, 2], [3, 4]]),
+    ):  # fmt: skip
+        (output,) = outputs("saw", one)
+        assert (output["name"], output["data"]) == (one["name"], [saw({**one, "data": data})])
+    assert [output["name"] for output in outputs("saw", text, numbers)] == ["context", "n"]
+    assert outputs("once", text, numbers) == [
+        {"name": "context", "datatype": "INT64", "data": [2], "shape": [1]}
+    ]
+    refused = server.predict("saw", {"inputs": [{**rows, "shape": [-1, 3]}]})
+    assert (refused.status_code, refused.json()["message"]) == (
+        400,
+        "inputs[0]: 4 values do not fill the shape [-1, 3]",
+    )
+
+
 @pytest.mark.parametrize("envelope", ["kserve", *SLOW])
 def test_a_batch_of_requests(enveloped, envelope):
     """Requests that are computed together get their own answers, a malformed one among them its own 400."""

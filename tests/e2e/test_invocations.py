@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import pytest
 
@@ -60,6 +61,24 @@ def test_no_model_name(invoke, body):
 
     assert answer.status_code == 400
     assert answer.json()["message"] == "Parameter model_name is required."
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ([1, {"x": None}], "list"), ([], "list"), (5, "int"), (-0.5, "float"), ("a text", "str"), ("", "str"),
+        (True, "bool"), (None, "NoneType"),
+    ],
+)  # fmt: skip
+def test_json_that_is_no_object(invoke, body, kind):
+    """Where the query names the model, a JSON body of any kind reaches the handler decoded, as its body."""
+    sent = {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
+    answer = invoke("?model_name=tell", **sent)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json()["types"] == {"model_name": "bytearray", "body": kind}
+    assert answer.json()["values"] == {"model_name": "tell", "body": body}
+    assert invoke(**sent).status_code == 400
 
 
 def test_unknown_model_in_a_form(invoke):

@@ -238,6 +238,71 @@ def test_numbers_that_are_none(shared_server):
     wait_until(lambda: "batch_size='many'" in shared_server.home.log(), "the warning")
 
 
+def test_a_batch_size_of_zero(shared_server, model_store, tmp_path):
+    """It is ignored, at a registration, a change and a replacement alike: answer and log say so, and
+    describe shows the batch size that counts and where it is from.
+    """
+    config = tmp_path / "model-config.yaml"
+    config.write_text("batchSize: 4\n")
+    echo = str(Path(__file__).parent / "model_code" / "echo.py")
+    build_archive(ArchiveConfig("fours", echo, "1.0", export_path=model_store, config_file=config))
+    warning = "The parameter batch_size=0 is not a valid batch size and is ignored"
+
+    def batch_size(name):
+        described = shared_server.describe(name)
+        return described["batchSize"], described["batching"]["batchSize"]
+
+    for url, counts in (("echo.mar", (1, "default")), ("fours.mar", (4, "model-config.yaml"))):
+        answer = shared_server.register(url, batch_size=0)
+        assert (answer.status_code, answer.json()["warnings"]) == (200, [warning])
+        assert batch_size(url.removesuffix(".mar")) == (
+            counts[0],
+            dict(zip(("value", "source"), counts, strict=True)),
+        )
+    put = shared_server.management.put
+    alone = put("/models/fours?batch_size=0")
+    changed = put("/models/fours?batch_size=0&max_batch_delay=5")
+    replaced = put("/models/echo?url=fours.mar&batch_size=0&synchronous=true")
+
+    assert (alone.status_code, alone.json()["message"]) == (400, f"There is nothing to change: {warning}.")
+    assert (changed.status_code, changed.json()["warnings"]) == (200, [warning])
+    assert (replaced.status_code, replaced.json()["warnings"]) == (200, [warning])
+    assert [batch_size(name)[0] for name in ("fours", "echo")] == [4, 4]
+    wait_until(
+        lambda: shared_server.home.log().count(f"[WARN ] MainThread modelserver.api - {warning}") == 5,
+        "each is in the log",
+    )
+
+
+@pytest.mark.parametrize(
+    ("handler", "instead"),
+    [
+        (
+            "vllm_handler",
+            "write a handler for language models (docs/handlers.md: streaming, asyncCommunication)",
+        ),
+        pytest.param("trt_llm_handler", "write a handler for language models", marks=pytest.mark.slow),
+        pytest.param(
+            "dali_image_classifier",
+            "image_classifier decodes on the GPU with `handler: {decode: nvjpeg}`",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["vllm", "trt_llm", "dali"],
+)
+def test_a_handler_that_only_torchserve_has(shared_server, model_store, handler, instead):
+    """The registration, or the scaling of one without workers, says what there is and what to use instead."""
+    build_archive(ArchiveConfig(f"only_{handler}", handler, "1.0", export_path=model_store))
+    refused = told(shared_server.register(f"only_{handler}.mar"))
+    assert told(shared_server.register(f"only_{handler}.mar", initial_workers=0))[0] == 200
+    unscaled = told(shared_server.management.put(f"/models/only_{handler}?min_worker=1&synchronous=true"))
+
+    for status, kind, message in (refused, unscaled):
+        assert (status, kind) == (500, "InternalServerException")
+        assert f"'{handler}' is neither in the archive nor a built-in handler (base_handler, " in message
+        assert f"Instead of TorchServe's: {instead}" in message
+
+
 def test_twice(shared_server):
     """The same name and version twice is a conflict, and the first one goes on (F53)."""
     shared_server.registered("echo.mar")

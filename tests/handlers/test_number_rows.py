@@ -125,6 +125,18 @@ def test_the_signature_decides(ask: Any) -> None:
     assert datatypes_of(both) == {"a": torch.float64, "b": torch.int8}
 
 
+def test_a_signature_with_a_type_that_torch_does_not_have(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.3 it has no UINT16: each request is told so."""
+    monkeypatch.delattr(torch, "uint16")
+    config = {"signature": {"inputs": [{"name": "x", "datatype": "UINT16", "shape": [-1, 4]}]}}
+
+    answers, rejections = ask([{"body": ONE}], SUM, config)
+
+    assert answers == [None]
+    assert rejections[0][0] == 400
+    assert rejections[0][1].startswith("tensors of UINT16 need torch 2.3 or newer, not ")
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

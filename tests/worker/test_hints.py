@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import operator
 import sys
 from importlib import metadata
@@ -65,6 +67,30 @@ def test_usual_mistakes(call: Callable[[], object], words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "content_type", "words"),
+    [
+        (
+            lambda: operator.getitem("text", "x"),  # type: ignore[misc]
+            "text/plain; charset=utf-8",
+            "the client sent `Content-Type: text/plain`",
+        ),
+        (lambda: "text".get("x"), "Text/CSV", "the client sent `Content-Type: text/csv`"),  # type: ignore[attr-defined]
+        (lambda: io.BytesIO("text"), "text/plain", "files as application/octet-stream"),  # type: ignore[arg-type]
+        (lambda: io.BytesIO({}), "application/json", "decoded the JSON of the body already"),  # type: ignore[arg-type]
+        (lambda: json.loads(5), "application/json", "decoded the JSON of the body already"),  # type: ignore[arg-type]
+        (lambda: json.loads(None), "", 'under "data" or "body"'),  # type: ignore[arg-type]
+        (lambda: json.loads(None), "multipart/form-data; boundary=b", "the client sent a form"),  # type: ignore[arg-type]
+        (lambda: None.get("x"), "multipart/form-data", "the client sent a form"),  # type: ignore[attr-defined]
+        (lambda: operator.getitem(None, "x"), "application/x-www-form-urlencoded", "the client sent a form"),  # type: ignore[call-overload]
+        (lambda: {}["body"], "application/x-www-form-urlencoded", "the client sent a form"),  # type: ignore[index]
+    ],
+)
+def test_wrong_content_types(call: Callable[[], object], content_type: str, words: str) -> None:
+    """What the client sent the content as is named."""
+    assert words in hint_for(raised(call), BODY, content_type)
+
+
+@pytest.mark.parametrize(
     "call",
     [
         lambda: torch.nn.Linear(4, 2)(torch.zeros(1, 3)),
@@ -124,6 +150,9 @@ def test_a_whole_model_that_torch_refuses() -> None:
         lambda: {}["size"],  # type: ignore[index]
         lambda: None.shape,  # type: ignore[attr-defined]
         lambda: "a" + 1,  # type: ignore[operator]
+        lambda: "text".get("x"),  # type: ignore[attr-defined]
+        lambda: None.get("x"),  # type: ignore[attr-defined]
+        lambda: io.BytesIO({}),  # type: ignore[arg-type]
     ],
 )
 def test_no_guesses(call: Callable[[], object]) -> None:

@@ -76,8 +76,6 @@ class ManagementApi:
         self._check_model_api()
         parameters.warn_of_unknown(PARAMETERS)
         registration = read_registration(parameters)
-        if registration.batch_size == 0:
-            parameters.warn("The parameter batch_size=0 is not a valid batch size, the default is used")
         model = await self._registry.register(registration)
         warnings = parameters.warnings
         workers = list(model.pool.workers)
@@ -177,7 +175,8 @@ class ManagementApi:
                 await self._registry.change(name, version, change)
             if parameters.text("min_worker") is None and parameters.text("max_worker") is None:
                 if not change:
-                    raise BadRequest("There is nothing to change: the given values are empty.")
+                    why = "; ".join(parameters.warnings) or "the given values are empty"
+                    raise BadRequest(f"There is nothing to change: {why}.")
                 return status(200, f'Model "{name}" changed: {change}', parameters.warnings)
         model = self._registry.get(name, version)
         started = await self._registry.scale(name, version, min_workers, max_workers)
@@ -246,6 +245,7 @@ def read_registration(parameters: Parameters) -> Registration:
             values[name] = parameters.switch(name) if name in ASKED else parameters.boolean(name)
         else:
             values[name] = parameters.text(name)
+    _warn_of_no_batch(parameters, values["batch_size"])
     return Registration(**values)
 
 
@@ -265,7 +265,14 @@ def read_replacement(parameters: Parameters) -> Registration:
 def read_change(parameters: Parameters) -> Change:
     """What a scale request changes besides the workers. Raises BadRequest for a value out of range."""
     read = {"string": parameters.text, "integer": parameters.whole, "boolean": parameters.switch}
-    return Change.of(**{name: read[option.values.type](name) for name, option in CHANGEABLE.items()})
+    values = {name: read[option.values.type](name) for name, option in CHANGEABLE.items()}
+    _warn_of_no_batch(parameters, values["batch_size"])
+    return Change.of(**values)
+
+
+def _warn_of_no_batch(parameters: Parameters, batch_size: Any) -> None:
+    if batch_size == 0:
+        parameters.warn("The parameter batch_size=0 is not a valid batch size and is ignored")
 
 
 def status(code: int, text: str, warnings: Sequence[str] = ()) -> Response:

@@ -40,6 +40,14 @@ _NOT_DECODED = (
 _DECODED = (
     "the server has decoded the JSON of the body already; decode_input_request=false gives handlers the bytes"
 )
+_TEXT = (
+    "the content is text because the client sent `Content-Type: {content_type}`: JSON is sent as "
+    "application/json, files as application/octet-stream"
+)
+_FORM = (
+    "the client sent a form (`Content-Type: {content_type}`): the row has its fields by their names, so "
+    '"data" or "body" only if a field is called that'
+)
 _COUNT = "handle must return a list with one answer for each request of the batch"
 _SHAPE = (
     "the network takes inputs of another shape: check what preprocess makes of one row, and that it joins "
@@ -54,17 +62,24 @@ _WHOLE_MODEL = (
 _READS_ANOTHER_KIND = re.compile(
     r"indices must be integers|has no attribute '(get|keys|items)'|not subscriptable"
 )
+_FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 # As torch says it.
 _WRONG_SHAPE = re.compile(
     r"shapes cannot be multiplied|input to conv|to have \d+ channels|must match the size of tensor"
     r"|is invalid for input of size|stack expects each tensor to be equal size|Sizes of tensors must match"
 )
-_JSON_OF_AN_OBJECT = re.compile(r"JSON object must be str, bytes or bytearray, not (dict|list)")
+_READS_BYTES = re.compile(
+    r"(JSON object must be str, bytes or bytearray|bytes-like object is required), not '?(\w+)"
+)
+_READS_A_MAPPING = re.compile(
+    r"string indices must be integers"
+    r"|'(str|NoneType)' object (has no attribute '(get|keys|items)'|is not subscriptable)"
+)
 
 
-def hint_for(error: BaseException, kind: int | None = None) -> str:
-    """A hint; ``kind`` is that of the handler's rows, None while loading."""
-    said = said_by(error)
+def hint_for(error: BaseException, kind: int | None = None, content_type: str = "") -> str:
+    """A hint; ``kind`` is that of the handler's rows, None while loading, ``content_type`` the client's."""
+    said, sent_as = said_by(error), content_type.partition(";")[0].strip().lower()
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.partition(".")[0])
     if type(error).__name__ == "UnpicklingError" and "weights" in said.lower():
@@ -78,13 +93,28 @@ def hint_for(error: BaseException, kind: int | None = None) -> str:
     if _is_uninitialised(error, said):
         return _INITIALIZE
     if isinstance(error, KeyError) and error.args[:1] in (("data",), ("body",)):
-        return _CONTENT
+        return _no_content(sent_as)
     if isinstance(error, (TypeError, AttributeError)):
-        if _JSON_OF_AN_OBJECT.search(said):
-            return _DECODED
-        if "bytearray" in said:
-            return _NOT_DECODED
+        return _reads_another_type(said, sent_as)
     return ""
+
+
+def _reads_another_type(said: str, sent_as: str) -> str:
+    """About a handler that gets bytes, text, decoded JSON or nothing where it reads something else."""
+    found = _READS_BYTES.search(said)
+    mapping = _READS_A_MAPPING.search(said)
+    kind = found[2] if found else (mapping[1] or "str") if mapping else ""
+    if kind == "NoneType":
+        return _no_content(sent_as) if found or sent_as in _FORMS else ""
+    if kind == "str":
+        return _TEXT.format(content_type=sent_as) if sent_as.startswith("text/") else ""
+    if found:
+        return _DECODED if "JSON" in said or sent_as == "application/json" else ""
+    return _NOT_DECODED if "bytearray" in said else ""
+
+
+def _no_content(sent_as: str) -> str:
+    return _FORM.format(content_type=sent_as) if sent_as in _FORMS else _CONTENT
 
 
 def _missing(name: str) -> str:

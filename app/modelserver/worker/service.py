@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modelserver.tensors.datatypes import TensorError
 from modelserver.wire.messages import (
     BODY,
     DESCRIBE,
@@ -123,7 +124,7 @@ class Service:
                     checked = row.extra
                 decoded.append(decode_row(row, tail[position:end], decode=decode, enveloped=enveloped))
                 answers.append(None)
-            except ValueError as error:
+            except (ValueError, TensorError) as error:
                 decoded.append(None)
                 answers.append(failure(str(error), 400, "BadRequestException"))
             position = end
@@ -296,11 +297,14 @@ class Service:
 
 
 def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Work | None:
-    """A batch of tensors, decoded at once; None if its rows have several forms."""
+    """A batch of tensors, decoded at once; None if its rows have several forms, or cannot be decoded."""
     form = rows[0].extra
     if not all(row.kind == TENSORS and row.extra == form for row in rows):
         return None
-    data = decode_rows(rows, tail)
+    try:
+        data = decode_rows(rows, tail)
+    except TensorError:
+        return None
     tensors = data if isinstance(data, TensorRows) else None
     decoded: list[Decoded | None] = [Decoded(row, {}) for row in data]
     return Work(sequence, rows, decoded, [None] * len(rows), tensors=tensors)
@@ -308,7 +312,9 @@ def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Wo
 
 def tell_failure(error: Exception, rows: Sequence[Row]) -> None:
     """Prints an exception of the handler with the ids of its requests."""
-    print_failure(error, [row.request_id for row in rows], hint_for(error, rows[0].kind))
+    print_failure(
+        error, [row.request_id for row in rows], hint_for(error, rows[0].kind, rows[0].content_type)
+    )
 
 
 def timed(function: Callable[[], None]) -> float:

@@ -100,7 +100,7 @@ def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) 
     status, text = _verdict(error, row)
     if model_dir is None or _is_meant_for_clients(error):
         return failure(text, status)
-    hint = hint_for(error, row.kind)
+    hint = hint_for(error, row.kind, row.content_type)
     if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
         return failure(located(str(text), error, model_dir, hint), status)
     if isinstance(error, ContractBroken):

@@ -125,8 +125,8 @@ def load_exported(path: Path, device: torch.device) -> Any:
         return _load_package(path, device) if _is_compiled(path) else _load_program(path, device)
     except (RuntimeError, ValueError, OSError, KeyError) as error:
         raise ModelLoadError(
-            f"{path.name} is not what torch.export.save or aoti_compile_and_package wrote,"
-            f" or of another torch than {torch.__version__}: {first_line(error)}"
+            f"{path.name} is not what torch.export.save or aoti_compile_and_package wrote, or needs a newer"
+            f" torch than {torch.__version__}, or the one that wrote it: {first_line(error)}"
         ) from error
 
 

@@ -369,6 +369,17 @@ def run(handler: Any, *inputs: Tensor, **fields: Any) -> list[tuple[Answer, byte
 FOUR = tensor("x", "FP32", (4,), [1, 2, 3, 4])
 
 
+def test_a_batch_that_this_torch_has_no_type_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its requests is told so, the handler is not called, and the worker lives on."""
+    monkeypatch.delattr(torch, "uint16")
+    answers = run(lambda _data, _context: pytest.fail("called"), tensor("x", "UINT16", (2,), [1, 2]))
+
+    assert [(answer.status, answer.error_type) for answer, _ in answers] == [(400, "BadRequestException")] * 2
+    assert {content.partition(b", ")[0] for _, content in answers} == {
+        b"tensors of UINT16 need torch 2.3 or newer"
+    }
+
+
 def test_a_guilty_row_fails_alone() -> None:
     """The halves of a failed batch have the halves of its tensors (F18)."""
     calls = []

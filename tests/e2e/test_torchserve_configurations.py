@@ -1,0 +1,150 @@
+"""Servers that start with configuration files of TorchServe's repository and documentation."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.e2e.serving import ROOT, Home, Server, free_port, serving
+from tests.settings.torchserve_configurations import CONFIGURATIONS
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+pytest.importorskip("cryptography")
+
+from tests.tls.certificates import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Start = Callable[..., Server]
+
+pytestmark = pytest.mark.slow
+
+# As its page on configuration shows.
+KEYSTORE = """
+inference_address=https://127.0.0.1:8443
+management_address=https://127.0.0.1:8444
+metrics_address=https://127.0.0.1:8445
+keystore=keystore.p12
+keystore_pass=changeit
+keystore_type=PKCS12
+"""
+METRICS = "ts_metrics:\n  counter:\n    - {name: Requests2XX, unit: Count, dimensions: []}\n"
+SERVER_TESTS = "frontend/server/src/test/resources"
+
+
+def here(text: str, folder: Path) -> dict[str, object]:
+    """The entries of a file, with its ports and sockets replaced by free ones; what is on one port stays so.
+
+    A value of several lines stays one.
+    """
+    entries = dict(re.findall(r"(?m)^(\w+)=((?:.*\\\n)*.*)$", text))
+    places: dict[str, str] = {}
+    for key in [key for key in entries if key.endswith("_address")]:
+        before = entries[key]
+        scheme, _, _ = before.partition(":")
+        new = f"unix:{folder}/a.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{free_port()}"
+        entries[key] = places.setdefault(before, new)
+    return {**entries}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Whose certificates the servers have."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def client(authority: Authority) -> Iterator[httpx.Client]:
+    """Trusts them."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    with httpx.Client(verify=context, trust_env=False, timeout=20) as made:
+        yield made
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Where TorchServe's own tests run, as seen from the files that their configurations name."""
+    return Home(tmp_path / "frontend" / "server")
+
+
+def store_of(folder: Path, *names: str) -> Path:
+    """A model store with these models, which echo."""
+    folder.mkdir(parents=True)
+    for name in names:
+        echo = ROOT / "tests" / "e2e" / "model_code" / "echo.py"
+        build_archive(ArchiveConfig(name, str(echo), "1.0", export_path=folder))
+    return folder
+
+
+def counts(description: dict[str, Any]) -> list[Any]:
+    """The settings of a model that the files name, and how many workers it has."""
+    names = ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout")
+    return [description[name] for name in names] + [len(description["workers"])]
+
+
+def test_tls_a_unix_socket_and_absent_models(home: Home, authority: Authority, client: httpx.Client) -> None:
+    """Relative paths count from where the server was started; models that are nowhere are told, and the
+    server starts; the key ``models`` counts for a model that is registered later.
+    """
+    store_of(home.path.parent / "archive" / "src" / "test" / "resources" / "models", "vgg16")
+    resources = home.path / "src" / "test" / "resources"
+    resources.mkdir(parents=True)
+    for file, name in zip(authority.issue("server"), ("key.pem", "certs.pem"), strict=True):
+        file.rename(resources / name)
+    (resources / "metrics_default.yaml").write_text(METRICS)
+    settings = here(CONFIGURATIONS[f"{SERVER_TESTS}/config_test_env.properties"], home.path)
+
+    with serving(Server(home, home.path, settings=settings)) as server:
+        for absent in ("noop-v0.1", "noop-v1.0"):
+            assert f"Failed to load model: {absent}: Model not found at: {absent}" in server.home.log()
+        server.registered("vgg16.mar")
+        answer = client.post(f"{settings['inference_address']}/predictions/vgg16", content=b"x")
+
+        assert (answer.status_code, answer.content) == (200, b"x")
+        assert counts(server.describe("vgg16")) == [1, 1, 8, 100, 120, 1]
+
+
+def test_a_keystore(home: Home, authority: Authority, client: httpx.Client) -> None:
+    """All addresses speak TLS with it."""
+    authority.keystore("keystore").rename(home.path / "keystore.p12")
+    settings = {**here(KEYSTORE, home.path), "load_models": "m.mar", "default_workers_per_model": 1}
+
+    with serving(Server(home, store_of(home.path / "store", "m"), settings=settings)):
+        inference, management, metrics = (
+            settings[f"{name}_address"] for name in ("inference", "management", "metrics")
+        )
+        assert client.post(f"{inference}/predictions/m", content=b"x").content == b"x"
+        assert client.get(f"{management}/models").json()["models"][0]["modelName"] == "m"
+        assert "Requests2XX" in client.get(f"{metrics}/metrics").text
+
+
+def test_models_over_several_lines(home: Home) -> None:
+    """The key ``models`` counts for a model of the command line."""
+    name = "examples/image_classifier/near_real_time_video/config.properties"
+    store = store_of(home.path / "store", "resnet-18")
+    flags = ("--models", "resnet-18=resnet-18.mar")
+
+    with serving(Server(home, store, flags, here(CONFIGURATIONS[name], home.path))) as server:
+        server.wait_ready("resnet-18")
+        assert counts(server.describe("resnet-18")) == [1, 4, 4, 5000, 120, 1]
+
+
+def test_a_state_in_the_file(home: Home) -> None:
+    """What KServe's image of TorchServe starts with: one address for inference and management, and the
+    models of a snapshot.
+    """
+    settings = here(CONFIGURATIONS["kubernetes/kserve/config.properties"], home.path)
+    settings["model_store"] = store_of(home.path / "store", "mnist")
+
+    with serving(Server(home, home.path, settings=settings)) as server:
+        server.wait_ready("mnist")
+        assert settings["inference_address"] == settings["management_address"]
+        assert server.predict("mnist", b"x").content == b"x"
+        assert counts(server.describe("mnist")) == [1, 5, 5, 200, 60, 1]
+        assert server.metrics.get("/metrics").status_code == 200
