@@ -16,7 +16,8 @@ from modelserver.grpc.framing import framed
 from modelserver.grpc.heads import Head, read_head
 from modelserver.http.intake import Intake
 from modelserver.http2 import frames
-from modelserver.http2.connection import Connection, Limits, Listener
+from modelserver.http2.connection import Connection, Listener
+from modelserver.http2.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence

@@ -26,8 +26,9 @@ from modelserver.grpc.codes import StatusCode
 from modelserver.grpc.framing import framed
 from modelserver.grpc.heads import read_head
 from modelserver.http.intake import Intake
-from modelserver.http2.connection import Connection, Limits, Listener
+from modelserver.http2.connection import Connection, Listener
 from modelserver.http2.frames import Code
+from modelserver.http2.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -209,9 +209,6 @@ async def stream_of_tensors_cancelled(client: grpc.aio.Channel) -> None:
     call.cancel()
 
 
-_KEPT = pytest.mark.xfail(reason="a call that is gone keeps its task, whose error keeps the call's frames")
-
-
 @pytest.mark.parametrize(
     ("does", "call"),
     [
@@ -223,15 +220,15 @@ _KEPT = pytest.mark.xfail(reason="a call that is gone keeps its task, whose erro
         (full, tensors),
         (strange, answered),
         (silent, too_many_rows),
-        pytest.param(silent, too_late, marks=_KEPT),
-        pytest.param(silent, cancelled, marks=_KEPT),
+        (silent, too_late),
+        (silent, cancelled),
         (breaks_off, stream),
         (worker_dies, stream),
         (breaks_off, conversation),
         (handler_fails, stream_of_tensors),
         (strange, stream_of_tensors),
         (handler_fails, garbage_in_a_stream),
-        pytest.param(handler_fails, conversation_cancelled, marks=_KEPT),
+        (handler_fails, conversation_cancelled),
         (handler_fails, stream_of_tensors_cancelled),
     ],
     ids=lambda each: each.__name__,

@@ -70,7 +70,6 @@ async def test_each_side_has_its_port(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
-@pytest.mark.xfail(reason="the servers take IPv6 only where they listen on all addresses of it")
 async def test_all_addresses(caplog: pytest.LogCaptureFixture) -> None:
     """A server at `::` is reached over IPv4 too, as over HTTP."""
     caplog.set_level(logging.INFO, "modelserver.grpc")
@@ -123,16 +122,19 @@ async def test_connections_have_an_age(
     assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_port_that_is_taken_stops_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    """The error names it."""
-    caplog.set_level(logging.INFO, "modelserver.grpc")
-    first = servers(Settings(grpc_inference_port=0, grpc_management_port=0))
-    await first.open([])
-    try:
-        port = int(caplog.messages[0].rpartition(":")[2])
-        second = servers(Settings(grpc_inference_port=port, grpc_management_port=0))
-        with pytest.raises(ConfigError, match=f"grpc_inference_port={port}"):
-            await second.open([])
-        await second.close(0)
-    finally:
-        await first.close(0)
+async def test_a_port_that_is_taken_stops_the_start() -> None:
+    """The error names it, also where two servers have reserved it at the same time."""
+    settings = Settings(grpc_inference_port=0, grpc_management_port=0)
+    first = servers(settings)
+    with reserved(settings) as held:
+        port = held[0].getsockname()[1]
+        same = Settings(grpc_inference_port=port, grpc_management_port=0)
+        second = servers(same)
+        with reserved(same) as others:
+            await first.open(held)
+            try:
+                with pytest.raises(ConfigError, match=f"grpc_inference_port={port}"):
+                    await second.open(others)
+            finally:
+                await second.close(0)
+                await first.close(0)

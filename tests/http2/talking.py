@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpack import Decoder, Encoder
 
-from modelserver.http2.connection import Connection, Limits, Listener
+from modelserver.http2.connection import Connection, Listener
+from modelserver.http2.limits import Limits
 from modelserver.http2.stream import Stream
 
 if TYPE_CHECKING:

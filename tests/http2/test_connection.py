@@ -126,7 +126,6 @@ async def test_answers_wait_for_windows() -> None:
     assert rest[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
 
 
-@pytest.mark.xfail(reason="what a larger window lets through goes out before the settings are acknowledged")
 async def test_new_windows_are_acknowledged_first() -> None:
     """Until then a client takes no more than before: the library of gRPC ends streams that send it."""
     client = Client().greet(s4=10)
@@ -384,7 +383,6 @@ async def test_busy_clients_are_no_attack(client: Client) -> None:
     assert not client.transport.closed
 
 
-@pytest.mark.xfail(reason="only a message makes up for updates of windows, and not its frames")
 async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
     """Clients that open windows for each frame of a large answer are served."""
     size, count = 16 << 10, MOST_WASTE // 2 + 10

@@ -42,5 +42,5 @@ def test_lengths(size: int) -> None:
     ],
 )
 def test_bytes_of_frames(made: bytes, wanted: str) -> None:
-    """Frames have the bytes of RFC 9113, section 4.1 and 6."""
+    """Frames have the bytes of RFC 9113, 4.1 and 6."""
     assert made == bytes.fromhex(wanted)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from modelserver.grpc.heads import Head
     from modelserver.http.intake import Intake
-    from modelserver.http2.connection import Connection
+    from modelserver.http2.stream import Carrier
 
 _log = logging.getLogger("modelserver.grpc")
 
@@ -47,7 +47,7 @@ class Port:
         self.largest = largest
         self.intake = intake
 
-    def make(self, connection: Connection, number: int) -> Call:
+    def make(self, connection: Carrier, number: int) -> Call:
         """The call on a new stream."""
         return Call(connection, number, self)
 
@@ -57,12 +57,12 @@ class Call(Stream):
 
     __slots__ = (
         "_begun", "_counted", "_deadline", "_heard", "_inbox", "_initial", "_more", "_over", "_owed", "_port",
-        "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method",
+        "_served", "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method",
     )  # fmt: skip
 
     head: Head
 
-    def __init__(self, connection: Connection, number: int, port: Port) -> None:
+    def __init__(self, connection: Carrier, number: int, port: Port) -> None:
         super().__init__(connection, number)
         self._port = port
         self.method: Method | None = None
@@ -78,6 +78,8 @@ class Call(Stream):
         self._more: asyncio.Event | None = None
         self._over = False
         self._wrong: tuple[StatusCode, str] | None = None
+        # Whether the method has begun, and what it runs in until it has done its work.
+        self._served = False
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -126,10 +128,11 @@ class Call(Stream):
 
     def gone(self) -> None:
         self.is_cancelled = True
-        self._settle()
         self._drop()
         if self._task is not None:
-            self._task.cancel()
+            # Later, so that it has begun.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
+        self._settle()
 
     def closing(self) -> None:
         self._over = True
@@ -138,9 +141,9 @@ class Call(Stream):
 
     def check(self, now: float) -> None:
         super().check(now)
-        timeout = self.connection.listener.limits.receive_timeout
-        waits = self.method is not None and not self.method.streams and self._task is None
-        if waits and not self.ended and monotonic() - self._heard > timeout:
+        timeout = self.connection.limits.receive_timeout
+        waits = self.method is not None and not (self.method.streams or self._served or self.ended)
+        if waits and monotonic() - self._heard > timeout:
             self.finish(StatusCode.DEADLINE_EXCEEDED, f"Nothing of the message came for {timeout:g} s.")
 
     def stalled(self, seconds: float) -> None:
@@ -236,6 +239,7 @@ class Call(Stream):
 
     def _run(self, serving: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
+        self._served = True
         self._task = loop.create_task(serving)
         left = self.time_remaining()
         if left is not None:
@@ -273,6 +277,8 @@ class Call(Stream):
         self.send(b"", b"", last)
 
     def _settle(self) -> None:
+        """The method has done its work, and its task is not kept: an error in it would keep its frames."""
+        self._task = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

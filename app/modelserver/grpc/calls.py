@@ -95,8 +95,7 @@ class Served:
         code, request_id = StatusCode.OK, ""
         try:
             self._around.gate.check(self._path, call)
-            if call.is_cancelled:
-                raise asyncio.CancelledError  # noqa: TRY301 - as if it happened later
+            _go_on(call)
             await self._serve(call, body)
         except InvalidKey as error:
             code, request_id = StatusCode.PERMISSION_DENIED, id_of(call)
@@ -122,6 +121,12 @@ class Served:
 
     async def _serve(self, call: Call, body: bytes) -> None:
         raise NotImplementedError
+
+
+def _go_on(call: Call) -> None:
+    """Raises CancelledError if nobody waits for the answer, as the task will be told later."""
+    if call.is_cancelled:
+        raise asyncio.CancelledError
 
 
 def _why(call: Call) -> StatusCode:
@@ -151,6 +156,7 @@ class Parts(Served):
             async for answer in answers:
                 call.write(answer.SerializeToString())
                 await call.room()
+                _go_on(call)
         call.finish(StatusCode.OK)
 
 

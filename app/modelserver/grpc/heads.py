@@ -25,7 +25,7 @@ _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 # What percent-encoding leaves as it is in a message (all that is printable but the percent sign).
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
-# What names and values of fields may be (RFC 9113, section 8.2.1).
+# What names and values of fields may be (RFC 9113, 8.2.1).
 _NAME = re.compile(rb":?[a-z0-9!#$%&'*+.^_`|~-]+")
 _NOT_IN_VALUES = re.compile(rb"[\0\r\n]")
 # Fields that are gRPC's or HTTP's own, and no metadata.

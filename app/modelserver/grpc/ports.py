@@ -43,7 +43,7 @@ def addresses(settings: Settings) -> tuple[GrpcAddress, GrpcAddress]:
 
 @contextlib.contextmanager
 def reserved(settings: Settings) -> Iterator[list[socket.socket]]:
-    """Holds the ports until gRPC can listen there, for which the sockets must be closed.
+    """Holds the ports until gRPC listens there, which takes the sockets over.
 
     Raises:
         ConfigError: one of them is not available; names the settings.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,11 +22,11 @@ from modelserver.grpc.ports import GrpcAddress, addresses, taken
 from modelserver.grpc.statuses import tell_management, tell_open_inference, tell_prediction
 from modelserver.http.content import MAX_PARAMETERS_BODY
 from modelserver.http.intake import Intake
-from modelserver.http2.connection import Connection, Limits, Listener
+from modelserver.http2.connection import Connection, Listener
+from modelserver.http2.limits import Limits
 from modelserver.tls.context import renew, server_context, tls_arguments
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Iterable
 
@@ -75,18 +76,16 @@ class GrpcServers:
                 each.listener.check()
 
     async def open(self, held: Iterable[socket.socket]) -> None:
-        """Starts to accept connections. ``held`` are the sockets that keep the ports until then.
+        """Starts to accept connections. ``held`` are the sockets that keep the ports.
 
         Raises:
             ConfigError: another process listens on a port.
         """
-        for holder in held:
-            holder.close()
-        inference_at, management_at = addresses(self._services.settings)
+        inference_at, management_at = zip(addresses(self._services.settings), held, strict=True)
         around = self._around(Scope.INFERENCE)
-        await self._start(inference_at, self._inference(around), around)
+        await self._start(*inference_at, self._inference(around), around)
         around = self._around(Scope.MANAGEMENT)
-        await self._start(management_at, self._management(around), around)
+        await self._start(*management_at, self._management(around), around)
 
     def _around(self, scope: Scope) -> Surroundings:
         tokens = self._services.tokens
@@ -97,7 +96,9 @@ class GrpcServers:
         )
         return Surroundings(self._on_call, gate)
 
-    async def _start(self, address: GrpcAddress, served: Handlers, around: Surroundings) -> None:
+    async def _start(
+        self, address: GrpcAddress, held: socket.socket, served: Handlers, around: Surroundings
+    ) -> None:
         names = {path.partition("/")[0] for path in served}
         checks = health.HealthService(self._services.registry, names, self._stopping)
         served |= handlers(health.NAME, checks.methods, tell_open_inference, around)
@@ -109,16 +110,17 @@ class GrpcServers:
         port = Port(served, self._largest(address.side), intake)
         listener = Listener(port.make, read_head, self._limits(address.side))
         context = None if self._certificate is None else server_context(self._certificate, ("h2",))
+        own = socket.socket(fileno=held.detach())
         try:
             server = await asyncio.get_running_loop().create_server(
                 lambda: Connection(listener),
-                address.host,
-                address.port,
+                sock=own,
                 backlog=_BACKLOG,
                 **tls_arguments(context),
             )
         except OSError as error:
-            raise taken(address, "Address already in use") from error
+            own.close()
+            raise taken(address, error.strerror or str(error)) from error
         self._open.append(_Open(server, listener, context))
         shown = GrpcAddress(address.side, address.host, server.sockets[0].getsockname()[1])
         _log.info("gRPC %s address: %s", address.side, shown)

@@ -12,15 +12,16 @@ from modelserver.http2 import frames
 from modelserver.http2.errors import Broken
 from modelserver.http2.fields import FieldDecoder
 from modelserver.http2.frames import HEAD, NUMBER, SETTING, Code, Setting
+from modelserver.http2.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.http2.fields import Fields
-    from modelserver.http2.stream import Stream
+    from modelserver.http2.stream import Carrier, Stream
 
 # Frames that bring nothing, and requests that are given up, since the last check: attacks consist of those.
-# Settings cost more than others, as all streams change with them; a message that is sent makes up for some.
+# Settings cost more than others, as all streams change with them; data that is sent makes up for some.
 MOST_WASTE = 10_000
 _SETTINGS, _MADE_UP = 50, 4
 # Parts of a header block.
@@ -38,24 +39,6 @@ _NOT_HERE = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: clos
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Of a connection. Sizes in bytes, times in seconds.
-
-    ``age``: it takes no new streams from then on, and ends with its last one, ``age_grace`` later at most.
-    """
-
-    streams: int = 4096
-    fields: int = 64 << 10
-    window: int = 1 << 20
-    connection_window: int = 16 << 20
-    frame: int = 256 << 10
-    receive_timeout: float = 60.0
-    send_timeout: float = 60.0
-    age: float | None = None
-    age_grace: float | None = None
-
-
 @dataclass(slots=True)
 class Listener:
     """What the connections of a port share.
@@ -63,7 +46,7 @@ class Listener:
     ``make`` makes the stream of a request, ``read`` what the stream gets of its header fields.
     """
 
-    make: Callable[[Connection, int], Stream]
+    make: Callable[[Carrier, int], Stream]
     read: Callable[[Fields], Any]
     limits: Limits = field(default_factory=Limits)
     connections: set[Connection] = field(default_factory=set)
@@ -93,6 +76,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+        self.limits = listener.limits
         self.peer = ""
         self.window = self.peer_window = frames.DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
@@ -131,7 +115,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as a server has
         self._transport = transport
         self.listener.connections.add(self)
-        limits = self.listener.limits
+        limits = self.limits
         self.peer = _address(transport.get_extra_info("peername"))
         own: socket.socket = transport.get_extra_info("socket")
         # Clients that are gone without a word are noticed.
@@ -208,7 +192,7 @@ class Connection(asyncio.Protocol):
                     self.write(_NOT_HERE)
                 raise Broken(Code.PROTOCOL_ERROR, "this port speaks HTTP/2 only")
             self._begun = True
-        largest = self.listener.limits.frame
+        largest = self.limits.frame
         need = HEAD.size
         while size - at >= HEAD.size:
             first, flags, number = HEAD.unpack_from(data, at)
@@ -257,7 +241,7 @@ class Connection(asyncio.Protocol):
         if self._receives < 0:
             raise Broken(Code.FLOW_CONTROL_ERROR, "more was sent than allowed")
         self._credit += size
-        if self._credit * 2 >= self.listener.limits.connection_window:
+        if self._credit * 2 >= self.limits.connection_window:
             self._receives += self._credit
             self.write(frames.window_update(0, self._credit))
             self._credit = 0
@@ -302,7 +286,7 @@ class Connection(asyncio.Protocol):
             raise Broken(Code.PROTOCOL_ERROR, "nothing to continue")
         number, first, parts = self._block
         parts.append(payload)
-        if sum(map(len, parts)) > self.listener.limits.fields or len(parts) > _MOST_PARTS:
+        if sum(map(len, parts)) > self.limits.fields or len(parts) > _MOST_PARTS:
             raise Broken(Code.ENHANCE_YOUR_CALM, "the header block is too large")
         if flags & frames.END_HEADERS:
             self._block = None
@@ -320,7 +304,7 @@ class Connection(asyncio.Protocol):
         if number <= self._last or not number & 1:
             raise Broken(Code.STREAM_CLOSED if number & 1 else Code.PROTOCOL_ERROR, f"stream {number} again")
         self._last = number
-        if self._told or len(self.streams) >= self.listener.limits.streams:
+        if self._told or len(self.streams) >= self.limits.streams:
             self._wasted()
             self.write(frames.reset(number, Code.REFUSED_STREAM))
             return
@@ -367,15 +351,17 @@ class Connection(asyncio.Protocol):
         for name, value in dict(SETTING.iter_unpack(payload)).items():
             self._set(name, value)
         self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        # Only now: until then clients take no more than before.
+        for stream in list(self.streams.values()):
+            self.wait(stream)
 
     def _set(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE:
             if value > frames.MAX_WINDOW:
                 raise Broken(Code.FLOW_CONTROL_ERROR, f"a window of {value}")
             more, self.peer_window = value - self.peer_window, value
-            for stream in list(self.streams.values()):
+            for stream in self.streams.values():
                 stream.window += more
-                self.wait(stream)
         elif name == Setting.MAX_FRAME_SIZE:
             if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
                 raise Broken(Code.PROTOCOL_ERROR, f"frames of {value}")
@@ -397,7 +383,7 @@ class Connection(asyncio.Protocol):
             raise Broken(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
     def progressed(self) -> None:
-        """A message goes to the client, who may answer it with frames that bring nothing else."""
+        """Data goes to the client, who may answer it with frames that bring nothing else."""
         if self._waste > _MADE_UP:
             self._waste -= _MADE_UP
 
@@ -452,7 +438,7 @@ class Connection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Ends what makes no progress."""
-        limits = self.listener.limits
+        limits = self.limits
         self._waste = 0
         if self._over_since is not None:
             if now - self._over_since > limits.send_timeout:

@@ -1,4 +1,4 @@
-"""Frames (RFC 9113, sections 4 and 6), and header fields as we send them (RFC 7541)."""
+"""Frames (RFC 9113, 4 and 6), and header fields as we send them (RFC 7541)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def field(name: bytes, value: bytes) -> bytes:
 
 
 def _length(text: bytes) -> bytes:
-    """An integer with a prefix of 7 bits (RFC 7541, section 5.1)."""
+    """An integer with a prefix of 7 bits (RFC 7541, 5.1)."""
     size = len(text)
     if size < 127:
         return bytes((size,))

@@ -4,13 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.http2 import frames
 from modelserver.http2.frames import Code
 
 if TYPE_CHECKING:
-    from modelserver.http2.connection import Connection
+    from modelserver.http2.limits import Limits
+
+# A client that reads so many bytes per second has not stalled. Its buffers may hold so many, which we do not
+# see it read.
+_SLOWEST = 64 << 10
+_BUFFERED = 8 << 20
+
+
+class Carrier(Protocol):
+    """What a stream needs of its connection.
+
+    ``peer`` is the client's address: `127.0.0.1:5000`. ``window`` is how many bytes the client takes over all
+    streams, ``peer_window`` over a new one.
+    """
+
+    limits: Limits
+    peer: str
+    window: int
+    peer_window: int
+
+    @property
+    def sendable(self) -> int:
+        """Bytes that a frame may have now."""
+
+    def now(self) -> float:
+        """The time in seconds."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Sends frames, together with all others of this turn of the loop."""
+
+    def progressed(self) -> None:
+        """Data goes to the client, who may answer it with frames that bring nothing else."""
+
+    def wait(self, stream: Stream) -> None:
+        """The stream sends what waits as soon as there is room."""
+
+    def forget(self, stream: Stream) -> None:
+        """The stream has ended on our side."""
 
 
 class Stream:
@@ -24,6 +61,7 @@ class Stream:
         "_moved",
         "_queue",
         "_room",
+        "_sent",
         "_trailers",
         "connection",
         "ended",
@@ -34,17 +72,18 @@ class Stream:
         "window",
     )
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Carrier, number: int) -> None:
         self.connection = connection
         self.id = number
         self.window = connection.peer_window
         # Bytes that the client may still send, and that we have taken since we last said so.
-        self.receives = connection.listener.limits.window
+        self.receives = connection.limits.window
         self._credit = 0
-        # What waits: pieces of the body, and after them the trailers; and when some of it was last sent.
+        # What waits: pieces of the body, then the trailers; when some was last sent, and how much in all.
         self._queue: deque[memoryview] = deque()
         self._trailers: bytes | None = None
         self._moved = 0.0
+        self._sent = 0
         self.unsent = 0
         self._room: asyncio.Event | None = None
         # Whether our side of the stream is closed, and whether the client's is.
@@ -75,7 +114,7 @@ class Stream:
     def take(self, size: int) -> None:
         """The client may send as many bytes more."""
         self._credit += size
-        if self._credit * 2 >= self.connection.listener.limits.window:
+        if self._credit * 2 >= self.connection.limits.window:
             self.receives += self._credit
             self.connection.write(frames.window_update(self.id, self._credit))
             self._credit = 0
@@ -104,7 +143,6 @@ class Stream:
         if not self._queue:
             self._moved = connection.now()
         if body:
-            connection.progressed()
             self._queue.append(memoryview(body))
             self.unsent += size
         self._trailers = trailers
@@ -127,12 +165,14 @@ class Stream:
         its connection can send.
         """
         connection, first = self.connection, self._queue.popleft()
+        connection.progressed()
         size = min(len(first), self.window, connection.sendable)
         connection.write(frames.head(frames.DATA, 0, self.id, size))
         connection.write(first[:size])
         self.window -= size
         connection.window -= size
         self.unsent -= size
+        self._sent += size
         self._moved = connection.now()
         if size < len(first):
             self._queue.appendleft(first[size:])
@@ -154,11 +194,14 @@ class Stream:
     # -- the end
 
     def check(self, now: float) -> None:
-        """Ends the stream if its client takes nothing."""
-        timeout = self.connection.listener.limits.send_timeout
-        if self._queue and now - self._moved > timeout:
+        """Ends the stream if its client takes nothing of what waits."""
+        if self._queue and now - self._moved > self._patience():
             self.stalled(now - self._moved)
             self.fail(Code.ENHANCE_YOUR_CALM)
+
+    def _patience(self) -> float:
+        """The time that a client may take to read what was sent, in seconds."""
+        return self.connection.limits.send_timeout + min(self._sent, _BUFFERED) / _SLOWEST
 
     def fail(self, code: Code) -> None:
         """Ends the stream with an error, as if the client had given it up."""
