@@ -17,7 +17,6 @@ It relies on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle`
 from __future__ import annotations
 
 import logging
-import socket
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import UNREAD, HotRoutes, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.http.intake import Intake, IntakeFull, too_large
+from modelserver.http.sockets import bytes_in_system, is_reset
 
 if TYPE_CHECKING:
     import asyncio
@@ -265,15 +265,10 @@ class HttpProtocol(HttpToolsProtocol):
     def _look_for_client(self, pause: float) -> None:
         if self.transport.is_closing():
             return
-        if self._is_gone():
+        if is_reset(self.transport):
             self.transport.abort()
         else:
             self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
-
-    def _is_gone(self) -> bool:
-        """Whether the connection was reset; asyncio does not report that while it does not read."""
-        connection = self.transport.get_extra_info("socket")
-        return connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -556,7 +551,7 @@ class HttpProtocol(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """Closes the connection if the client is gone, or does not send or read for too long."""
         unsent = self.transport.get_write_buffer_size()
-        if (unsent and self._is_stalled(unsent, now)) or (self.flow.read_paused and self._is_gone()):
+        if (unsent and self._is_stalled(unsent, now)) or (self.flow.read_paused and is_reset(self.transport)):
             # A regular close would wait for a client that does not read.
             self.transport.abort()
             return
@@ -581,7 +576,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _is_stalled(self, unsent: int, now: float) -> bool:
         """Whether the client has read next to nothing of its answers for ``send_timeout``."""
-        taken = self.written - unsent
+        # The system takes bytes from the transport in lumps of up to a megabyte: a steady reader would seem
+        # to stand still between two of them.
+        taken = self.written - unsent - bytes_in_system(self.transport)
         # Answers written by uvicorn are not counted: any change is progress.
         if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
             self._taken, self._stalled_since = taken, now
