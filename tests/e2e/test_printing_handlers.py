@@ -67,6 +67,8 @@ def going_on(server: Server, first: str, second: str) -> Iterator[None]:
         with contextlib.suppress(httpx.HTTPError):
             server.predict(name, what.encode(), timeout=60)
 
+    for name in ("first", "second"):
+        server.wait_ready(name)
     threads = [threading.Thread(target=tell, args=each) for each in (("first", first), ("second", second))]
     for thread in threads:
         thread.start()
@@ -79,8 +81,6 @@ def going_on(server: Server, first: str, second: str) -> Iterator[None]:
                 psutil.Process(worker["pid"]).kill()
         for thread in threads:
             thread.join()
-    for name in ("first", "second"):
-        server.wait_ready(name)
 
 
 def waits(server: Server, seconds: float, mark: str) -> list[float]:
