@@ -87,8 +87,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     # Slots, for attributes of instances with more than thirty cost more at each access.
     __slots__ = (
-        "_came", "_counted", "_exchange", "_first_piece", "_framing", "_half_closed", "_header_bytes",
-        "_held", "_in_head", "_incoming", "_last_piece", "_listener", "_offer", "_peer", "_raw_headers",
+        "_came", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes", "_held",
+        "_in_head", "_incoming", "_last_piece", "_listener", "_looking", "_offer", "_peer", "_raw_headers",
         "_receiving", "_refused", "_seen", "_stalled_since", "_taken", "_unparsed", "_waiting_since",
         "cors", "written",
     )  # fmt: skip
@@ -123,7 +123,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._taken = 0
         self._stalled_since: float | None = None
         self._held = False
-        self._half_closed = False
+        # The client has closed its side: the timer of the next look whether it is there.
+        self._looking: asyncio.TimerHandle | None = None
         self._peer = "unix"
 
     # -- from the transport
@@ -247,8 +248,7 @@ class HttpProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if self._refused or self._receiving or cycle is None or cycle.response_complete:
             return False
-        if not self._half_closed:
-            self._half_closed = True
+        if self._looking is None:
             self._ask_whether_there(cycle)
             self._look_for_client(_FIRST_LOOK)
         return True
@@ -268,7 +268,7 @@ class HttpProtocol(HttpToolsProtocol):
         if is_reset(self.transport):
             self.transport.abort()
         else:
-            self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
+            self._looking = self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -278,6 +278,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
         self.pipeline.clear()
         self._unparsed = None
+        if self._looking is not None:
+            self._looking.cancel()
         if exchange is not None and exchange.on_disconnect is not None:
             on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
             on_disconnect()
@@ -478,7 +480,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self._waiting_since = now
         flow = self.flow
-        if self._half_closed and not self.pipeline:
+        if self._looking is not None and not self.pipeline:
             self.transport.close()
         elif flow.write_paused:
             if not self.transport.is_closing():
