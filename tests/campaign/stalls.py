@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 import socket
@@ -14,21 +15,24 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from tests.campaign.callers import HOST, post, receive_answer
 from tests.campaign.targets import port_of, target, tracebacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tests.campaign.report import Report
     from tests.e2e.serving import Server
 
-from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
+from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, manage, oip, predict, stub
+
+from modelserver.http.content import MAX_PARAMETERS_BODY
 
 SIZE = 6_000_000  # bytes; max_request_size is 6,553,500
+MOST_PARAMETERS = MAX_PARAMETERS_BODY - 40  # with a little that stands beside it
 LONGEST_STALL = 0.05  # seconds
 PAUSE = 0.005
 # Shorter runs are against one process only.
@@ -56,15 +60,33 @@ def run(report: Report, seconds: float) -> None:
         with target(front_ends) as server:
             server.registered("echo.mar")
             build_archives(Path(str(server.settings["model_store"])))
-            end = time.monotonic() + seconds / 2
-            longest: dict[str, float] = {}
-            for round_ in range(MOST_ROUNDS):
-                if round_ and time.monotonic() > end:
-                    break
-                for heavy in bodies():
-                    stall, said = stalled(server, heavy)
-                    longest[f"{heavy.name} ({said})"] = max(longest.get(f"{heavy.name} ({said})", 0.0), stall)
-            tell(report, server, what, longest)
+            tell(report, server, what, rounds(server, bodies, seconds / 2))
+        with target(front_ends, token_authorization="always") as server:
+            tokens = tokens_of(server)
+            for scope, client in (("inference", server.inference), ("management", server.management)):
+                client.headers["Authorization"] = f"Bearer {tokens[scope]}"
+            server.registered("echo.mar")
+            what = f"{what}, tokens"
+            tell(report, server, what, rounds(server, functools.partial(with_tokens, tokens), seconds / 10))
+
+
+def rounds(server: Server, make: Callable[[], Iterable[Heavy]], seconds: float) -> dict[str, float]:
+    """The longest stall for each body and answer; all are sent as often as there is time, once at least."""
+    end = time.monotonic() + seconds
+    longest: dict[str, float] = {}
+    for round_ in range(MOST_ROUNDS):
+        if round_ and time.monotonic() > end:
+            break
+        for heavy in make():
+            stall, said = stalled(server, heavy)
+            longest[f"{heavy.name} ({said})"] = max(longest.get(f"{heavy.name} ({said})", 0.0), stall)
+    return longest
+
+
+def tokens_of(server: Server) -> dict[str, str]:
+    """The server's tokens by what they allow."""
+    document = json.loads((server.home.path / "key_file.json").read_text())
+    return {scope: entry["key"] for scope, entry in document.items()}
 
 
 def tell(report: Report, server: Server, what: str, longest: dict[str, float]) -> None:
@@ -136,14 +158,17 @@ def bodies() -> Iterator[Heavy]:
     yield from v2_bodies()
     yield from v1_bodies()
     yield from plain_bodies()
+    yield from explanation_bodies()
     yield from management_bodies()
+    yield from changing_bodies()
     yield from archives()
     yield from grpc_messages()
+    yield from grpc_management()
 
 
-def by_http(name: str, listener: str, path: str, body: bytes, *lines: str) -> Heavy:
-    """A POST request."""
-    return of_bytes(name, listener, post(path, body, *lines))
+def by_http(name: str, listener: str, path: str, body: bytes, *lines: str, method: str = "POST") -> Heavy:
+    """A request, POST unless told otherwise."""
+    return of_bytes(name, listener, post(path, body, *lines).replace(b"POST", method.encode(), 1))
 
 
 def of_bytes(name: str, listener: str, request: bytes) -> Heavy:
@@ -167,6 +192,12 @@ def of_bytes(name: str, listener: str, request: bytes) -> Heavy:
 def repeated(unit: bytes, size: int = SIZE) -> bytes:
     """So many of ``unit`` with commas between as fit."""
     return b",".join([unit] * (size // (len(unit) + 1)))
+
+
+@functools.lru_cache(2)
+def many_keys(size: int = SIZE) -> bytes:
+    """The keys of a JSON object, as many as fit."""
+    return b",".join(b'"k%d":1' % number for number in range(500_000))[:size].rpartition(b",")[0]
 
 
 def v2_bodies() -> Iterator[Heavy]:
@@ -229,9 +260,8 @@ def v1_bodies() -> Iterator[Heavy]:
     ):
         yield by_http(f"V1: {name}", "inference", path, b'{"instances":[%b]}' % repeated(unit), text)
     yield by_http("V1: nesting", "inference", path, b'{"instances":' + b"[" * SIZE, text)
-    keys = b",".join(b'"k%d":1' % number for number in range(500_000))[:SIZE].rpartition(b",")[0]
-    yield by_http("V1: keys", "inference", path, b'{"instances":[1],%b}' % keys, text)
-    one = b'{"instances":[{%b}]}' % keys
+    yield by_http("V1: keys", "inference", path, b'{"instances":[1],%b}' % many_keys(), text)
+    one = b'{"instances":[{%b}]}' % many_keys()
     yield by_http("V1: one instance of many keys", "inference", path, one, text)
 
 
@@ -260,6 +290,76 @@ def plain_bodies() -> Iterator[Heavy]:
     yield by_http("parameters in the query", "inference", f"{path}?{query}", b"")
 
 
+def explanation_bodies() -> Iterator[Heavy]:
+    """Explanations, of both protocols that have a route of their own for them."""
+    path, text = "/explanations/echo", "Content-Type: application/json"
+    yield by_http(f"{path}: bytes", "inference", path, b"b" * SIZE)
+    yield by_http(f"{path}: JSON", "inference", path, b"[%b]" % repeated(b"1"), text)
+    part = b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\nx\r\n'
+    parts, form = part * (SIZE // len(part)) + b"--b--\r\n", "Content-Type: multipart/form-data; boundary=b"
+    yield by_http(f"{path}: a form of many parts", "inference", path, parts, form)
+    path = "/v1/models/echo:explain"
+    yield by_http(
+        "V1 explain: objects", "inference", path, b'{"instances":[%b]}' % repeated(b'{"a":1}'), text
+    )
+    # Few enough to be computed.
+    some = b'{"instances":[%b]}' % repeated(b'"%b"' % (b"t" * 100_000))
+    yield by_http("V1 explain: long texts", "inference", path, some, text)
+    one = b'{"instances":[{%b}]}' % many_keys()
+    yield by_http("V1 explain: one instance of many keys", "inference", path, one, text)
+
+
+def changing_bodies() -> Iterator[Heavy]:
+    """Routes that take parameters in their queries, and get a body."""
+    keys, text = b"{%b}" % many_keys(), "Content-Type: application/json"
+    for method, path in (
+        ("PUT", "/models/echo?min_worker=1"),
+        ("PUT", "/models/echo/1.0/set-default"),
+        ("DELETE", "/models/none"),
+        ("GET", "/models/echo"),
+    ):
+        name = f"{method} {path.partition('?')[0]}: keys"
+        yield by_http(name, "management", path, keys, text, method=method)
+    fields, kind = (
+        b"&".join([b"min_worker=1"] * (SIZE // 13)),
+        "Content-Type: application/x-www-form-urlencoded",
+    )
+    yield by_http("PUT /models/echo: fields", "management", "/models/echo", fields, kind, method="PUT")
+    path = "/models/echo?" + "&".join(f"p{number}=1" for number in range(7000))
+    yield by_http("PUT /models/echo: a long query", "management", path, b"", method="PUT")
+
+
+def with_tokens(tokens: dict[str, str]) -> Iterator[Heavy]:
+    """Routes that need a token, with and without it, and tokens that are none."""
+    text = "Content-Type: application/json"
+    allowed = {scope: f"Authorization: Bearer {token}" for scope, token in tokens.items()}
+    keys = b"{%b}" % many_keys()
+    for listener, path, body, scope in (
+        ("inference", "/predictions/echo", b"b" * SIZE, "inference"),
+        ("inference", "/v1/models/echo:predict", keys, "inference"),
+        ("inference", "/invocations", b"&".join([b"k=1"] * (SIZE // 4)), "inference"),
+        ("management", "/models", keys, "management"),
+        ("inference", "/v2/repository/index", keys, "management"),
+        ("management", "/token?type=none", keys, "API"),
+    ):
+        yield by_http(f"{listener} {path}: no token", listener, path, body, text)
+        yield by_http(f"{listener} {path}: its token", listener, path, body, text, allowed[scope])
+    yield by_http("another's token", "inference", "/predictions/echo", b"b" * SIZE, allowed["management"])
+    long = f"Authorization: Bearer {'t' * 60_000}"
+    yield by_http("a long token", "inference", "/predictions/echo", b"", long)
+    yield by_http("many tokens", "inference", "/predictions/echo", b"", *["Authorization: Bearer t"] * 2_400)
+    path = f"/token?type={'t' * 60_000}"
+    yield by_http("a long kind of token", "management", path, b"", allowed["API"], method="GET")
+    for side, service, method, message in (
+        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", predict("echo", data=b"g" * SIZE)),
+        ("management", f"{MANAGEMENT}ManagementAPIsService", "RegisterModel",
+         manage("RegisterModel", url="." * MOST_PARAMETERS)),
+    ):  # fmt: skip
+        for name, token in (("a wrong token", "t" * 4000), ("its token", tokens[side])):
+            metadata = (("authorization", f"Bearer {token}"),)
+            yield by_grpc(f"gRPC {method}: {name}", side, service, method, message, metadata)
+
+
 def management_bodies() -> Iterator[Heavy]:
     """Registrations, the repository, everything else that takes a body."""
     text = "Content-Type: application/json"
@@ -268,8 +368,11 @@ def management_bodies() -> Iterator[Heavy]:
         ("management", "/v2/repository/index"), ("inference", "/v2/repository/index"),
         ("management", "/v2/repository/models/echo/load"),
     ):  # fmt: skip
-        keys = b",".join(b'"k%d":1' % number for number in range(500_000))[:SIZE].rpartition(b",")[0]
-        yield by_http(f"{listener} {path}: keys", listener, path, b"{%b}" % keys, text)
+        yield by_http(f"{listener} {path}: keys", listener, path, b"{%b}" % many_keys(), text)
+        if not path.endswith("load"):
+            # What would be loaded is no matter of the body.
+            most = b"{%b}" % many_keys(MOST_PARAMETERS)
+            yield by_http(f"{listener} {path}: all keys that are allowed", listener, path, most, text)
         yield by_http(f"{listener} {path}: a list", listener, path, b'{"x":[%b]}' % repeated(b"1"), text)
         yield by_http(f"{listener} {path}: nesting", listener, path, b'{"x":' + b"[" * SIZE, text)
     for name, url in (("dots", b"." * (SIZE - 20)), ("http", b"http://" + b"a." * (SIZE // 2 - 20))):
@@ -336,18 +439,50 @@ def grpc_messages() -> Iterator[Heavy]:
         (f"gRPC: {count:,} raw BYTES", infer,
          oip("ModelInferRequest", model_name="echo", inputs=[bare], raw_input_contents=[raw * count])),
     ):  # fmt: skip
+        yield by_grpc(name, "inference", service, method, message)
 
-        def send(
-            server: Server,
-            service: str = service,
-            method: str = method,
-            text: bytes = message.SerializeToString(),
-        ) -> str:
-            with channel(server, "inference") as to:
-                try:
-                    getattr(stub(to, service), method)(text, timeout=ANSWER_SECONDS)
-                except grpc.RpcError as error:
-                    return str(error.code().name)
-            return "OK"
 
-        yield Heavy(name, send)
+def grpc_management() -> Iterator[Heavy]:
+    """Messages of the management service, and of the repository's part of the Open Inference Protocol."""
+    service = f"{MANAGEMENT}ManagementAPIsService"
+    for size, which in ((SIZE, "too large"), (MOST_PARAMETERS, "as large as may be")):
+        long = "n" * size
+        for method, name, fields in (
+            ("RegisterModel", "a URL of dots", {"url": "." * size}),
+            ("RegisterModel", "a URL of http", {"url": "http://" + "a." * (size // 2 - 4)}),
+            ("RegisterModel", "a long name", {"url": "echo.mar", "model_name": long}),
+            ("RegisterModel", "a long handler", {"url": "echo.mar", "model_name": "b", "handler": long}),
+            ("DescribeModel", "a long version", {"model_name": "echo", "model_version": long}),
+            ("ScaleWorker", "a long name", {"model_name": long, "min_worker": 1}),
+            ("SetDefault", "a long version", {"model_name": "echo", "model_version": long}),
+            ("UnregisterModel", "a name of accents", {"model_name": "\xe9" * (size // 2)}),
+        ):
+            if size == SIZE and method != "RegisterModel":
+                # They are refused before anything is read.
+                continue
+            title = f"gRPC {method}: {name}, {which}"
+            yield by_grpc(title, "management", service, method, manage(method, **fields))
+    # A field that the message does not have, again and again.
+    unknown = b"\xba\x06\x01x" * (MOST_PARAMETERS // 4)
+    yield by_grpc("gRPC ListModels: unknown fields", "management", service, "ListModels", unknown)
+    keys = {f"k{number}": {"bool_param": True} for number in range(SIZE // 60)}
+    load = oip("RepositoryModelLoadRequest", model_name="echo", parameters=keys)
+    service = "inference.GRPCInferenceService"
+    yield by_grpc("gRPC RepositoryModelLoad: parameters", "inference", service, "RepositoryModelLoad", load)
+
+
+def by_grpc(
+    name: str, side: str, service: str, method: str, message: Any, metadata: tuple[tuple[str, str], ...] = ()
+) -> Heavy:
+    """A call on a connection of its own; how it ends is the answer."""
+    text = message if isinstance(message, bytes) else message.SerializeToString()
+
+    def send(server: Server) -> str:
+        with channel(server, side) as to:
+            try:
+                getattr(stub(to, service), method)(text, timeout=ANSWER_SECONDS, metadata=metadata)
+            except grpc.RpcError as error:
+                return str(error.code().name)
+        return "OK"
+
+    return Heavy(name, send)

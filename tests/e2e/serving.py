@@ -205,13 +205,13 @@ class Server:
         return [main, *(child for child in main.children() if "modelserver.frontend" in command_of(child))]
 
     def sockets_to(self, clients: Iterable[socket.socket]) -> set[str]:
-        """The sockets at its end of these connections to the inference port, named as in :meth:`sockets`."""
-        ports = {client.getsockname()[1] for client in clients}
+        """The sockets at its end of these connections, named as in :meth:`sockets`."""
+        ports = {(client.getpeername()[1], client.getsockname()[1]) for client in clients}
         return {
             os.readlink(f"/proc/{process.pid}/fd/{each.fd}")
             for process in self.processes()
             for each in connections_of(process, "tcp4")
-            if each.raddr and each.raddr.port in ports and each.laddr.port == self.port
+            if each.raddr and (each.laddr.port, each.raddr.port) in ports
         }
 
     def sockets(self) -> set[str]:

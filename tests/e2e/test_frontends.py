@@ -238,59 +238,126 @@ def pending(server):
 
 
 class Client(threading.Thread):
-    """Asks over one connection again and again; counts what it got, and the times it was cut off."""
+    """Asks over one connection again and again, each time something else; counts what it got, the answers
+    that were not its own, and the times it was cut off. ``port`` is its side of the connection.
+    """
 
     def __init__(self, server, stop):
         super().__init__(daemon=True)
         self.server, self.stop = server, stop
-        self.statuses, self.cut_off = [], 0
+        self.statuses, self.strange, self.cut_off = [], [], 0
+        self.port = None
         self.start()
 
     def run(self):
-        connection = connect(self.server)
+        connection = self.connect()
         while not self.stop.is_set():
             if not self.ask(connection):
                 self.cut_off += 1
                 connection.close()
-                connection = connect(self.server)
+                connection = self.connect()
         connection.close()
 
+    def connect(self):
+        connection = connect(self.server)
+        self.port = connection.getsockname()[1]
+        return connection
+
     def ask(self, connection):
+        own = f"{self.name}: {len(self.statuses)}".encode()
         try:
-            connection.sendall(request("/predictions/echo", b"x"))
-            self.statuses.append(answer_of(connection)[0][9:12])
+            connection.sendall(request("/predictions/echo", own))
+            said, body = answer_of(connection)
         except OSError:
             return False
+        self.statuses.append(said[9:12])
+        if body != own:
+            self.strange.append((own, body))
         return True
 
 
-def test_a_front_end_that_is_killed(fronts):
-    """It is replaced; only its own connections break, and none of what the others asked is lost."""
+@contextlib.contextmanager
+def asking(server, count):
+    """Clients that are served, and go on asking for the time of the block."""
     stop = threading.Event()
-    before = front_ends(fronts)
-    clients = [Client(fronts, stop) for _ in range(12)]
+    clients = [Client(server, stop) for _ in range(count)]
     try:
-        wait_until(lambda: all(len(client.statuses) > 5 for client in clients), "all are served")
-        lost = len(connected(before[0], fronts))
-        before[0].kill()
-        wait_until(lambda: len(front_ends(fronts)) == 2, "it is replaced")
-        counts = [len(client.statuses) for client in clients]
-        wait_until(
-            lambda: all(len(c.statuses) > n + 5 for c, n in zip(clients, counts, strict=True)),
-            "all are served again",
-        )
+        wait_served(clients)
+        yield clients
     finally:
         stop.set()
         for client in clients:
             client.join(10)
 
+
+def wait_served(clients):
+    """Until each has got some more answers."""
+    counts = [len(client.statuses) for client in clients]
+    wait_until(
+        lambda: all(len(c.statuses) > n + 5 for c, n in zip(clients, counts, strict=True)), "all are served"
+    )
+
+
+def test_a_front_end_that_is_killed(fronts):
+    """It is replaced; only its own connections break, and none of what the others asked is lost."""
+    before = front_ends(fronts)
+    with asking(fronts, 12) as clients:
+        lost = len(connected(before[0], fronts))
+        before[0].kill()
+        wait_until(lambda: len(front_ends(fronts)) == 2, "it is replaced")
+        wait_served(clients)
+
     assert {status for client in clients for status in client.statuses} == {b"200"}
+    assert [client.strange for client in clients if client.strange] == []
     assert 0 < sum(client.cut_off for client in clients) <= lost
     after = front_ends(fronts)
     assert before[1] in after
     assert before[0] not in after
     assert "Front end" in fronts.home.log()
     assert fronts.metric("modelserver_queue_requests", model_name="echo") == 0
+
+
+def test_a_front_end_that_is_stopped(fronts):
+    """It keeps its own clients waiting; those of the other, and new ones, are served as before. Once it goes
+    on all are, each with its own answers, and nobody was cut off.
+    """
+    wait_until(lambda: both_take(fronts), "both take connections")
+    before = front_ends(fronts)
+    with asking(fronts, 12) as clients:
+        ports = {connection.raddr.port for connection in connected(before[0], fronts)}
+        stopped = [client for client in clients if client.port in ports]
+        others = [client for client in clients if client not in stopped]
+        before[0].suspend()
+        try:
+            # What it had read is answered without it; after that nothing comes.
+            wait_served(others)
+            counts = [len(client.statuses) for client in stopped]
+            for number in range(20):
+                with connect(fronts) as client:
+                    client.sendall(request("/predictions/echo", b"%d" % number))
+                    assert answer_of(client)[1] == b"%d" % number
+            wait_served(others)
+            assert [len(client.statuses) for client in stopped] == counts
+        finally:
+            before[0].resume()
+        wait_served(clients)
+
+    assert min(len(stopped), len(others)) >= 2
+    assert {status for client in clients for status in client.statuses} == {b"200"}
+    assert [client.strange for client in clients if client.strange] == []
+    assert sum(client.cut_off for client in clients) == 0
+    assert front_ends(fronts) == before
+    assert fronts.metric("modelserver_queue_requests", model_name="echo") == 0
+    assert fronts.metric("modelserver_batches_in_flight", model_name="echo") == 0
+
+
+def both_take(server):
+    """Whether each of the two takes connections: one that was just started is not ready for them."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(connect(server)).sendall(request("/ping"))
+        time.sleep(0.05)
+        return [len(connected(process, server)) > 1 for process in front_ends(server)] == [True, True]
 
 
 def test_requests_of_a_front_end_that_is_killed(fronts, pool):

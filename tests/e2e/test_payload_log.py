@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
+import socket
 import sys
 import time
 from pathlib import Path
@@ -334,17 +336,37 @@ def test_end(tmp_path, model_store):
         assert "are lost" not in server.home.log("ts_log.log")
 
 
-@pytest.mark.slow
-def test_end_with_a_hanging_sink(tmp_path, model_store):
-    """Where nothing but the payload log has something to do, its own limit ends the wait."""
-    with sink_server() as sink:
-        settings = {"payload_log_url": sink.url, "payload_log_drain_timeout": 0.5, "drain_timeout": 30}
-        with serving(Server(Home(tmp_path), model_store, (), settings)) as server:
-            server.registered("echo.mar")
-            sink.gate.clear()
-            assert server.predict("echo", b"x").status_code == 200
-            server.terminate()
-            assert server.process.wait(15) == 0
-            sink.gate.set()
+@contextlib.contextmanager
+def mute_sink(*, reachable):
+    """The URL of one that is never answered by: who connects waits for an answer, or else to be let in."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100 if reachable else 0)
+        address = listener.getsockname()
+        for _ in range(0 if reachable else 3):
+            # These take the room of those that wait to be let in.
+            other = stack.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(address)
+        yield f"http://127.0.0.1:{address[1]}/"
 
-        assert "were unsent when the server stopped" in server.home.log("ts_log.log")
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reachable", [True, False], ids=["reachable", "unreachable"])
+def test_end_with_a_sink_that_does_not_answer(tmp_path, model_store, reachable):
+    """Where nothing but the payload log has something to do, its own limit, of 2 s, ends the wait; what is
+    lost is told.
+    """
+    with mute_sink(reachable=reachable) as url:
+        with serving(Server(Home(tmp_path), model_store, (), {"payload_log_url": url})) as server:
+            server.registered("echo.mar")
+            for number in range(40):
+                assert server.predict("echo", b"x" * 1000 * number).status_code == 200
+            assert server.metric("modelserver_payload_events_waiting") == 80
+            server.terminate()
+            began = time.monotonic()
+            assert server.process.wait(15) == 0
+            assert time.monotonic() - began < 5
+
+        assert "80 were unsent when the server stopped" in server.home.log("ts_log.log")

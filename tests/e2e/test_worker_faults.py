@@ -124,6 +124,37 @@ def test_children_end_with_their_worker(shared_server):
     wait_until(lambda: have_ended(second), "they end with a worker that was told to", 5)
 
 
+@pytest.mark.parametrize("how", ["exit", pytest.param("unregistered", marks=pytest.mark.slow)])
+def test_orphans_end_with_their_worker(shared_server, how):
+    """Fifty processes that a handler forked, which left its session and its family and mind no signal, are
+    gone when their worker is, however that ended; those of another worker are not touched (F45).
+    """
+    for name in ("leaving", "staying"):
+        shared_server.registered("obey.mar", model_name=name)
+    orphans, others = (
+        [
+            psutil.Process(pid)
+            for pid in shared_server.predict(name, {"do": "orphans", "count": count}).json()["pids"]
+        ]
+        for name, count in (("leaving", 50), ("staying", 5))
+    )
+    assert len({process.pid for process in orphans}) == 50
+    assert {os.getsid(process.pid) for process in orphans}.isdisjoint(
+        {worker.pid for worker in shared_server.workers()}
+    )
+    assert not any(have_ended([process]) for process in orphans)
+    if how == "exit":
+        shared_server.predict("leaving", {"do": "exit"})
+    else:
+        shared_server.unregister("leaving")
+
+    wait_until(lambda: have_ended(orphans), "they end", 5)
+    assert not any(have_ended([process]) for process in others)
+    shared_server.management.delete("/models/leaving")
+    shared_server.unregister("staying")
+    wait_until(lambda: have_ended(others), "the others end with theirs", 5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_children_end_with_the_server(tmp_path, model_store, killed):

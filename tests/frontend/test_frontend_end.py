@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from modelserver.errors import ServiceUnavailable
+from modelserver.frontend import frontend_end, server_end
 from modelserver.frontend.frontend_end import Forwarder
 from modelserver.frontend.link import Link, make_pair
 from modelserver.frontend.server_end import Desk
-from modelserver.http.connection import HttpProtocol, Listener
+from modelserver.http.connection import RECEIVE_TIMEOUT, HttpProtocol, Listener
 from modelserver.http.edge import Edge
-from modelserver.http.exchange import MAX_UNSENT, Target, read_target
+from modelserver.http.exchange import MAX_UNSENT, Exchange, Target, read_target
 from modelserver.inference.routes import parse_route
+from modelserver.telemetry.stalls import served
 from modelserver.wire.frontend import ToFrontend, to_frontend_decoder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from modelserver.http.exchange import Exchange
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 LIMIT = 1000
 
@@ -164,7 +167,8 @@ class Client:
         app, hot_routes = endpoint
         config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
         config.load()
-        self.protocol = HttpProtocol(config, Listener(hot_routes, LIMIT, on_response))
+        self.listener = Listener(hot_routes, LIMIT, on_response)
+        self.protocol = HttpProtocol(config, self.listener)
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 
@@ -213,6 +217,11 @@ class Pair:
         await loop.create_unix_connection(lambda: self.desk.link, sock=ours)
         await loop.create_unix_connection(lambda: self.link, sock=theirs)
         self.front = Client((forwarder, forwarder), hot, statuses, forwarder.count)
+
+    def another(self) -> Client:
+        """A further connection to the front end."""
+        before = self.front
+        return Client((self.forwarder, self.forwarder), before.hot, before.statuses, self.forwarder.count)
 
     def _handle(self, message: ToFrontend, body: bytes) -> None:
         self.forwarder.handle(message, body)
@@ -427,11 +436,123 @@ def reading_call() -> tuple[Any, Any, Any]:
     return scope | {"scheme": "http", "headers": [], "client": None, "server": None}, receive, send
 
 
+async def answered(pair: Pair, path: str) -> None:
+    """A request with its answer."""
+    await pair.front.send(head("Content-Length: 5", path=path), b"whole")
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 200")
+
+
+async def partly_sent(pair: Pair, path: str) -> None:
+    """A client that leaves within its body."""
+    await pair.front.send(head("Content-Length: 5", path=path), b"part")
+
+
+async def announced_too_large(pair: Pair, path: str) -> None:
+    """A request that is refused before its body comes."""
+    await pair.front.send(head(f"Content-Length: {LIMIT + 1}", path=path), b"x" * LIMIT)
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
+
+
+async def too_large(pair: Pair, path: str) -> None:
+    """A request that is refused while its body comes."""
+    chunks = b"3e8\r\n" + b"x" * LIMIT + b"\r\n"
+    await pair.front.send(head("Transfer-Encoding: chunked", path=path), chunks, b"1\r\nx\r\n")
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
+
+
+async def beyond_the_intake(pair: Pair, path: str) -> None:
+    """A request that there is no room for."""
+    pair.front.listener.intake.limit = 500
+    await pair.front.send(head("Content-Length: 900", path=path), b"x" * 800)
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 503")
+
+
+async def left_waiting(pair: Pair, path: str) -> None:
+    """A client that leaves before its answer, which comes nevertheless."""
+    await pair.front.send(post("wait", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    await pair.front.leave()
+    pair.front.hot.exchanges[0].reply(200, b"late")
+
+
+async def left_within_its_answer(pair: Pair, path: str) -> None:
+    """A client that leaves between two parts of its answer."""
+    await pair.front.send(post("begun", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    await pair.front.leave()
+    pair.front.hot.exchanges[0].send(b"two")
+    pair.front.hot.exchanges[0].end()
+
+
+async def broken_off(pair: Pair, path: str) -> None:
+    """An answer whose handler fails between two parts."""
+    await pair.front.send(post("broken", b"x" * 900), head("Content-Length: 5", path=path) + b"whole")
+    assert pair.front.transport.closed
+
+
+async def not_read(pair: Pair, path: str) -> None:
+    """A client that is cut off because it does not read an answer in parts."""
+    await pair.front.send(post("begun", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    pair.front.transport.unsent = MAX_UNSENT + 1
+    pair.front.hot.exchanges[0].send(b"two")
+    await pair.front.settle()
+    assert pair.front.transport.aborted
+
+
+async def cut_off(pair: Pair, path: str) -> None:
+    """A client that is slow to send."""
+    await partly_sent(pair, path)
+    pair.front.listener.check(time.monotonic() + RECEIVE_TIMEOUT + 1)
+    assert pair.front.transport.closed
+
+
+@pytest.mark.parametrize("path", ["/predictions/m/1/echo", "/ping/echo"])
+@pytest.mark.parametrize(
+    "happen",
+    [
+        answered,
+        partly_sent,
+        announced_too_large,
+        too_large,
+        beyond_the_intake,
+        left_waiting,
+        left_within_its_answer,
+        broken_off,
+        not_read,
+        cut_off,
+    ],
+)
+async def test_nothing_outlives_its_connection(
+    pair: Pair, path: str, happen: Callable[[Pair, str], Awaitable[None]]
+) -> None:
+    """What both sides have of a connection and its requests is gone when it is, without the collector of
+    circles, however it ended.
+    """
+    kinds = (HttpProtocol, Exchange, RequestResponseCycle, frontend_end._Call, frontend_end._Stream,
+             server_end._Call)  # fmt: skip
+    gc.disable()
+    gc.freeze()
+    try:
+        pair.front = pair.another()
+        await happen(pair, path)
+        await pair.front.settle()
+        if pair.front.protocol in pair.front.listener.state.connections:
+            await pair.front.leave()
+        pair.front.hot.exchanges.clear()
+        del pair.front.protocol
+        await pair.front.settle()
+        # A running server does this many times a second.
+        served.request = None
+        assert [each for each in gc.get_objects() if isinstance(each, kinds)] == []
+        assert pair.front.listener.intake.held == 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    assert (pair.forwarder._asked, pair.forwarder._streams, pair.forwarder._calls) == ({}, {}, {})
+    assert (pair.desk.exchanges, pair.desk._calls) == ({}, {})
+
+
 async def test_many_at_once(pair: Pair) -> None:
     """Each of many requests that travel together gets its own answer."""
-    clients = [
-        Client((pair.forwarder, pair.forwarder), pair.front.hot, [], pair.forwarder.count) for _ in range(50)
-    ]
+    clients = [pair.another() for _ in range(50)]
     for number, client in enumerate(clients):
         client.protocol.data_received(post("echo", b"%d" % number * (number + 1)))
     await pair.front.settle()

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import time
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +16,8 @@ from modelserver.http.exchange import Exchange, read_target
 from modelserver.http.head import HEADER_LIMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
     from modelserver.http.exchange import Target
 
 LIMIT = 1000
@@ -786,23 +788,162 @@ async def test_who_must_name_a_host() -> None:
     assert odd.startswith(b"HTTP/1.1 400 ")
 
 
-@pytest.mark.parametrize("path", ["/hot", "/cold"])
-async def test_nothing_outlives_its_connection(path: str) -> None:
-    """Connection, request and body are gone when the connection is, without the collector of circles."""
+@contextlib.contextmanager
+def uncollected() -> Iterator[Callable[[], list[object]]]:
+    """Gives what was created since and is kept: connections and requests. Nobody collects circles."""
+    kinds = (HttpProtocol, Exchange, RequestResponseCycle)
     gc.disable()
+    gc.freeze()
     try:
-        for sent in (b"whole", b"part"):
-            wire = Wire()
-            wire.send(head("Content-Length: 5", path=path) + sent)
-            await settle()
-            connection = weakref.ref(wire.protocol)
-            wire.protocol.connection_lost(None)
-            wire.hot.exchanges.clear()
-            del wire.protocol
-            await settle()
-            assert connection() is None
+        yield lambda: [each for each in gc.get_objects() if isinstance(each, kinds)]
     finally:
+        gc.unfreeze()
         gc.enable()
+
+
+async def answered(wire: Wire, path: str) -> None:
+    """A request with its answer."""
+    wire.send(head("Content-Length: 5", path=path) + b"whole")
+
+
+async def partly_sent(wire: Wire, path: str) -> None:
+    """A client that leaves within its body."""
+    wire.send(head("Content-Length: 5", path=path) + b"part")
+
+
+async def chunks_partly_sent(wire: Wire, path: str) -> None:
+    """A client that leaves within a chunk."""
+    wire.send(head("Transfer-Encoding: chunked", path=path) + b"5\r\npar")
+
+
+async def announced_too_large(wire: Wire, path: str) -> None:
+    """A request that is refused before its body comes, and whose client sends it nevertheless."""
+    wire.send(head(f"Content-Length: {LIMIT + 1}", path=path), b"x" * LIMIT)
+    assert b"HTTP/1.1 413 " in wire.transport.written
+
+
+async def too_large(wire: Wire, path: str) -> None:
+    """A request that is refused while its body comes."""
+    wire.send(head("Transfer-Encoding: chunked", path=path), *[b"100\r\n" + b"x" * 256 + b"\r\n"] * 4)
+    await settle()
+    # Elsewhere the application counts.
+    assert path != "/hot" or b"HTTP/1.1 413 " in wire.transport.written
+
+
+async def beyond_the_intake(wire: Wire, path: str) -> None:
+    """A request that there is no room for."""
+    wire.listener.intake.limit = 500
+    wire.send(head("Content-Length: 900", path=path), b"x" * 800)
+    assert b"HTTP/1.1 503 " in wire.transport.written
+
+
+async def no_http(wire: Wire, path: str) -> None:
+    """A request that is none any more within its body."""
+    wire.send(head("Transfer-Encoding: chunked", path=path), b"2\r\nhi\r\nxyz\r\n")
+    assert b"HTTP/1.1 400 " in wire.transport.written
+
+
+async def cut_off_while_it_sends(wire: Wire, path: str) -> None:
+    """A client that is slow to send."""
+    await partly_sent(wire, path)
+    await settle()
+    wire.listener.check(time.monotonic() + 11)
+    assert wire.transport.closed
+
+
+async def cut_off_while_it_reads(wire: Wire, path: str) -> None:
+    """A client that does not take its answer and asks on."""
+    await answered(wire, path)
+    await settle()
+    wire.protocol.pause_writing()
+    wire.transport.unsent = 100_000
+    wire.send(head("Content-Length: 5", path=path) + b"other", head("Content-Length: 5", path=path) + b"part")
+    wire.listener.check(time.monotonic())
+    wire.listener.check(time.monotonic() + 21)
+    assert wire.transport.aborted
+
+
+async def reset_before_its_answer(wire: Wire, path: str) -> None:
+    """A client that is gone when its answer is ready, with another request behind."""
+    wire.hot.at_once = False
+    wire.send((head("Content-Length: 5", path=path) + b"whole") * 2)
+    # uvicorn tells the last request only, and the first is answered nevertheless.
+    wire.transport.closed = path == "/hot"
+    wire.protocol.connection_lost(ConnectionResetError())
+    await settle()
+    for exchange in wire.hot.exchanges:
+        exchange.reply(200, b"late")
+
+
+async def half_closed(wire: Wire, path: str) -> None:
+    """A client that says it will send no more, and is then gone."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 5", path="/hot") + b"whole")
+    assert wire.protocol.eof_received()
+
+
+async def stream_left(wire: Wire, path: str) -> None:
+    """A client that is gone between two parts of its answer."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    [exchange] = wire.hot.exchanges
+    exchange.begin(200)
+    exchange.send(b"one")
+    wire.transport.closed = True
+    wire.protocol.connection_lost(ConnectionResetError())
+    exchange.send(b"two")
+    exchange.end()
+
+
+async def stream_broken_off(wire: Wire, path: str) -> None:
+    """An answer whose handler fails between two parts."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0") + head("Content-Length: 0", path=path))
+    [exchange] = wire.hot.exchanges
+    exchange.begin(200)
+    exchange.send(b"one")
+    exchange.end(complete=False)
+    assert wire.transport.closed
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+@pytest.mark.parametrize(
+    "happen",
+    [
+        answered,
+        partly_sent,
+        chunks_partly_sent,
+        announced_too_large,
+        too_large,
+        beyond_the_intake,
+        no_http,
+        cut_off_while_it_sends,
+        cut_off_while_it_reads,
+        reset_before_its_answer,
+        half_closed,
+        stream_left,
+        stream_broken_off,
+    ],
+)
+async def test_nothing_outlives_its_connection(
+    path: str, happen: Callable[[Wire, str], Awaitable[None]]
+) -> None:
+    """Connection, requests and bodies are gone when the connection is, without the collector of circles,
+    however it ended.
+    """
+    with uncollected() as kept:
+        wire = Wire()
+        await happen(wire, path)
+        assert kept() != []
+        await settle()
+        if wire.protocol in wire.listener.state.connections:
+            wire.protocol.connection_lost(None)
+        wire.hot.exchanges.clear()
+        del wire.protocol
+        await settle()
+        assert kept() == []
+        assert wire.listener.state.connections == set()
+        assert wire.listener.intake.held == 0
 
 
 async def test_bodies_end_with_their_answers(wire: Wire) -> None:

@@ -242,7 +242,7 @@ async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch
     await first.next()
     old = psutil.Process(first.parent())
     old.kill()
-    await until(lambda: spawner._process and spawner._process.lost)
+    await until(lambda: spawner._deaths)
     # Whoever started it has seen its end, so that what it forked has another parent.
     await until(lambda: not old.is_running())
 
@@ -278,13 +278,33 @@ async def test_a_stopped_spawner_is_noticed(
 
     # A second for the report that does not come, a second and a bit for the state that does not change.
     assert passed < 8
-    assert second.parent() == os.getpid()
+    assert second.parent() != old.pid
     assert third.parent() not in {old.pid, os.getpid()}
     assert "The spawner was stopped by a signal" in caplog.text
     assert not old.is_running()
     for talk in (second, third):
         talk.process.kill()
         await talk.process.wait()
+
+
+async def test_a_stopped_spawner_is_noticed_though_nobody_needs_it(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is replaced before the next worker is to be started (F39)."""
+    monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
+    monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
+    (tmp_path / "h.py").write_text(TELL)
+    talk = await Conversation(spawner).start(tmp_path)
+    await talk.next()
+    old = psutil.Process(talk.parent())
+    old.suspend()
+    await until(lambda: not old.is_running())
+    await until(lambda: spawner._replacing is not None and spawner._replacing.done())
+
+    assert spawner._process is not None
+    assert not spawner._process.lost
+    talk.process.kill()
+    await talk.process.wait()
 
 
 async def test_a_busy_spawner_is_waited_for(
@@ -311,7 +331,7 @@ async def test_workers_do_not_wait_for_a_replacement(
     talks = [await Conversation(spawner).start(model)]
     lost = talks[0].parent()
     os.kill(lost, signal.SIGKILL)
-    await until(lambda: spawner._process and spawner._process.lost)
+    await until(lambda: spawner._deaths)
     talks.append(await Conversation(spawner).start(model))
     await until(lambda: spawner._process and not spawner._process._pending)
     talks.append(await Conversation(spawner).start(model))
@@ -333,7 +353,7 @@ async def test_a_spawner_that_keeps_dying_is_given_up(
     first = await Conversation(spawner).start(tmp_path)
     await first.next()
     os.kill(first.parent(), signal.SIGKILL)
-    await until(lambda: spawner._process and spawner._process.lost)
+    await until(lambda: spawner._deaths)
     second = await Conversation(spawner).start(tmp_path)
     await second.next()
 

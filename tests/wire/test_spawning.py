@@ -61,3 +61,12 @@ def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner)
     assert receive_report(ends[1]) is None
     assert receive_request(ends[1]) is None
     ends[1].close()
+
+
+def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> None:
+    """No request is left of it, also if it had not read what it was told last."""
+    send(ends[1], Ended(7, -9))
+    ends[0].close()
+
+    assert receive_request(ends[1]) is None
+    ends[1].close()

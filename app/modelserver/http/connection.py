@@ -17,7 +17,6 @@ It relies on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle`
 from __future__ import annotations
 
 import logging
-import socket
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import UNREAD, HotRoutes, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.http.intake import Intake, IntakeFull, too_large
+from modelserver.http.sockets import bytes_in_system, is_reset
 
 if TYPE_CHECKING:
     import asyncio
@@ -87,8 +87,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     # Slots, for attributes of instances with more than thirty cost more at each access.
     __slots__ = (
-        "_came", "_counted", "_exchange", "_first_piece", "_framing", "_half_closed", "_header_bytes",
-        "_held", "_in_head", "_incoming", "_last_piece", "_listener", "_offer", "_peer", "_raw_headers",
+        "_came", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes", "_held",
+        "_in_head", "_incoming", "_last_piece", "_listener", "_looking", "_offer", "_peer", "_raw_headers",
         "_receiving", "_refused", "_seen", "_stalled_since", "_taken", "_unparsed", "_waiting_since",
         "cors", "written",
     )  # fmt: skip
@@ -123,7 +123,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._taken = 0
         self._stalled_since: float | None = None
         self._held = False
-        self._half_closed = False
+        # The client has closed its side: the timer of the next look whether it is there.
+        self._looking: asyncio.TimerHandle | None = None
         self._peer = "unix"
 
     # -- from the transport
@@ -247,8 +248,7 @@ class HttpProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if self._refused or self._receiving or cycle is None or cycle.response_complete:
             return False
-        if not self._half_closed:
-            self._half_closed = True
+        if self._looking is None:
             self._ask_whether_there(cycle)
             self._look_for_client(_FIRST_LOOK)
         return True
@@ -265,15 +265,10 @@ class HttpProtocol(HttpToolsProtocol):
     def _look_for_client(self, pause: float) -> None:
         if self.transport.is_closing():
             return
-        if self._is_gone():
+        if is_reset(self.transport):
             self.transport.abort()
         else:
-            self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
-
-    def _is_gone(self) -> bool:
-        """Whether the connection was reset; asyncio does not report that while it does not read."""
-        connection = self.transport.get_extra_info("socket")
-        return connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+            self._looking = self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -283,6 +278,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
         self.pipeline.clear()
         self._unparsed = None
+        if self._looking is not None:
+            self._looking.cancel()
         if exchange is not None and exchange.on_disconnect is not None:
             on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
             on_disconnect()
@@ -483,7 +480,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self._waiting_since = now
         flow = self.flow
-        if self._half_closed and not self.pipeline:
+        if self._looking is not None and not self.pipeline:
             self.transport.close()
         elif flow.write_paused:
             if not self.transport.is_closing():
@@ -556,7 +553,7 @@ class HttpProtocol(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """Closes the connection if the client is gone, or does not send or read for too long."""
         unsent = self.transport.get_write_buffer_size()
-        if (unsent and self._is_stalled(unsent, now)) or (self.flow.read_paused and self._is_gone()):
+        if (unsent and self._is_stalled(unsent, now)) or (self.flow.read_paused and is_reset(self.transport)):
             # A regular close would wait for a client that does not read.
             self.transport.abort()
             return
@@ -581,7 +578,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _is_stalled(self, unsent: int, now: float) -> bool:
         """Whether the client has read next to nothing of its answers for ``send_timeout``."""
-        taken = self.written - unsent
+        # The system takes bytes from the transport in lumps of up to a megabyte: a steady reader would seem
+        # to stand still between two of them.
+        taken = self.written - unsent - bytes_in_system(self.transport)
         # Answers written by uvicorn are not counted: any change is progress.
         if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
             self._taken, self._stalled_since = taken, now

@@ -26,7 +26,7 @@ from modelserver.wire.marks import MARK, new_mark
 from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_report, send
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from modelserver.pools.spec import WorkerSpec
     from modelserver.wire.spawning import FromSpawner, ToSpawner
@@ -39,8 +39,8 @@ PATIENCE = 120.0
 FORK_PATIENCE = 30.0
 # Seconds that a worker waits for a spawner that replaces a lost one.
 REPLACEMENT_PATIENCE = 2.0
-# Seconds for which a spawner with requests may be stopped, as by a debugger; between checks of that; and
-# for the spawner to report how a worker ended.
+# Seconds for which a spawner may be stopped, as by a debugger; between checks of that; and for the spawner to
+# report how a worker ended.
 STOPPED_PATIENCE = 1.0
 LOOKS = 0.25
 REPORT_PATIENCE = 1.0
@@ -129,6 +129,8 @@ class Spawner:
         self._hidden = ""
         self._preloads = PreloadReader()
         self._replacing: asyncio.Task[None] | None = None
+        # What the spawner was last used for, from which the next one is prepared.
+        self._latest: tuple[WorkerSpec, Mapping[str, str], Prepare] | None = None
 
     async def spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
@@ -160,15 +162,17 @@ class Spawner:
             environment=dict(environment),
             threads=int(environment[THREAD_VARIABLES[0]]),
         )
+        self._latest = spec, environment, needs
         process = await self._running(spec, environment)
-        try:
-            await process.prepare(needs)
-            return await process.spawn(request, [connection, *outputs])
-        except SpawnRefused:
-            if process.lost and not self._closed and (self._replacing is None or self._replacing.done()):
-                # So that later workers need not wait for it.
-                self._replacing = asyncio.create_task(self._replace(spec, environment, needs))
-            raise
+        await process.prepare(needs)
+        return await process.spawn(request, [connection, *outputs])
+
+    def _on_lost(self) -> None:
+        """Starts another, so that later workers need not wait for it."""
+        if self._closed or self._latest is None:
+            return
+        if self._replacing is None or self._replacing.done():
+            self._replacing = asyncio.create_task(self._replace(*self._latest))
 
     async def _replace(self, spec: WorkerSpec, environment: Mapping[str, str], needs: Prepare) -> None:
         with contextlib.suppress(SpawnRefused):
@@ -187,7 +191,9 @@ class Spawner:
             if self._process is None:
                 self._hidden = hidden
                 try:
-                    self._process = await _SpawnerProcess.start(environment, replaces=self._deaths > 0)
+                    self._process = await _SpawnerProcess.start(
+                        environment, self._on_lost, replaces=self._deaths > 0
+                    )
                 except OSError as error:
                     raise SpawnRefused(f"the spawner could not be started: {error}") from error
             elif hidden != self._hidden:
@@ -234,19 +240,20 @@ def is_stopped(pid: int) -> bool:
 
 
 class _SpawnerProcess:
-    """One spawner process and the communication with it."""
+    """One spawner process and the communication with it; ``on_lost`` is called at its end."""
 
     def __init__(
         self,
         process: asyncio.subprocess.Process,
         control: socket.socket,
         capture: Capture,
+        on_lost: Callable[[], None],
         *,
         replaces: bool,
     ) -> None:
         self.lost = False
+        self._on_lost = on_lost
         self._patience = REPLACEMENT_PATIENCE if replaces else PATIENCE
-        self._looking: asyncio.TimerHandle | None = None
         self._stopped_since: float | None = None
         self._process = process
         self._control = control
@@ -257,9 +264,12 @@ class _SpawnerProcess:
         self._loop.add_reader(control, self._read)
         capture.read("spawner")
         self._closing: asyncio.Task[None] | None = None
+        self._looking = self._loop.call_later(LOOKS, self._look)
 
     @classmethod
-    async def start(cls, environment: Mapping[str, str], *, replaces: bool) -> _SpawnerProcess:
+    async def start(
+        cls, environment: Mapping[str, str], on_lost: Callable[[], None], *, replaces: bool
+    ) -> _SpawnerProcess:
         """Starts a process with this environment. ``replaces``: a previous one was lost. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -276,7 +286,7 @@ class _SpawnerProcess:
         finally:
             theirs.close()
             capture.close_outputs()
-        return cls(process, ours, capture, replaces=replaces)
+        return cls(process, ours, capture, on_lost, replaces=replaces)
 
     async def prepare(self, needs: Prepare) -> None:
         """Lets it import what a worker needs. Raises SpawnRefused."""
@@ -316,17 +326,10 @@ class _SpawnerProcess:
             raise SpawnRefused(f"the spawner cannot be reached: {error}") from error
         pending = _Pending(self._loop.create_future(), life)
         self._pending.append(pending)
-        self._look()
         return pending.reply
 
     def _look(self) -> None:
-        """While there are requests, replaces a stopped process; one that is importing will answer."""
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
-        if self.lost or not self._pending:
-            self._stopped_since = None
-            return
+        """Replaces a process that is stopped; one that is importing will answer."""
         if not is_stopped(self._process.pid):
             self._stopped_since = None
         elif self._stopped_since is None:
@@ -384,8 +387,7 @@ class _SpawnerProcess:
         self.lost = True
         self._loop.remove_reader(self._control)
         self._control.close()
-        if self._looking is not None:
-            self._looking.cancel()
+        self._looking.cancel()
         for pending in self._pending:
             if pending.life is not None:
                 os.close(pending.life)
@@ -396,6 +398,7 @@ class _SpawnerProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._closing = self._loop.create_task(self._finish())
+        self._on_lost()
 
     async def closed(self) -> None:
         """Waits until the process has ended."""

@@ -76,8 +76,14 @@ def send(
 
 
 def receive_request(connection: socket.socket) -> tuple[ToSpawner, list[int]] | None:
-    """The next request; None when the server has closed. Raises OSError."""
-    data, descriptors = _receive(connection, SPAWN_DESCRIPTORS)
+    """The next request; None when the server has closed, with or without having read all reports.
+
+    Raises OSError.
+    """
+    try:
+        data, descriptors = _receive(connection, SPAWN_DESCRIPTORS)
+    except ConnectionResetError:
+        return None
     return (_to_spawner.decode(data), descriptors) if data else None
 
 

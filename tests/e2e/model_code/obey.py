@@ -57,6 +57,24 @@ class Obey:
         program = [sys.executable, "-c", "import time; time.sleep(60)"]
         return {"pid": subprocess.Popen(program, start_new_session=True).pid}
 
+    def do_orphans(self, order, index):
+        """Forks processes into sessions of their own, whose parents end, and which mind no signal."""
+        told, tell = os.pipe()
+        for _ in range(order["count"]):
+            parent = os.fork()
+            if parent == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                        signal.signal(number, signal.SIG_IGN)
+                    os.write(tell, b"%10d" % os.getpid())
+                    time.sleep(60)
+                os._exit(0)
+            os.waitpid(parent, 0)
+        os.close(tell)
+        with os.fdopen(told, "rb") as pids:
+            return {"pids": [int(pids.read(10)) for _ in range(order["count"])]}
+
     def do_exit(self, order, index):
         os._exit(order.get("code", 3))
 

@@ -1,0 +1,33 @@
+"""What the system knows of a connection, and asyncio does not tell."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import termios
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+_INT = struct.Struct("i")
+
+
+def is_reset(transport: asyncio.BaseTransport) -> bool:
+    """Whether the connection was reset; asyncio does not report that while it does not read."""
+    connection = transport.get_extra_info("socket")
+    return connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+
+def bytes_in_system(transport: asyncio.BaseTransport) -> int:
+    """Bytes that were written and that the other side has not received; 0 if the system does not tell."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return 0
+    try:
+        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_INT.size))
+    except (OSError, ValueError):
+        return 0
+    size: int = _INT.unpack(answer)[0]
+    return size

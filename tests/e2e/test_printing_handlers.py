@@ -1,0 +1,124 @@
+"""Several handlers that print without end, beside one that prints little (F44)."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import psutil
+import pytest
+from tests.e2e.serving import wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.pools.output import LINES_A_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.e2e.conftest import StartServer
+    from tests.e2e.serving import Server
+
+# What it does without end is said in the request; "say" says one line and ends.
+CHATTER = """
+import itertools, os
+
+def handle(data, context):
+    if data is None:
+        return None
+    what, _, more = bytes(data[0]["body"]).decode().partition(" ")
+    if what == "say":
+        print(f"said {more}.", flush=True)
+        return [more]
+    for number in itertools.count():
+        if what == "lines":
+            os.write(1, b"a line\\n" * 1000)
+            os.write(2, b"an error\\n" * 1000)
+        elif what == "metrics":
+            metric = f"[METRICS]N{number}.Count:1|#K:{number}|#type:COUNTER|#hostname:h,1700000000\\n"
+            os.write(1, metric.encode() * 100)
+            os.write(2, b"no end of line " * 1000)
+"""
+MIB = 1 << 20
+
+
+@pytest.fixture
+def server(start_server: StartServer, tmp_path: Path) -> Server:
+    """Three models with the same handler; the first two are told to go on without end."""
+    code = tmp_path / "chatter.py"
+    code.write_text(CHATTER)
+    store = tmp_path / "own-store"
+    archive = build_archive(ArchiveConfig("chatter", str(code), "1.0", export_path=store))
+    started = start_server(model_store=store)
+    for name in ("first", "second", "quiet"):
+        started.registered(archive.name, model_name=name, response_timeout=60)
+    return started
+
+
+@contextlib.contextmanager
+def going_on(server: Server, first: str, second: str) -> Iterator[None]:
+    """Both models do what they are told; in the end their workers are killed."""
+
+    def tell(name: str, what: str) -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            server.predict(name, what.encode(), timeout=60)
+
+    for name in ("first", "second"):
+        server.wait_ready(name)
+    threads = [threading.Thread(target=tell, args=each) for each in (("first", first), ("second", second))]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: server.metric("modelserver_batches_in_flight") == 2, "both have begun")
+        yield
+    finally:
+        for name in ("first", "second"):
+            for worker in server.describe(name)["workers"]:
+                psutil.Process(worker["pid"]).kill()
+        for thread in threads:
+            thread.join()
+
+
+def waits(server: Server, seconds: float, mark: str) -> list[float]:
+    """Seconds that each request of the quiet model took, one after the other."""
+    found: list[float] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.monotonic()
+        token = f"{mark}{len(found)}"
+        assert server.predict("quiet", f"say {token}".encode()).text == token
+        found.append(time.monotonic() - began)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_printing_is_fair(server: Server) -> None:
+    """Two models that print without end hold up a third hardly more than two that compute without end, and
+    what that one prints is not dropped; memory and log stay bounded.
+    """
+    process = psutil.Process(server.pid)
+    with going_on(server, "compute", "compute"):
+        beside_computing = waits(server, 1.5, "c")
+    with going_on(server, "lines", "metrics"):
+        began = time.monotonic()
+        time.sleep(0.5)
+        before = process.memory_info().rss
+        beside_printing = waits(server, 3.0, "p")
+        grown = process.memory_info().rss - before
+        printed = time.monotonic() - began
+    log = wait_until(
+        lambda: text if "lines were dropped" in (text := server.home.log("model_log.log")) else "",
+        "it is told what was dropped",
+    )
+
+    assert statistics.median(beside_printing) < 3 * statistics.median(beside_computing)
+    assert max(beside_printing) < 1
+    assert grown < 16 * MIB
+    assert log.count("\n") < 4 * LINES_A_SECOND * (printed + 2)
+    said = [f"said p{number}." for number in range(len(beside_printing))]
+    assert [line for line in said if line not in log] == []
