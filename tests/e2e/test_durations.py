@@ -289,6 +289,30 @@ def test_time_behind_others_is_counted_wherever_it_is_spent(server: Server, pool
     assert latency - queue == pytest.approx(sum(handlers), abs=0.03)
 
 
+def test_the_time_of_a_batch_that_failed_is_counted(server: Server, pool: ThreadPoolExecutor) -> None:
+    """A request whose batch failed for another's sake is computed once more: what its answer tells has both
+    runs, and hardly anything of what the client saw is missing.
+    """
+    server.registered("obey.mar", model_name="retried", batch_size=2, max_batch_delay=5000)
+
+    def ask(order: dict[str, object]) -> tuple[float, httpx.Response]:
+        began = time.perf_counter()
+        answer = server.predict("retried", order)
+        return time.perf_counter() - began, answer
+
+    def once() -> float:
+        good = pool.submit(ask, sleep(0.2))
+        bad = pool.submit(ask, {"do": "raise"})
+        (seen, answer), (_, failed) = good.result(PATIENCE), bad.result(PATIENCE)
+        assert (answer.status_code, failed.status_code) == (200, 503)
+        queue, handler = told(answer.headers["server-timing"])
+        assert handler > 0.2
+        return Told(seen, queue, handler).rest
+
+    bound = 0.03
+    assert least(once, bound) < bound
+
+
 # -- what waits at a worker that ends
 
 
