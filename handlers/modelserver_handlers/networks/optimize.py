@@ -101,7 +101,7 @@ def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, row
     if fused is None:
         raise NotAsGoodError("it has no convolutions that can be joined with what follows them")
     typical = 1 if rows == 1 else TYPICAL_ROWS
-    return ready_graph(Plan(fused, (typical, *shape), precision), model, check)
+    return ready_graph(Plan(model, fused, (typical, *shape), precision), check)
 
 
 def probe_batch(shape: Sequence[int]) -> torch.Tensor:
