@@ -129,7 +129,7 @@ def platform() -> tuple[object, ...]:
         torch.backends.cpu.get_cpu_capability(),
         torch.cpu._is_avx512_bf16_supported(),
         torch.cpu._is_amx_tile_supported(),
-        torch.cpu._is_vnni_supported(),
+        getattr(torch.cpu, "_is_vnni_supported", bool)(),
     )
 
 

@@ -31,10 +31,20 @@ def top() -> int:
     return 255 if has_dot_products() else 127
 
 
+def is_able() -> bool:
+    """Whether the processor computes faster in 8 bits than in float32."""
+    return has("avx2")
+
+
+def has(feature: str) -> bool:
+    """Whether torch knows the processor to have it; older torch knows fewer."""
+    return bool(getattr(torch.cpu, f"_is_{feature}_supported", bool)())
+
+
 @functools.cache
 def has_dot_products() -> bool:
     """Whether the processor has VNNI or AMX."""
-    return bool(torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported())
+    return has("vnni") or has("amx_tile")
 
 
 @dataclass(frozen=True, slots=True)
