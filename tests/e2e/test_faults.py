@@ -380,7 +380,9 @@ def test_soak(start_server, pool):
     process = psutil.Process(server.pid)
 
     def calm():
-        connected = any(each.raddr and each.laddr.port == server.port for each in connections_of(process, "tcp4"))
+        connected = any(
+            each.raddr and each.laddr.port == server.port for each in connections_of(process, "tcp4")
+        )
         return not connected and quiet(server, "obey") and len(server.workers()) == 1
 
     four_rounds(server, pool)

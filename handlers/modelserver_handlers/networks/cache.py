@@ -129,7 +129,6 @@ def platform() -> tuple[object, ...]:
         torch.backends.cpu.get_cpu_capability(),
         torch.cpu._is_avx512_bf16_supported(),
         torch.cpu._is_amx_tile_supported(),
-        getattr(torch.cpu, "_is_vnni_supported", bool)(),
     )
 
 

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_ROWS = 256
+MOST_ROWS = 128
 
 
 def calibration_rows(folder: Path, name: str, prepare: Callable[[list[Any]], Any]) -> torch.Tensor:
-    """The network's input for the calibration set: n rows, at most 256.
+    """The network's input for the calibration set: n rows, at most 128.
 
     ``name`` is a file, a folder or a pattern (`samples/*.jpg`) in the archive's ``folder``; ``prepare`` makes
-    the network's input of what a client may send. Of files ``.npy`` each row is an input as it is, of files
-    ``.json`` each element is one to prepare, any other file is. Files that cannot be read are left out.
-    Raises NotInt8Error if none can, or their rows have different shapes.
+    the network's input of what a client may send. Of a file ``.npy`` each row is an input as it is, of a
+    list in a file ``.json`` each element is one to prepare, and so is any other file. Files that cannot be
+    read are left out. Raises NotInt8Error if none can, or their rows have different shapes.
     """
     found: list[torch.Tensor] = []
     failures: list[str] = []
@@ -53,8 +53,11 @@ def _files(folder: Path, name: str) -> list[Path]:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise NotInt8Error(f"the calibration set {name!r} must be in the archive")
     place = folder / name
-    found = [place] if place.is_file() else place.iterdir() if place.is_dir() else folder.glob(name)
-    files = sorted(path for path in found if path.is_file())
+    try:
+        found = [place] if place.is_file() else place.iterdir() if place.is_dir() else folder.glob(name)
+        files = sorted(path for path in found if path.is_file())
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise NotInt8Error(f"the calibration set {name!r} cannot be read: {error}") from error
     if not files:
         raise NotInt8Error(f"the archive has no calibration set {name!r}, or it is empty")
     return files
@@ -62,9 +65,13 @@ def _files(folder: Path, name: str) -> list[Path]:
 
 def _read(path: Path, prepare: Callable[[list[Any]], Any]) -> Iterator[torch.Tensor]:
     if path.suffix == ".npy":
-        return iter(torch.from_numpy(numpy.load(path, allow_pickle=False)).float())
+        rows = numpy.load(path, mmap_mode="r", allow_pickle=False)[:MOST_ROWS]
+        return iter(torch.from_numpy(rows.astype(numpy.float32)))
     if path.suffix == ".json":
-        return (row for each in json.loads(path.read_bytes()) for row in _prepared(each, prepare))
+        elements = json.loads(path.read_bytes())
+        if not isinstance(elements, list):
+            raise ValueError("a list of inputs is needed")
+        return (row for each in elements[:MOST_ROWS] for row in _prepared(each, prepare))
     return iter(_prepared(path.read_bytes(), prepare))
 
 

@@ -23,17 +23,17 @@ WEIGHT_TOP = 127
 
 @functools.cache
 def top() -> int:
-    """The largest value of an activation.
+    """The largest value of an activation: of 8 bits, or of 7.
 
-    Without the instructions for dot products of 8 bits (VNNI), oneDNN adds two products in 16 bits, which
+    Without the instructions for dot products of 8 bits, oneDNN adds two products in 16 bits, which
     activations of 8 bits could exceed.
     """
     return 255 if has_dot_products() else 127
 
 
 def is_able() -> bool:
-    """Whether the processor computes faster in 8 bits than in float32."""
-    return has("avx2")
+    """Whether the processor computes faster in 8 bits than in float32: AVX2 or later."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def has(feature: str) -> bool:
@@ -43,8 +43,9 @@ def has(feature: str) -> bool:
 
 @functools.cache
 def has_dot_products() -> bool:
-    """Whether the processor has VNNI or AMX."""
-    return has("vnni") or has("amx_tile")
+    """Whether the processor has VNNI, of AVX-512 or of its own, or AMX."""
+    told: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return has("vnni") or has("amx_tile") or bool(told.get("avx_vnni"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,9 @@ class Quantise(nn.Module):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Of any shape; the same layout."""
-        scaled = value.mul(1 / self.scale.step).add_(self.scale.zero)
-        return scaled.round_().clamp_(0, top()).to(torch.uint8)
+        # Converting cuts the fraction off.
+        scaled = value.mul(1 / self.scale.step).add_(self.scale.zero + 0.5)
+        return scaled.clamp_(0, top()).to(torch.uint8)
 
 
 class Dequantise(nn.Module):

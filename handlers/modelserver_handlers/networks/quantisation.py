@@ -23,10 +23,12 @@ from modelserver_handlers.networks.int8 import (
     QuantisedPool,
     Scale,
     Weight,
+    has_dot_products,
     pack_convolution,
     pack_linear,
+    top,
 )
-from modelserver_handlers.networks.optimize import Substitute, unsuited
+from modelserver_handlers.networks.optimize import TYPICAL_ROWS, Substitute, unsuited
 from modelserver_handlers.networks.prepared import key_of, ready_graph, restored, storable
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ def quantise(model: Any, rows: torch.Tensor, typical: int) -> str:
             f"quantising it failed with {type(error).__name__}: {first_line(error)}"
         ) from error
     model.forward = Int8Forward(model, graph, rows.dim())
+    if not has_dot_products():
+        said += "; activations have 7 bits, as this processor has no instructions for 8 (VNNI)"
     logger.info("The network computes in int8 after %.1f s: %s", time.perf_counter() - began, said)
     return said
 
@@ -86,16 +90,18 @@ def _graph(model: nn.Module, rows: torch.Tensor, typical: int) -> tuple[fx.Graph
     fused = trace(model)
     if fused is None:
         raise NotInt8Error("it cannot be traced")
-    plan = Int8Plan(model, fused, rows, typical)
+    plan = Int8Plan(model, fused, rows, 1 if typical == 1 else TYPICAL_ROWS)
     if not plan.layers:
-        raise NotInt8Error("it has no convolution or linear layer")
+        raise NotInt8Error("it has no convolution or linear layer that oneDNN has in 8 bits")
     graph = ready_graph(plan, plan.check)
+    if plan.refused:
+        raise NotInt8Error(plan.said)
     return graph, plan.said
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One that will compute in 8 bits: its node, and whether it is a convolution, linear layer or pool."""
+    """One that will compute in 8 bits: a convolution, a linear layer or a pool."""
 
     node: fx.Node
     module: nn.Module
@@ -106,6 +112,7 @@ class Int8Plan:
 
     def __init__(self, model: nn.Module, fused: Fused, rows: torch.Tensor, typical: int) -> None:
         self.said = ""
+        self.refused = False
         self._model = model
         self._fused = fused
         self._rows = rows
@@ -119,8 +126,10 @@ class Int8Plan:
         taken: set[fx.Node] = set()
         for node in self._graph.graph.nodes:
             module = self._graph.get_submodule(node.target) if node.op == "call_module" else None
+            if module is None or node.kwargs:
+                continue
             pools = type(module) is nn.MaxPool2d and node.args[0] in taken and not module.return_indices
-            if module is not None and (pools or type(module) in (FusedConvolution, nn.Linear)):
+            if pools or type(module) is FusedConvolution or _is_linear(module):
                 if not isinstance(module, nn.Linear):
                     taken.add(node)
                 yield Layer(node, module)
@@ -130,7 +139,8 @@ class Int8Plan:
     def key(self) -> str:
         """Of the network, its weights, the calibration set and this platform."""
         digest = hashlib.sha256(self._rows.contiguous().numpy().tobytes()).hexdigest()
-        return key_of(self._fused, self._model, "int8", tuple(self._rows.shape), digest, self._typical)
+        shape = tuple(self._rows.shape)
+        return key_of(self._fused, self._model, "int8", top(), AGREEMENT, shape, digest, self._typical)
 
     def make(self) -> dict[str, Any]:
         """Scales of all values, and the layers' weights."""
@@ -153,6 +163,7 @@ class Int8Plan:
                 if not isinstance(layer.module, nn.MaxPool2d)
             },
             "said": "",
+            "refused": False,
         }
         return self._content
 
@@ -174,8 +185,12 @@ class Int8Plan:
         }
 
     def filled(self, content: Mapping[str, Any]) -> fx.GraphModule:
-        """The graph in 8 bits; the plain network's other layers stay as they are."""
-        self.said = content["said"]
+        """The graph in 8 bits; the plain network's other layers stay as they are. If it is refused, the plain
+        graph.
+        """
+        self.said, self.refused = content["said"], content["refused"]
+        if self.refused:
+            return self._graph
         builder = _Builder(self._graph, {layer.node: layer.module for layer in self.layers}, content)
         graph = builder.build()
         self._builder = builder
@@ -184,7 +199,10 @@ class Int8Plan:
     # -- whether it is as good
 
     def check(self, graph: fx.GraphModule) -> None:
-        """Raises NotInt8Error, naming the worst layer, if too few rows have the same first class."""
+        """Refuses it, naming the worst layer, if too few rows have the same first class.
+
+        That is kept too, so that other workers need not find out.
+        """
         same, largest = 0.0, 0.0
         for chunk in _chunks(self._rows):
             expected, found = _first(self._model.forward(chunk)), _first(graph(chunk))
@@ -195,9 +213,11 @@ class Int8Plan:
             f"the first class agrees for {same / len(self._rows):.1%} of the {len(self._rows)} rows of the"
             f" calibration set, the largest difference is {largest:.1%} of the largest output"
         )
-        self._content["said"] = self.said
         if same < AGREEMENT * len(self._rows):
-            raise NotInt8Error(f"{self.said}; {self._worst()}")
+            self.refused = True
+            self.said += f"; {self._worst()}"
+            self._content["weights"] = {}
+        self._content |= {"said": self.said, "refused": self.refused}
 
     def _worst(self) -> str:
         assert self._builder is not None  # noqa: S101 - the graph was made
@@ -343,6 +363,10 @@ class Int8Forward(Substitute):
         """The outputs, as contiguous as the network's own."""
         outputs = self._graph(_laid_out(rows))
         return tree_map(lambda each: each.contiguous() if isinstance(each, torch.Tensor) else each, outputs)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and module.weight.dtype == torch.float32
 
 
 def _chunks(rows: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -13,7 +13,7 @@ from modelserver_handlers.networks.ahead import Compiled, compile_ahead, install
 from modelserver_handlers.networks.compilation import compile_arguments, compile_model, finds_compiler
 from modelserver_handlers.networks.int8 import has, is_able
 from modelserver_handlers.networks.optimize import optimize
-from modelserver_handlers.networks.precision import use_bf16
+from modelserver_handlers.networks.precision import is_eager, use_bf16
 from modelserver_handlers.networks.quantisation import NotInt8Error, quantise
 from modelserver_handlers.networks.warmup import warm_up
 
@@ -35,7 +35,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """For ``precision: int8``: ``rows`` makes the network's inputs, or raises NotInt8Error; ``tell`` is told the
+    """For ``precision: int8``: ``rows`` makes the network's inputs, or raises NotInt8Error; ``tell`` gets the
     precision that is used, and why.
     """
 
@@ -70,7 +70,7 @@ def _in_int8(model: Any, batches: Batches, device: torch.device, calibration: Ca
     try:
         used, why = "int8", _quantised(model, batches, device, calibration)
     except NotInt8Error as reason:
-        used, why = _next_best(device), str(reason)
+        used, why = _next_best(model, device), str(reason)
         logger.warning("precision: int8 is not used, but %s: %s", used, why)
     if calibration is not None:
         calibration.tell(used, why)
@@ -82,7 +82,7 @@ def _quantised(model: Any, batches: Batches, device: torch.device, calibration: 
     if device.type != "cpu":
         raise NotInt8Error("the network is on a GPU, and int8 is for processors")
     if not is_able():
-        raise NotInt8Error("this processor has no instructions for it (AVX2 or later)")
+        raise NotInt8Error("this processor has no instructions that are faster in 8 bits (AVX2 or later)")
     if calibration is None:
         raise NotInt8Error("the handler has no calibration set")
     rows = calibration.rows()
@@ -92,9 +92,9 @@ def _quantised(model: Any, batches: Batches, device: torch.device, calibration: 
     return quantise(model, rows, batches.size)
 
 
-def _next_best(device: torch.device) -> str:
+def _next_best(model: Any, device: torch.device) -> str:
     has_bf16 = has("avx512_bf16") or has("amx_tile")
-    return "bf16" if device.type == "cpu" and has_bf16 else "fp32"
+    return "bf16" if device.type == "cpu" and has_bf16 and is_eager(model) else "fp32"
 
 
 @dataclass(frozen=True, slots=True)
