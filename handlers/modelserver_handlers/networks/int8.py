@@ -166,7 +166,9 @@ class QuantisedConvolution(QuantisedLayer):
             return torch.ops.onednn.qconv2d_pointwise(
                 rows, *weights, self._bias, *self._moves, *self._output(), self._name, list(self._scalars), ""
             )
-        sums = other if self._in_place else other.clone()
+        sums = other.contiguous(memory_format=torch.channels_last)
+        if sums is other and not self._in_place:
+            sums = other.clone()
         after = None if self._name == "none" else self._name
         sums_scale = (self.other.step, self.other.zero)
         arguments: tuple[Any, ...] = (*self._moves, *self._output(), *sums_scale, "sum", 1.0, after, [], "")
