@@ -23,12 +23,6 @@ from modelserver_handlers.networks.quantisation import Int8Forward, Int8Plan, No
 pytestmark = needs_int8
 
 
-@pytest.fixture(scope="module")
-def reader() -> nn.Module:
-    """A network that reads digits."""
-    return trained(Residual())
-
-
 def in_int8(model: nn.Module, rows: torch.Tensor | None = None) -> nn.Module:
     """A copy that computes in 8 bits."""
     copied = copy.deepcopy(model)
