@@ -234,7 +234,10 @@ SCHEMAS: oas.Document = {
             "autoscaling": _AUTOSCALING,
             "replacement": _REPLACEMENT,
             "warnings": oas.WARNINGS,
-            "precision": oas.record(dict.fromkeys(("asked", "used", "why"), oas.TEXT)),
+            "precision": oas.told(
+                oas.record(dict.fromkeys(("asked", "used", "why"), oas.TEXT)),
+                "What the network computes in, where the handler had a choice (`precision: int8`).",
+            ),
             "customizedMetadata": oas.told(
                 oas.ANYTHING, "The handler's own metadata; only with `customized=true`."
             ),
