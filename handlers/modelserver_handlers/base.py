@@ -20,10 +20,10 @@ from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionExce
 from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.labels import load_label_mapping
 from modelserver_handlers.networks import weights
-from modelserver_handlers.networks.calibration_set import calibration_rows
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
+from modelserver_handlers.networks.int8.calibration_set import calibration_rows
+from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
-from modelserver_handlers.networks.quantisation import NotInt8Error
 from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
 from modelserver_handlers.number_rows import are_requests, datatypes_of, grouped, takes_floats, tensors_of
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked

@@ -11,10 +11,10 @@ import torch
 
 from modelserver_handlers.networks.ahead import Compiled, compile_ahead, install
 from modelserver_handlers.networks.compilation import compile_arguments, compile_model, finds_compiler
-from modelserver_handlers.networks.int8 import has, is_able
+from modelserver_handlers.networks.int8.layers import has, is_able
+from modelserver_handlers.networks.int8.quantisation import NotInt8Error, quantise
 from modelserver_handlers.networks.optimize import optimize
 from modelserver_handlers.networks.precision import is_eager, use_bf16
-from modelserver_handlers.networks.quantisation import NotInt8Error, quantise
 from modelserver_handlers.networks.warmup import warm_up
 
 if TYPE_CHECKING:

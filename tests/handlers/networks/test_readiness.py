@@ -16,10 +16,11 @@ from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.image_classifier import ImageClassifier
-from modelserver_handlers.networks import ahead, quantisation, readiness
-from modelserver_handlers.networks.int8 import is_able
+from modelserver_handlers.networks import ahead, readiness
+from modelserver_handlers.networks.int8 import quantisation
+from modelserver_handlers.networks.int8.layers import is_able
+from modelserver_handlers.networks.int8.quantisation import Int8Forward, NotInt8Error
 from modelserver_handlers.networks.optimize import FastForward, deviation
-from modelserver_handlers.networks.quantisation import Int8Forward, NotInt8Error
 from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from modelserver_handlers.errors import first_line
-from modelserver_handlers.networks.quantisation import NotInt8Error
+from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

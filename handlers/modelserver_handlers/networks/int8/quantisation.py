@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from modelserver_handlers.errors import first_line
 from modelserver_handlers.networks.fusion import FusedConvolution, trace
-from modelserver_handlers.networks.int8 import (
+from modelserver_handlers.networks.int8.layers import (
     Dequantise,
     Quantise,
     QuantisedConvolution,
@@ -28,7 +28,7 @@ from modelserver_handlers.networks.int8 import (
     pack_linear,
     top,
 )
-from modelserver_handlers.networks.optimize import TYPICAL_ROWS, Substitute, unsuited
+from modelserver_handlers.networks.optimize import TYPICAL_ROWS, Substitute, contiguous, unsuited
 from modelserver_handlers.networks.prepared import key_of, ready_graph, restored, storable
 
 if TYPE_CHECKING:
@@ -360,9 +360,16 @@ class Int8Forward(Substitute):
         )
 
     def compute(self, rows: torch.Tensor) -> Any:
-        """The outputs, as contiguous as the network's own."""
-        outputs = self._graph(_laid_out(rows))
-        return tree_map(lambda each: each.contiguous() if isinstance(each, torch.Tensor) else each, outputs)
+        """The outputs, as contiguous as the network's own; for shapes that are wrong, its own error."""
+        try:
+            outputs = self._graph(_laid_out(rows))
+        except RuntimeError as error:
+            failure = first_line(error)
+        else:
+            return tree_map(contiguous, outputs)
+        outputs = self.plain(rows)
+        logger.warning("A batch of %s was not computed in int8: %s", tuple(rows.shape), failure)
+        return outputs
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -14,11 +14,11 @@ from tests.handlers.networks.digits import Perceptron, Residual, accuracy, calib
 from tests.handlers.processor import needs_int8
 from torch import nn
 
-from modelserver_handlers.networks import quantisation
-from modelserver_handlers.networks.int8 import QuantisedConvolution, has_dot_products
+from modelserver_handlers.networks.int8 import quantisation
+from modelserver_handlers.networks.int8.layers import QuantisedConvolution, has_dot_products
+from modelserver_handlers.networks.int8.quantisation import Int8Forward, Int8Plan, NotInt8Error, quantise
 from modelserver_handlers.networks.optimize import deviation
 from modelserver_handlers.networks.prepared import packed
-from modelserver_handlers.networks.quantisation import Int8Forward, Int8Plan, NotInt8Error, quantise
 
 pytestmark = needs_int8
 
@@ -254,6 +254,34 @@ def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> No
     assert wanted.grad is not None
     fast.stem[0].register_forward_hook(lambda *_: None)  # type: ignore[index, union-attr]
     assert torch.equal(outputs(fast, rows), outputs(reader, rows))
+
+
+def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
+    """Clients are told what the network says, not what its layers in 8 bits do."""
+    fast = in_int8(reader)
+    with pytest.raises(RuntimeError) as own:
+        outputs(reader, torch.zeros(2, 3, 8, 8))
+    with pytest.raises(RuntimeError) as caught:
+        outputs(fast, torch.zeros(2, 3, 8, 8))
+
+    assert str(caught.value) == str(own.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_batch_that_cannot_be_computed_in_8_bits(
+    reader: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is computed by the network's own layers, and the log says so."""
+    fast = in_int8(reader)
+    rows = held_out().pictures[:2]
+
+    def fail(_rows: torch.Tensor) -> None:
+        raise RuntimeError("no primitive")
+
+    monkeypatch.setattr(fast.forward, "_graph", fail)
+
+    assert torch.equal(outputs(fast, rows), outputs(reader, rows))
+    assert caplog.messages == ["A batch of (2, 1, 8, 8) was not computed in int8: no primitive"]
 
 
 def test_a_copy_is_plain(reader: nn.Module) -> None:

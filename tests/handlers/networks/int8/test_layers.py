@@ -9,9 +9,9 @@ import torch
 from tests.handlers.processor import needs_int8
 from torch import nn
 
-from modelserver_handlers.networks import int8
 from modelserver_handlers.networks.fusion import NONE, RELU, SILU, Activation, FusedConvolution, Geometry
-from modelserver_handlers.networks.int8 import (
+from modelserver_handlers.networks.int8 import layers
+from modelserver_handlers.networks.int8.layers import (
     Dequantise,
     Quantise,
     QuantisedConvolution,
@@ -102,7 +102,7 @@ def test_beyond_the_range() -> None:
 @pytest.mark.usefixtures("_fresh_top")
 def test_bits_of_activations(has_dot_products: bool, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without VNNI, sums of products in 16 bits leave room for 7."""
-    monkeypatch.setattr(int8, "has_dot_products", lambda: has_dot_products)
+    monkeypatch.setattr(layers, "has_dot_products", lambda: has_dot_products)
 
     assert top() == largest
 
@@ -112,7 +112,7 @@ def test_able_processors(capability: str, able: bool, monkeypatch: pytest.Monkey
     """AVX2 is the least."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
 
-    assert int8.is_able() is able
+    assert layers.is_able() is able
 
 
 def test_weights_have_a_scale_for_each_output() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from modelserver_handlers.networks.calibration_set import MOST_ROWS, calibration_rows
-from modelserver_handlers.networks.quantisation import NotInt8Error
+from modelserver_handlers.networks.int8.calibration_set import MOST_ROWS, calibration_rows
+from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 
 if TYPE_CHECKING:
     from pathlib import Path
