@@ -279,7 +279,7 @@ def test_what_is_used_instead_of_int8(
 def test_int8_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exported program is served as it is, not in bf16 either."""
     monkeypatch.setattr(readiness, "has", lambda _feature: True)
-    program = torch.export.export(Net(), (rows(),)).module()
+    program = torch.fx.symbolic_trace(Net())
     told = Told(rows(16))
 
     assert in_int8(program, told, shape=(3, 16, 16)) is program
