@@ -227,10 +227,9 @@ def computation(name: str, model: Any, pictures: Any) -> Callable[[], Any] | Non
 def quantise_randomly(model: Any, batch: int) -> None:
     """In 8 bits, whether or not the first class stays: random weights have no sensible classes."""
     from modelserver_handlers.networks.calibration import calibration_batch  # noqa: PLC0415
-    from modelserver_handlers.networks.int8 import quantisation  # noqa: PLC0415
+    from modelserver_handlers.networks.int8.quantisation import quantise  # noqa: PLC0415
 
-    quantisation.AGREEMENT = 0.0
-    quantisation.quantise(model, calibration_batch(2, CALIBRATION, SIDE), batch)
+    quantise(model, calibration_batch(2, CALIBRATION, SIDE), batch, agreement=0.0)
 
 
 def report(

@@ -50,12 +50,12 @@ class NotInt8Error(Exception):
     """Why a network does not compute in 8 bits."""
 
 
-def quantise(model: Any, rows: torch.Tensor, typical: int) -> str:
+def quantise(model: Any, rows: torch.Tensor, typical: int, agreement: float | None = None) -> str:
     """Gives ``model`` a ``forward`` in 8 bits; what it is like, in words.
 
     ``rows`` are the calibration set, ``typical`` how many rows batches are expected to have. Raises
-    NotInt8Error, and nothing is changed, if it cannot or must not be: fewer than 99 % of the rows would have
-    the same first class.
+    NotInt8Error, and nothing is changed, if it cannot or must not be: fewer than 99 % of the rows, or the
+    share ``agreement``, would have the same first class.
     """
     reason = unsuited(model) or _unfit(rows)
     if reason is not None:
@@ -63,7 +63,7 @@ def quantise(model: Any, rows: torch.Tensor, typical: int) -> str:
     began = time.perf_counter()
     try:
         with torch.inference_mode():
-            graph, said = _graph(model, rows, typical)
+            graph, said = _graph(model, rows, typical, AGREEMENT if agreement is None else agreement)
     except NotInt8Error:
         raise
     except Exception as error:  # whatever user code or an operator of this torch raises
@@ -86,11 +86,13 @@ def _unfit(rows: torch.Tensor) -> str | None:
     return None
 
 
-def _graph(model: nn.Module, rows: torch.Tensor, typical: int) -> tuple[fx.GraphModule, str]:
+def _graph(
+    model: nn.Module, rows: torch.Tensor, typical: int, agreement: float
+) -> tuple[fx.GraphModule, str]:
     fused = trace(model)
     if fused is None:
         raise NotInt8Error("it cannot be traced")
-    plan = Int8Plan(model, fused, rows, 1 if typical == 1 else TYPICAL_ROWS)
+    plan = Int8Plan(model, fused, rows, 1 if typical == 1 else TYPICAL_ROWS, agreement)
     if not plan.layers:
         raise NotInt8Error("it has no convolution or linear layer that oneDNN has in 8 bits")
     graph = ready_graph(plan, plan.check)
@@ -110,13 +112,16 @@ class Layer:
 class Int8Plan:
     """A traced network, and the calibration set that decides about its scales."""
 
-    def __init__(self, model: nn.Module, fused: Fused, rows: torch.Tensor, typical: int) -> None:
+    def __init__(
+        self, model: nn.Module, fused: Fused, rows: torch.Tensor, typical: int, agreement: float
+    ) -> None:
         self.said = ""
         self.refused = False
         self._model = model
         self._fused = fused
         self._rows = rows
         self._typical = typical
+        self._agreement = agreement
         self._graph = fused.graph
         self.layers = list(self._found())
         self._content: dict[str, Any] = {}
@@ -140,7 +145,7 @@ class Int8Plan:
         """Of the network, its weights, the calibration set and this platform."""
         digest = hashlib.sha256(self._rows.contiguous().numpy().tobytes()).hexdigest()
         shape = tuple(self._rows.shape)
-        return key_of(self._fused, self._model, "int8", top(), AGREEMENT, shape, digest, self._typical)
+        return key_of(self._fused, self._model, "int8", top(), self._agreement, shape, digest, self._typical)
 
     def make(self) -> dict[str, Any]:
         """Scales of all values, and the layers' weights."""
@@ -213,7 +218,7 @@ class Int8Plan:
             f"the first class agrees for {same / len(self._rows):.1%} of the {len(self._rows)} rows of the"
             f" calibration set, the largest difference is {largest:.1%} of the largest output"
         )
-        if same < AGREEMENT * len(self._rows):
+        if same < self._agreement * len(self._rows):
             self.refused = True
             self.said += f"; {self._worst()}"
             self._content["weights"] = {}
