@@ -6,7 +6,7 @@ how far the outputs are from the plain network's, as a part of the largest one, 
 
 The yardstick runs in turn with them: one large matrix product, computed as a convolution by the library that
 computes the networks, which is about as much arithmetic as it gets out of the machine. What a way reaches of
-it says what is left to gain without doing less arithmetic.
+it says what is left to gain without doing less arithmetic; int8 is compared to float32's.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ PRODUCT = 2048
 PRODUCT_OPERATIONS = 2 * PRODUCT**3 / 1e9
 PLAIN = "plain"
 COMPILED = ("compiled, frozen", "compiled, frozen, bf16")
+INT8 = "precision: int8"
 WAYS = (
     PLAIN,
     "channels_last",
@@ -45,7 +46,10 @@ WAYS = (
     "bf16, channels_last",
     "optimize: auto, bf16",
     COMPILED[1],
+    INT8,
 )
+# Rows of the calibration set for int8.
+CALIBRATION = 16
 
 
 @dataclass(slots=True)
@@ -136,12 +140,23 @@ def measure(
     with torch.inference_mode():
         expected = plain(pictures)
         operations = count_operations(plain, pictures)
-        ways = [prepare(name, plain, pictures, expected) for name in names]
-        yardsticks = [matrix_product(torch.float32), matrix_product(torch.bfloat16)]
+        prepared = [prepare(name, plain, pictures, expected) for name in possible(names)]
+        ways = [way for way in prepared if way is not None]
+        yardsticks = [matrix_product(torch.float32)]
+        if any(way.bf16 for way in ways):
+            yardsticks.append(matrix_product(torch.bfloat16))
         for _ in range(options.reps):
             for way in (*ways, *yardsticks):
                 way.take()
     return ways, yardsticks, operations
+
+
+def possible(names: Sequence[str]) -> list[str]:
+    """The ways that this processor has instructions for."""
+    import torch  # noqa: PLC0415
+
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return [name for name in names if has_bf16 or "bf16" not in name]
 
 
 def count_operations(model: Any, pictures: Any) -> float:
@@ -167,19 +182,22 @@ def matrix_product(dtype: Any) -> Way:
     return way
 
 
-def prepare(name: str, plain: Any, pictures: Any, expected: Any) -> Way:
-    """One way, run twice."""
+def prepare(name: str, plain: Any, pictures: Any, expected: Any) -> Way | None:
+    """One way, run twice; None if it is not for this network."""
     from modelserver_handlers.networks.optimize import deviation  # noqa: PLC0415
 
     began = time.perf_counter()
     compute = computation(name, copy.deepcopy(plain), pictures)
+    if compute is None:
+        print(f"Left out, as the network cannot be computed so: {name}")
+        return None
     compute()
     prepared = time.perf_counter() - began
     return Way(name, compute, prepared, deviation(compute().float(), expected))
 
 
-def computation(name: str, model: Any, pictures: Any) -> Callable[[], Any]:
-    """What one batch takes in a way. ``model`` is a plain network of its own."""
+def computation(name: str, model: Any, pictures: Any) -> Callable[[], Any] | None:
+    """What one batch takes in a way, None if there is none. ``model`` is a plain network of its own."""
     import torch  # noqa: PLC0415
     from torch.fx.experimental.optimization import fuse  # noqa: PLC0415
 
@@ -189,7 +207,10 @@ def computation(name: str, model: Any, pictures: Any) -> Callable[[], Any]:
     if "optimize" in name:
         precision = "bf16" if "bf16" in name else "fp32"
         if not optimize(model, pictures.shape[1:], precision, len(pictures)):
-            raise RuntimeError("the network was not optimised")
+            return None
+        return lambda: model(pictures)
+    if name == INT8:
+        quantise_randomly(model, len(pictures))
         return lambda: model(pictures)
     if "folded" in name:
         model = fuse(model)
@@ -201,6 +222,14 @@ def computation(name: str, model: Any, pictures: Any) -> Callable[[], Any]:
     if "compiled" in name:
         model = compile_model(model, {"pt2": {"compile": {"enable": True}}})
     return lambda: model(pictures)
+
+
+def quantise_randomly(model: Any, batch: int) -> None:
+    """In 8 bits, whether or not the first class stays: random weights have no sensible classes."""
+    from modelserver_handlers.networks.calibration import calibration_batch  # noqa: PLC0415
+    from modelserver_handlers.networks.int8.quantisation import quantise  # noqa: PLC0415
+
+    quantise(model, calibration_batch(2, CALIBRATION, SIDE), batch, agreement=0.0)
 
 
 def report(

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +21,10 @@ from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.labels import load_label_mapping
 from modelserver_handlers.networks import weights
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
+from modelserver_handlers.networks.int8.calibration_set import calibration_rows
+from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
-from modelserver_handlers.networks.readiness import Batches, make_ready
+from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
 from modelserver_handlers.number_rows import are_requests, datatypes_of, grouped, takes_floats, tensors_of
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 
@@ -112,7 +114,25 @@ class BaseHandler:
             options = replace(options, optimize=False)
         size = int(self.context.system_properties.get("batch_size") or 1)
         batches = Batches(size, options.shape or self._ms_input_shape())
-        return make_ready(model, options, self.model_yaml_config, batches, self.device)
+        calibration = Calibration(
+            partial(self._ms_calibration_rows, options.calibration), self._ms_tell_precision
+        )
+        return make_ready(model, options, self.model_yaml_config, batches, self.device, calibration)
+
+    def _ms_calibration_rows(self, name: str | None) -> torch.Tensor:
+        """The network's inputs for the calibration set. Raises NotInt8Error."""
+        if name is None:
+            raise NotInt8Error("model-config.yaml names no calibration set (handler: calibration: FOLDER)")
+        return calibration_rows(
+            Path(str(self.context.system_properties.get("model_dir"))), name, self.preprocess
+        )
+
+    def _ms_tell_precision(self, used: str, why: str) -> None:
+        tell = getattr(self.context, "_ms_computes_in", None)
+        if tell is not None:
+            tell("int8", used, why)
+            if used != "int8":
+                self.context._ms_warn(f"precision: int8 is not used, but {used}: {why}")
 
     def _ms_loads_as_we_do(self) -> bool:
         """Whether the class uses our loading: one with its own ``initialize`` may do more to the model."""

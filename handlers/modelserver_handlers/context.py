@@ -223,12 +223,17 @@ class Context:
         self.header_key_sequence_start = "ts_request_sequence_start"
         self.header_key_sequence_end = "ts_request_sequence_end"
         self._ms_warnings: list[str] = []
+        self._ms_precision: dict[str, str] = {}
         self._ms_latest = BatchState()
         self._ms_of_thread = threading.local()
 
     def _ms_warn(self, message: str) -> None:
         """While the model is loading: add a warning to the response to its registration."""
         self._ms_warnings.append(message)
+
+    def _ms_computes_in(self, asked: str, used: str, why: str) -> None:
+        """While the model is loading: the precision for its description."""
+        self._ms_precision = {"asked": asked, "used": used, "why": why}
 
     def _ms_begin(self, state: BatchState) -> None:
         """Make ``state`` the current batch of the calling thread."""

@@ -72,7 +72,7 @@ class VisionOptions:
 
 
 _OPTIMIZE = {"auto": True, "on": True, "off": False}
-_PRECISION = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"}
+_PRECISION = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ModelOptions:
     """How the network may be run.
 
     ``optimize_asked`` is whether the author wrote ``optimize: auto``. ``shape`` is that of one row of input,
-    None if only the handler knows it.
+    None if only the handler knows it. ``calibration`` names the rows for int8 in the archive.
     """
 
     optimize: bool = True
@@ -88,6 +88,7 @@ class ModelOptions:
     precision: str = "fp32"
     warmup: bool = True
     shape: tuple[int, ...] | None = None
+    calibration: str | None = None
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ModelOptions:
@@ -98,7 +99,12 @@ class ModelOptions:
         optimize = _choice("optimize", _value(document, "optimize"), _OPTIMIZE)
         precision = _choice("precision", _value(document, "precision"), _PRECISION)
         warmup, shape = _warmup(_value(document, "warmup"))
-        return cls(optimize is not False, optimize is True, precision or "fp32", warmup, shape)
+        calibration = _checked(
+            *(handler_settings(document), "calibration", None),
+            lambda value: value is None or (isinstance(value, str) and bool(value)),
+            "the name of a file or folder in the archive",
+        )
+        return cls(optimize is not False, optimize is True, precision or "fp32", warmup, shape, calibration)
 
 
 def _value(document: Mapping[str, Any], key: str) -> Any:

@@ -21,7 +21,7 @@ from modelserver.pools.spec import PoolStatistics, WorkerState
 def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu_id": None,
-        "failure": "",
+        "failure": "", "precision": {},
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -195,6 +195,14 @@ def exactly(schema: Any) -> Any:
     )
 
 
+def test_precision() -> None:
+    """What the first worker that has loaded computes in is told, and nothing where there is no choice."""
+    precision = {"asked": "int8", "used": "int8", "why": "all agree"}
+
+    assert describe(model(ModelOptions(), worker(), worker(precision=precision)))["precision"] == precision
+    assert "precision" not in json.loads(pretty(describe(model(ModelOptions(), worker()))))
+
+
 def test_all_that_is_told_is_documented() -> None:
     """The OpenAPI document names every field that a description can have, at every depth, and no others."""
     full = ModelOptions(
@@ -207,7 +215,10 @@ def test_all_that_is_told_is_documented() -> None:
         batch_size=8,
         request_timeout=1.5,
     )
-    shown = model(full, worker(failure="why"), sequences=SequenceStatistics(living=1, waiting=1))
+    precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
+    shown = model(
+        full, worker(failure="why", precision=precision), sequences=SequenceStatistics(living=1, waiting=1)
+    )
     shown.pool.warnings = ["no weights"]
     shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")

@@ -27,13 +27,10 @@ def test_a_dry_run_says_what_would_be_measured() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 on this processor"
-)
 def test_all_ways_but_compiled_ones_are_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a rate, and those of full precision are within 1e-4 of the plain network."""
+    """Each that the processor can do has a rate; those in float32 are within 1e-4 of the plain network."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "ways.json"
@@ -41,12 +38,16 @@ def test_all_ways_but_compiled_ones_are_measured(
 
     assert optimizations.main(["--no-compile", *more]) == 0
     figures = json.loads(out.read_text())["figures"]
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     assert [figure["way"] for figure in figures] == [
-        way for way in optimizations.WAYS if way not in optimizations.COMPILED
+        way
+        for way in optimizations.WAYS
+        if way not in optimizations.COMPILED and (has_bf16 or "bf16" not in way)
     ]
     assert all(figure["rate"] > 0 for figure in figures)
     assert all(figure["to_matrix_product"] > 0 for figure in figures)
-    assert all(figure["difference"] < 1e-4 for figure in figures if "bf16" not in figure["way"])
+    exact = [figure for figure in figures if "bf16" not in figure["way"] and "int8" not in figure["way"]]
+    assert all(figure["difference"] < 1e-4 for figure in exact)
     printed = capsys.readouterr().out
     assert "| optimize: auto " in printed
-    assert "matrix product, bf16: " in printed
+    assert ("matrix product, bf16: " in printed) is has_bf16

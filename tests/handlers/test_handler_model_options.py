@@ -20,6 +20,10 @@ from modelserver_handlers.handler_options import ModelOptions
         ("handler: {optimize: 'off', precision: bf16}", ModelOptions(optimize=False, precision="bf16")),
         ("precision: bfloat16", ModelOptions(precision="bf16")),
         ("precision: bf16\nhandler: {precision: fp32}", ModelOptions()),
+        (
+            "handler: {precision: int8, calibration: samples/*.jpg}",
+            ModelOptions(precision="int8", calibration="samples/*.jpg"),
+        ),
         ("handler: {warmup: false}", ModelOptions(warmup=False)),
         ("warmup: {shape: [3, 32, 32]}", ModelOptions(shape=(3, 32, 32))),
         ("handler: a name", ModelOptions()),
@@ -34,7 +38,10 @@ def test_read(text: str, options: ModelOptions) -> None:
     ("document", "message"),
     [
         ({"optimize": "fast"}, "optimize must be one of auto, on, off, got 'fast'"),
-        ({"handler": {"precision": "int8"}}, "precision must be one of fp32, float32, bf16, bfloat16"),
+        ({"handler": {"precision": "int4"}}, "precision must be one of fp32, float32, bf16, bfloat16, int8"),
+        ({"handler": {"calibration": 3}}, "calibration must be the name of a file or folder"),
+        ({"handler": {"calibration": ""}}, "calibration must be the name of a file or folder"),
+        ({"handler": {"calibration": ["a"]}}, "calibration must be the name of a file or folder"),
         ({"warmup": {"shape": [3, 0]}}, "warmup must be"),
         ({"warmup": {"sizes": [3]}}, "warmup must be"),
         ({"warmup": 3}, "warmup must be"),

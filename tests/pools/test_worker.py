@@ -78,9 +78,11 @@ async def test_load_and_serve(make: Any, stage: Any, owner: Owner) -> None:
     assert (worker.state, worker.pid) == (WorkerState.LOADING, 1000)
     assert not worker.has_room
 
-    process.load(splits=True)
+    precision = {"asked": "int8", "used": "int8", "why": "all agree"}
+    process.load(splits=True, precision=precision)
     await worker.first_load
     assert (worker.state, worker.idle, worker.splits, owner.ready) == (WorkerState.READY, True, True, 1)
+    assert worker.precision == precision
 
     first, second = batch(), batch()
     worker.send(first)

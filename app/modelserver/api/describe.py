@@ -59,6 +59,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "loadedAtStartup": model.loaded_at_startup,
         **describe_failure(model),
         "warnings": pool.warnings or None,
+        "precision": next((worker.precision for worker in pool.workers if worker.precision), None),
         "autoscaling": describe_autoscaling(model),
         "replacement": describe_replacement(model),
         "workers": [describe_worker(worker) for worker in pool.workers],
@@ -233,6 +234,10 @@ SCHEMAS: oas.Document = {
             "autoscaling": _AUTOSCALING,
             "replacement": _REPLACEMENT,
             "warnings": oas.WARNINGS,
+            "precision": oas.told(
+                oas.record(dict.fromkeys(("asked", "used", "why"), oas.TEXT)),
+                "What the network computes in, where the handler had a choice (`precision: int8`).",
+            ),
             "customizedMetadata": oas.told(
                 oas.ANYTHING, "The handler's own metadata; only with `customized=true`."
             ),

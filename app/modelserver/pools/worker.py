@@ -93,7 +93,7 @@ class Worker:
         "_began", "_begun", "_concurrent", "_cost", "_head_since", "_heard", "_killed_because", "_loaded",
         "_loop", "_owner", "_pipelined", "_process", "_recalls", "_sequence", "_spec", "_stopping", "_task",
         "_times", "_verdict", "_watchdog", "capacity", "created", "failing_since", "failure", "first_load",
-        "freed_at", "gpu_id", "id", "in_flight", "label", "load_failures", "pid", "served",
+        "freed_at", "gpu_id", "id", "in_flight", "label", "load_failures", "pid", "precision", "served",
         "shared_capacity", "splits", "state", "warnings",
     )  # fmt: skip
 
@@ -115,6 +115,7 @@ class Worker:
         self._pipelined = self._recalls = False
         self.splits = False
         self.warnings: tuple[str, ...] = ()
+        self.precision: dict[str, str] = {}
         self.in_flight: deque[Batch] = deque()
         # Requests that the current process has answered.
         self.served = 0
@@ -446,6 +447,7 @@ class Worker:
         self._pipelined = message.pipelined
         self.splits = message.splits
         self.warnings = message.warnings
+        self.precision = message.precision
         self.failing_since = None
         self.load_failures = 0
         self.failure = ""

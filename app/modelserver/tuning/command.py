@@ -20,6 +20,7 @@ from modelserver.errors import ConfigError
 from modelserver.resources import usable_cpus
 from modelserver.tuning.bench import Input, LocalBench
 from modelserver.tuning.config_file import FIRST_LINE, config_text
+from modelserver.tuning.eight_bits import try_int8
 from modelserver.tuning.errors import TuningError
 from modelserver.tuning.goal import Goal, parse_goal
 from modelserver.tuning.machine import BUSY, machine_facts, others_percent
@@ -31,7 +32,7 @@ from modelserver.tuning.sweep import Bounds
 from modelserver.tuning.tuner import Result, Tuner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
 CONFIG, REPORT, RESULTS, PICTURE = "model-config.yaml", "report.html", "results.json", "curve.png"
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     try:
         goal = parse_goal(options.goal)
-        inputs = [read_input(path, options.content_type) for path in options.input]
+        inputs = [read_input(path, options.content_type) for path in files_of(options.input)]
         check_numbers(options)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -71,7 +72,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="a url as for registrations, or the path of an archive or folder")
-    add("--input", metavar="FILE", nargs="+", type=Path, required=True, help="request bodies, sent in turn")
+    add(
+        "--input",
+        metavar="FILE",
+        nargs="+",
+        type=Path,
+        required=True,
+        help="request bodies, sent in turn; of a folder, its files",
+    )
     add("--goal", required=True, help='"p99<=80ms" (or p50, p90), max-throughput or min-latency')
     add("--model-store", metavar="DIR", type=Path, help="directory of model archives")
     add("--content-type", metavar="TYPE", help="of the bodies (default: guessed from file names)")
@@ -86,6 +94,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-batch-size", metavar="N", type=int, default=64, help="largest to try (default: 64)")
     add("--max-workers", metavar="N", type=int, help="most to try (default: one per core, at most 8)")
     add("--threads", metavar="N", type=int, help="per worker, instead of an equal share of cores")
+    add(
+        "--precision",
+        choices=["int8"],
+        help="try it with the inputs as the calibration set, and use it if it is faster",
+    )
     add("--ts-config", metavar="FILE", type=Path, help="a config.properties with further settings")
     add(
         "--force",
@@ -93,6 +106,17 @@ def build_parser() -> argparse.ArgumentParser:
         help="write the configuration even if it misses the goal; overwrite files",
     )
     return parser
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files, and those of folders in the order of their names. Raises ConfigError for an empty folder."""
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
+        if not inside:
+            raise ConfigError(f"--input={path}: the folder has no files")
+        found += inside
+    return found
 
 
 def read_input(path: Path, content_type: str | None) -> Input:
@@ -127,6 +151,13 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
     others = others_percent()
     if others >= BUSY:
         print(f"Warning: other programs use {others:.0f} % of the CPUs, which affects the figures.")
+    remarks: list[str] = []
+    if options.precision is not None:
+        print("comparing with int8:", flush=True)
+        trial = try_int8(source, inputs, folder / "int8", comparing(options, inputs, folder), options.threads)
+        print(f"  {trial.said}")
+        source = trial.source
+        remarks.append(trial.said)
     with (
         progressing() as listener,
         contextlib.closing(LocalBench(source, inputs, folder, options.ts_config)) as bench,
@@ -134,6 +165,7 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
         listener.line(f"tuning {source.name} for {goal.text}, about {options.time_budget:g} s:")
         result = Tuner(bench, goal, bounds(options, goal), options.time_budget, listener).run()
         facts = machine_facts(bench.description, others)
+        result.remarks += remarks
     shown = f"{result.choice.setting}: {goal.shown(result.choice.figure)}"
     if not result.met:
         print(f"The goal {goal.text} was not met. The best that was reached: {shown}.")
@@ -153,6 +185,15 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
         raise TuningError(f"The archive with {out / CONFIG} could not be written: {error}") from error
     print(f"To use it:\n{how_to_use(source, out)}")
     return 0 if result.met else 1
+
+
+def comparing(
+    options: argparse.Namespace, inputs: Sequence[Input], folder: Path
+) -> Callable[[Source], LocalBench]:
+    """Makes benches with a server and a folder of their own."""
+    return lambda source: LocalBench(
+        source, inputs, Path(tempfile.mkdtemp(prefix="compare-", dir=folder)), options.ts_config
+    )
 
 
 def bounds(options: argparse.Namespace, goal: Goal) -> Bounds:

@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelserver.archiver import ArchiveConfig, pack_folder
 from modelserver.archives.archive import ModelArchive, open_archive
@@ -16,6 +17,9 @@ from modelserver.archives.urls import UrlPolicy, scheme
 from modelserver.errors import ModelServerError
 from modelserver.options.yaml_file import parse_model_config
 from modelserver.tuning.errors import TuningError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,10 @@ class Source:
     config_text: str | None = None
     manifest: Manifest = field(default_factory=Manifest)
 
-    def pack(self, config: Path, folder: Path) -> Path:
+    def pack(self, config: Path, folder: Path, more: Mapping[str, Path] | None = None) -> Path:
         """Writes an archive with another configuration to the folder; returns its path.
 
-        Raises ArchiverError, OSError.
+        ``more`` are files to add, by their archive names. Raises ArchiverError, OSError.
         """
         name = self.manifest.config_file or config.name
         model = {**(self.manifest.raw.get("model") or {}), "configFile": name}
@@ -47,7 +51,7 @@ class Source:
             export_path=folder,
             archive_format="zip-store",
         )
-        return pack_folder(target, self.store / self.url, text, {name: config})
+        return pack_folder(target, self.store / self.url, text, {**(more or {}), name: config})
 
 
 def open_source(model: str, store: Path | None, workdir: Path) -> Source:

@@ -145,13 +145,14 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
 
     ``splits`` means that the handler takes instances (a built-in one), so V1 bodies are always split.
     ``warnings`` are for the client that registers the model. ``pipelined``: it prepares a batch while it
-    computes another.
+    computes another. ``precision``: which was asked for and is used, and why; empty if there is no choice.
     """
 
     splits: bool = False
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     pipelined: bool = False
+    precision: dict[str, str] = {}
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):

@@ -185,7 +185,7 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
     splits = handler.built_in or load.envelope in TAKES_INSTANCES
     seconds = time.perf_counter() - started
     pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
-    return Loaded(splits, seconds, tuple(context._ms_warnings), pipelined)
+    return Loaded(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision)
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:

@@ -36,7 +36,8 @@ def calibration_batch(seed: int, pictures: int = PICTURES, side: int = SIDE) -> 
 @torch.no_grad()
 def calibrate(model: nn.Module, seed: int) -> None:
     """Set BatchNorm statistics and scale the last layer from one seeded batch; ends in eval mode."""
-    batch = calibration_batch(seed)
+    # Vision transformers take pictures of one size only.
+    batch = calibration_batch(seed, side=getattr(model, "image_size", SIDE))
     model.eval()
     with _collecting(module for module in model.modules() if isinstance(module, _BatchNorm)):
         model(batch)

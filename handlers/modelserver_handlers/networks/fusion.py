@@ -65,14 +65,15 @@ class FusedConvolution(nn.Module):
         super().__init__()
         self.geometry = geometry
         self._arguments = geometry.arguments()
+        self.activation = activation
         self._name, self._scalars = activation[0], list(activation[1])
         self._adds = adds
-        self._in_place = False
+        self.in_place = False
         self._after_sum = None if activation == NONE else self._name
 
     def write_in_place(self) -> None:
         """From now on, write results over ``other``."""
-        self._in_place = True
+        self.in_place = True
 
     def put(self, weight: torch.Tensor, bias: torch.Tensor | None, owner: Any = None) -> None:
         """Use these tensors: dense ones, or a weight in oneDNN's own layout, whose memory ``owner`` keeps."""
@@ -97,13 +98,13 @@ class FusedConvolution(nn.Module):
             [],
             "",
         )
-        if self._in_place:
+        if self.in_place:
             return torch.ops.mkldnn._convolution_pointwise_.binary(other, rows, *arguments)
         return torch.ops.mkldnn._convolution_pointwise.binary(rows, other, *arguments)
 
     def extra_repr(self) -> str:
         """What affects the results, apart from the tensors."""
-        return f"{self._arguments}, {self._name}{self._scalars}, adds={self._adds}{self._in_place}"
+        return f"{self._arguments}, {self._name}{self._scalars}, adds={self._adds}{self.in_place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,12 @@ class Fused:
 
 def fuse(model: nn.Module) -> Fused | None:
     """The network with its convolutions fused, None if none could be, or if it cannot be traced."""
+    fused = trace(model)
+    return fused if fused is not None and fused.sources else None
+
+
+def trace(model: nn.Module) -> Fused | None:
+    """The network with its convolutions fused, if it has any; None if it cannot be traced."""
     try:
         graph = fx.symbolic_trace(model)
     except Exception:  # noqa: BLE001 - tracing runs user code on stand-ins, which may raise anything
@@ -144,8 +151,6 @@ def fuse(model: nn.Module) -> Fused | None:
         if _can_fuse(conv) and uses[str(node.target)] == 1:
             name = f"fused_{len(sources)}"
             sources[name] = _fuse_node(graph, node, name, uses)
-    if not sources:
-        return None
     graph.graph.eliminate_dead_code()
     _reuse_outputs(graph)
     graph.graph.lint()

@@ -101,7 +101,7 @@ def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, row
     if fused is None:
         raise NotAsGoodError("it has no convolutions that can be joined with what follows them")
     typical = 1 if rows == 1 else TYPICAL_ROWS
-    return ready_graph(Plan(fused, (typical, *shape), precision), model, check)
+    return ready_graph(Plan(model, fused, (typical, *shape), precision), check)
 
 
 def probe_batch(shape: Sequence[int]) -> torch.Tensor:
@@ -199,10 +199,11 @@ class FastForward(Substitute):
         """The outputs for n x channels x height x width, as contiguous as the network's own."""
         rows = rows.contiguous(memory_format=torch.channels_last)
         outputs = self._graph(half(rows) if self._bf16 else rows)
-        return tree_map(_contiguous, tree_map(full, outputs) if self._bf16 else outputs)
+        return tree_map(contiguous, tree_map(full, outputs) if self._bf16 else outputs)
 
 
-def _contiguous(value: Any) -> Any:
+def contiguous(value: Any) -> Any:
+    """A tensor in its natural layout; anything else as it is."""
     return value.contiguous() if isinstance(value, torch.Tensor) else value
 
 

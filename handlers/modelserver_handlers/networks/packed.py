@@ -37,7 +37,7 @@ def to_bytes(weight: torch.Tensor) -> dict[str, Any]:
         "content": torch.frombuffer(content, dtype=torch.uint8),
         "description": torch.ops.mkldnn._get_mkldnn_serialized_md(weight).clone(),
         "shape": list(weight.shape),
-        "bf16": weight.dtype == torch.bfloat16,
+        "type": str(weight.dtype).removeprefix("torch."),
     }
 
 
@@ -48,7 +48,7 @@ def from_bytes(parts: dict[str, Any]) -> torch.Tensor:
     """
     library = _library()
     shape, description = parts["shape"], bytes(parts["description"].numpy())
-    dtype = library.aoti_torch_dtype_bfloat16() if parts["bf16"] else library.aoti_torch_dtype_float32()
+    dtype = getattr(library, f"aoti_torch_dtype_{parts['type']}")()
     handle = ctypes.c_void_p()
     failed = library.aoti_torch_create_tensor_from_blob_v2(
         ctypes.c_void_p(parts["content"].data_ptr()),

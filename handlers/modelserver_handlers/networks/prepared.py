@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx, nn
@@ -21,25 +21,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "weights"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A fused network, the shape of a typical batch, and the precision."""
+class Kept(Protocol):
+    """What a fused network is made of: tensors, numbers and names, which a file can keep."""
 
-    fused: Fused
-    batch_shape: tuple[int, ...]
-    precision: str
+    def key(self) -> str:
+        """Differs if what is made would."""
 
-    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in the fused network's precision."""
-        converted: torch.Tensor = half(tensor) if self.precision == "bf16" else tensor
-        return converted
+    def make(self) -> dict[str, Any]:
+        """All that the network needs besides the plain one."""
+
+    def filled(self, content: Mapping[str, Any]) -> fx.GraphModule:
+        """The network with what was made, now or by another process."""
 
 
-def ready_graph(plan: Plan, model: nn.Module, check: Callable[[fx.GraphModule], None]) -> fx.GraphModule:
+def ready_graph(plan: Kept, check: Callable[[fx.GraphModule], None]) -> fx.GraphModule:
     """The fused network with its weights.
 
     They are read from the cache, or written to it after ``check``, which raises for a network that is not as
@@ -47,15 +46,15 @@ def ready_graph(plan: Plan, model: nn.Module, check: Callable[[fx.GraphModule], 
     """
     folder = cache.cache_folder(FOLDER) if packed.can_share() else None
     if folder is None:
-        graph = _filled(plan, _make(plan))
+        graph = plan.filled(plan.make())
         check(graph)
         return graph
-    path = folder / f"{_key(plan, model)}.pt"
+    path = folder / f"{plan.key()}.pt"
     with cache.locked(path.with_suffix(".lock")):
         stored = cache.read(path)
         if stored is not None:
-            return _filled(plan, stored)
-        graph = _filled(plan, made := _make(plan))
+            return plan.filled(stored)
+        graph = plan.filled(made := plan.make())
         check(graph)
         try:
             cache.write(path, made)
@@ -63,30 +62,67 @@ def ready_graph(plan: Plan, model: nn.Module, check: Callable[[fx.GraphModule], 
             logger.warning("The optimised weights are not shared, they could not be written: %s", error)
             return graph
         cache.prune(folder)
-        return _filled(plan, cache.read(path) or made)
+        return plan.filled(cache.read(path) or made)
 
 
-def _key(plan: Plan, model: nn.Module) -> str:
-    graph = plan.fused.graph
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A fused network of a model, the shape of a typical batch, and the precision: fp32 or bf16."""
+
+    model: nn.Module
+    fused: Fused
+    batch_shape: tuple[int, ...]
+    precision: str
+
+    def key(self) -> str:
+        """Of the network, its weights, and this platform."""
+        return key_of(self.fused, self.model, self.precision, self.batch_shape)
+
+    def make(self) -> dict[str, Any]:
+        """The convolutions' weights in oneDNN's layout, and other layers' tensors if they differ."""
+        shapes = _input_shapes(self)
+        convolutions = {}
+        for name, source in self.fused.sources.items():
+            weight, bias = source.fold()
+            geometry = _convolution(self.fused.graph, name).geometry
+            convolutions[name] = {
+                "weight": storable(packed.pack(self._convert(weight), geometry, shapes[name])),
+                "bias": None if bias is None else self._convert(bias).clone(),
+            }
+        return {"convolutions": convolutions, "rest": _rest(self)}
+
+    def filled(self, content: Mapping[str, Any]) -> fx.GraphModule:
+        """The graph with these tensors; the plain network's own layers stay as they are."""
+        graph = self.fused.graph
+        if self.precision != "fp32":
+            own = _own_tensors(graph)
+            replaced = {id(own[name]): _like(own[name], tensor) for name, tensor in content["rest"].items()}
+            graph = copy.deepcopy(graph, replaced)
+        for name, parts in content["convolutions"].items():
+            weight = parts["weight"]
+            _convolution(graph, name).put(restored(weight), parts["bias"], owner=weight)
+        return graph
+
+    def _convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        converted: torch.Tensor = half(tensor) if self.precision == "bf16" else tensor
+        return converted
+
+
+def key_of(fused: Fused, model: nn.Module, *more: object) -> str:
+    """The key of what is made of a network."""
+    graph = fused.graph
     outline = f"{graph.code}\n{graph}\n{model}"
-    return cache.fingerprint(
-        outline, model.state_dict(), FORMAT, *cache.platform(), plan.precision, plan.batch_shape
-    )
+    return cache.fingerprint(outline, model.state_dict(), FORMAT, *cache.platform(), *more)
 
 
-def _make(plan: Plan) -> dict[str, Any]:
-    """Everything that the fused network needs besides the plain one, for storing in a file."""
-    shapes = _input_shapes(plan)
-    convolutions = {}
-    for name, source in plan.fused.sources.items():
-        weight, bias = source.fold()
-        geometry = _convolution(plan.fused.graph, name).geometry
-        parts = packed.pack(plan.convert(weight), geometry, shapes[name])
-        convolutions[name] = {
-            "weight": packed.to_bytes(parts) if packed.can_share() else parts,
-            "bias": None if bias is None else plan.convert(bias).clone(),
-        }
-    return {"convolutions": convolutions, "rest": _rest(plan)}
+def storable(weight: torch.Tensor) -> Any:
+    """A weight in oneDNN's layout, as a file can keep it if this torch can share it."""
+    return packed.to_bytes(weight) if packed.can_share() else weight
+
+
+def restored(weight: Any) -> torch.Tensor:
+    """The weight, in memory that ``weight`` owns."""
+    return packed.from_bytes(weight) if isinstance(weight, dict) else weight
 
 
 def _input_shapes(plan: Plan) -> dict[str, list[int]]:
@@ -124,20 +160,6 @@ def _own_tensors(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
     kept = statistics_of(graph)
     named = (*graph.named_parameters(), *graph.named_buffers())
     return {name: tensor for name, tensor in named if id(tensor) not in kept}
-
-
-def _filled(plan: Plan, content: Mapping[str, Any]) -> fx.GraphModule:
-    """The graph with the tensors of :func:`_make`; the plain network's own layers stay as they are."""
-    graph = plan.fused.graph
-    if plan.precision != "fp32":
-        own = _own_tensors(graph)
-        replaced = {id(own[name]): _like(own[name], tensor) for name, tensor in content["rest"].items()}
-        graph = copy.deepcopy(graph, replaced)
-    for name, parts in content["convolutions"].items():
-        weight = parts["weight"]
-        packed_weight = packed.from_bytes(weight) if isinstance(weight, dict) else weight
-        _convolution(graph, name).put(packed_weight, parts["bias"], owner=weight)
-    return graph
 
 
 def _like(original: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

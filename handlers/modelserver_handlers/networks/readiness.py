@@ -11,12 +11,14 @@ import torch
 
 from modelserver_handlers.networks.ahead import Compiled, compile_ahead, install
 from modelserver_handlers.networks.compilation import compile_arguments, compile_model, finds_compiler
+from modelserver_handlers.networks.int8.layers import has, is_able
+from modelserver_handlers.networks.int8.quantisation import NotInt8Error, quantise
 from modelserver_handlers.networks.optimize import optimize
-from modelserver_handlers.networks.precision import use_bf16
+from modelserver_handlers.networks.precision import is_eager, use_bf16
 from modelserver_handlers.networks.warmup import warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from modelserver_handlers.handler_options import ModelOptions
 
@@ -31,15 +33,68 @@ class Batches:
     shape: tuple[int, ...] | None
 
 
-def make_ready(
-    model: Any, options: ModelOptions, document: Mapping[str, Any], batches: Batches, device: torch.device
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """For ``precision: int8``: ``rows`` makes the network's inputs, or raises NotInt8Error; ``tell`` gets the
+    precision that is used, and why.
+    """
+
+    rows: Callable[[], torch.Tensor]
+    tell: Callable[[str, str], None]
+
+
+def make_ready(  # noqa: PLR0917 - all that there is to know
+    model: Any,
+    options: ModelOptions,
+    document: Mapping[str, Any],
+    batches: Batches,
+    device: torch.device,
+    calibration: Calibration | None = None,
 ) -> Any:
     """The network to use instead of ``model``, usually itself.
 
     A failed compilation is a warning, and the network runs uncompiled. Raises ModelLoadError for invalid
     settings.
     """
+    if options.precision == "int8":
+        used = _in_int8(model, batches, device, calibration)
+        if used == "int8":
+            options = replace(options, optimize=False)
+            document = {}
+        options = replace(options, precision="fp32" if used == "int8" else used)
     return _Preparation(model, options, document, batches, device).ready()
+
+
+def _in_int8(model: Any, batches: Batches, device: torch.device, calibration: Calibration | None) -> str:
+    """Makes the network compute in int8 if it may; the precision to use."""
+    try:
+        used, why = "int8", _quantised(model, batches, device, calibration)
+    except NotInt8Error as reason:
+        used, why = _next_best(model, device), str(reason)
+        logger.warning("precision: int8 is not used, but %s: %s", used, why)
+    if calibration is not None:
+        calibration.tell(used, why)
+    return used
+
+
+def _quantised(model: Any, batches: Batches, device: torch.device, calibration: Calibration | None) -> str:
+    """What the network is like. Raises NotInt8Error."""
+    if device.type != "cpu":
+        raise NotInt8Error("the network is on a GPU, and int8 is for processors")
+    if not is_able():
+        raise NotInt8Error("this processor has no instructions that are faster in 8 bits (AVX2 or later)")
+    if calibration is None:
+        raise NotInt8Error("the handler has no calibration set")
+    rows = calibration.rows()
+    if batches.shape is not None and tuple(rows.shape[1:]) != batches.shape:
+        shapes = f"{list(rows.shape[1:])}, the network's are {list(batches.shape)}"
+        raise NotInt8Error(f"a row of the calibration set is {shapes}")
+    return quantise(model, rows, batches.size)
+
+
+def _next_best(model: Any, device: torch.device) -> str:
+    has_bf16 = has("avx512_bf16") or has("amx_tile")
+    return "bf16" if device.type == "cpu" and has_bf16 and is_eager(model) else "fp32"
 
 
 @dataclass(frozen=True, slots=True)

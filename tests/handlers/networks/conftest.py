@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.handlers.networks.digits import Residual, trained
 from torch import nn
 
 from modelserver_handlers.networks.optimize import optimize
@@ -59,6 +60,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "weights"
+
+
+@pytest.fixture(scope="session")
+def reader() -> nn.Module:
+    """A network that reads digits, to be copied."""
+    return trained(Residual())
 
 
 def refused(model: Any, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...] = SHAPE) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.handlers.processor import HAS_BF16
+from tests.handlers.networks.digits import Residual, calibration_set, held_out
+from tests.handlers.processor import HAS_BF16, needs_int8
 from torch import nn
 
 from modelserver_handlers.base import BaseHandler
@@ -15,8 +17,11 @@ from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.networks import ahead, readiness
+from modelserver_handlers.networks.int8 import quantisation
+from modelserver_handlers.networks.int8.layers import is_able
+from modelserver_handlers.networks.int8.quantisation import Int8Forward, NotInt8Error
 from modelserver_handlers.networks.optimize import FastForward, deviation
-from modelserver_handlers.networks.readiness import Batches, make_ready
+from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,6 +199,124 @@ def test_a_compiled_network_that_fails(
     assert "runs uncompiled" in caplog.text
 
 
+# 8 bits
+
+
+class Told:
+    """A calibration set, and what was told of the precision."""
+
+    def __init__(self, rows: torch.Tensor | None = None) -> None:
+        self.found = rows
+        self.precision: tuple[str, str] = ("", "")
+
+    def rows(self) -> torch.Tensor:
+        """The set, if there is one."""
+        if self.found is None:
+            raise NotInt8Error("the archive has none")
+        return self.found
+
+    def tell(self, used: str, why: str) -> None:
+        """Remember it."""
+        self.precision = used, why
+
+
+def in_int8(model: Any, told: Told, config: dict[str, Any] | None = None, shape: Any = (1, 8, 8)) -> Any:
+    """Made ready with ``precision: int8``."""
+    document = {"precision": "int8", **(config or {})}
+    calibration = Calibration(told.rows, told.tell)
+    return make_ready(model, ModelOptions.parse(document), document, Batches(4, shape), CPU, calibration)
+
+
+@needs_int8
+@pytest.mark.parametrize("config", [{}, COMPILE])
+def test_int8(reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """The network stays the object that it is, computes in 8 bits, is not compiled, and that is told."""
+    model, told = copy.deepcopy(reader), Told(calibration_set())
+
+    assert in_int8(model, told, config) is model
+    assert isinstance(model.forward, Int8Forward)
+    assert told.precision[0] == "int8"
+    assert "the first class agrees for" in told.precision[1]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@needs_int8
+def test_int8_that_disagrees(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One warning tells what is used instead, and the layer that costs most; the network is optimised."""
+    monkeypatch.setattr(quantisation, "AGREEMENT", 1.1)
+    monkeypatch.setattr(readiness, "has", lambda _feature: False)
+    torch.manual_seed(0)
+    model, told = Residual().eval(), Told(calibration_set())
+    in_int8(model, told)
+
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"precision: int8 is not used, but fp32: {told.precision[1]}"
+    assert "most of it is lost in " in warning
+    assert told.precision[0] == "fp32"
+    assert is_optimised(model)
+
+
+@pytest.mark.parametrize(("has_bf16", "used"), [(True, "bf16"), (False, "fp32")])
+def test_what_is_used_instead_of_int8(
+    has_bf16: bool, used: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bf16 where the processor has it, fp32 elsewhere."""
+    monkeypatch.setattr(readiness, "has", lambda _feature: has_bf16)
+    torch.manual_seed(0)
+    model, plain, told = Residual().eval(), Residual().eval(), Told()
+    plain.load_state_dict(model.state_dict())
+    in_int8(model, told)
+    rows = held_out().pictures[:3]
+    with torch.inference_mode():
+        difference = deviation(model(rows), plain(rows))
+
+    assert difference < (0.1 if has_bf16 else 1e-4)
+    if is_able():
+        assert told.precision == (used, "the archive has none")
+        assert caplog.messages[0] == f"precision: int8 is not used, but {used}: the archive has none"
+
+
+def test_int8_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exported program is served as it is, not in bf16 either."""
+    monkeypatch.setattr(readiness, "has", lambda _feature: True)
+    program = torch.fx.symbolic_trace(Net())
+    told = Told(rows(16))
+
+    assert in_int8(program, told, shape=(3, 16, 16)) is program
+    assert told.precision[0] == "fp32"
+
+
+@needs_int8
+def test_int8_with_rows_of_another_shape(reader: nn.Module) -> None:
+    """Both shapes are told."""
+    told = Told(torch.zeros(20, 1, 9, 9))
+    in_int8(copy.deepcopy(reader), told)
+
+    assert told.precision[1] == "a row of the calibration set is [1, 9, 9], the network's are [1, 8, 8]"
+
+
+def test_int8_on_a_gpu(reader: nn.Module) -> None:
+    """It is for processors; a GPU computes as it does by default."""
+    told = Told(calibration_set())
+    calibration = Calibration(told.rows, told.tell)
+
+    assert readiness._in_int8(reader, BATCHES, torch.device("cuda"), calibration) == "fp32"
+    assert told.precision == ("fp32", "the network is on a GPU, and int8 is for processors")
+
+
+def test_int8_without_the_instructions(reader: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without AVX2 computes in float32, and a clear line says why."""
+    monkeypatch.setattr(readiness, "is_able", lambda: False)
+    monkeypatch.setattr(readiness, "has", lambda _feature: False)
+    told = Told(calibration_set())
+    in_int8(copy.deepcopy(reader), told)
+
+    assert told.precision == (
+        "fp32",
+        "this processor has no instructions that are faster in 8 bits (AVX2 or later)",
+    )
+
+
 # Handlers
 
 
@@ -255,3 +378,43 @@ def test_a_compiled_setting_that_is_none(resnet18_folder: Path, make_context: An
     """A malformed option stops the load."""
     with pytest.raises(ModelLoadError, match="optimize must be one of"):
         BaseHandler().initialize(context_of(resnet18_folder, make_context, {"optimize": "very"}))
+
+
+# Handlers in 8 bits
+
+
+@pytest.mark.slow
+@needs_int8
+def test_a_classifier_in_int8(
+    resnet18_folder: Path, make_context: Any, begin: Any, pictures: list[bytes], tmp_path: Path
+) -> None:
+    """Pictures of a folder in the archive are prepared as those of clients; what is used is told."""
+    folder = tmp_path / "archive"
+    shutil.copytree(resnet18_folder, folder)
+    (folder / "calibration").mkdir()
+    for number, picture in enumerate([*pictures, b"no picture"]):
+        (folder / "calibration" / str(number)).write_bytes(picture)
+    context = context_of(
+        folder, make_context, {"handler": {"precision": "int8", "calibration": "calibration"}}
+    )
+    handler = ImageClassifier()
+    handler.initialize(context)
+    state = begin(context, 2)
+    answers = handler.handle([{"data": picture} for picture in pictures[:2]], context)
+
+    assert context._ms_precision["asked"] == "int8"
+    assert "of the 5 rows of the calibration set" in context._ms_precision["why"]
+    assert len(answers) == 2
+    assert not state.rejections
+
+
+@needs_int8
+def test_a_handler_that_names_no_set(resnet18_folder: Path, make_context: Any) -> None:
+    """The client that registers the model is warned, once, and told the key."""
+    context = context_of(resnet18_folder, make_context, {"precision": "int8"})
+    BaseHandler().initialize(context)
+
+    (warning,) = context._ms_warnings
+    assert warning.startswith("precision: int8 is not used, but ")
+    assert warning.endswith("model-config.yaml names no calibration set (handler: calibration: FOLDER)")
+    assert context._ms_precision["used"] in {"fp32", "bf16"}
