@@ -88,7 +88,9 @@ def counts(description: dict[str, Any]) -> list[Any]:
     return [description[name] for name in names] + [len(description["workers"])]
 
 
-def test_tls_a_unix_socket_and_absent_models(home: Home, authority: Authority, client: httpx.Client) -> None:
+def test_tls_a_unix_socket_and_absent_models(
+    home: Home, authority: Authority, client: httpx.Client, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Relative paths count from where the server was started; models that are nowhere are told, and the
     server starts; the key ``models`` counts for a model that is registered later.
     """
@@ -98,7 +100,9 @@ def test_tls_a_unix_socket_and_absent_models(home: Home, authority: Authority, c
     for file, name in zip(authority.issue("server"), ("key.pem", "certs.pem"), strict=True):
         file.rename(resources / name)
     (resources / "metrics_default.yaml").write_text(METRICS)
-    settings = here(CONFIGURATIONS[f"{SERVER_TESTS}/config_test_env.properties"], home.path)
+    # Paths of sockets must be short.
+    sockets = tmp_path_factory.mktemp("s")
+    settings = here(CONFIGURATIONS[f"{SERVER_TESTS}/config_test_env.properties"], sockets)
 
     with serving(Server(home, home.path, settings=settings)) as server:
         for absent in ("noop-v0.1", "noop-v1.0"):
