@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 from benchmarks.grpc_load import call_once
 from benchmarks.h2load import Flood, run_h2load
 from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, of, ratio
+from benchmarks.mixed import torchserve_server
 from benchmarks.options import DRY_RUN, OUT, run, tell
-from benchmarks.peers.launch import Job, torchserve
-from benchmarks.peers.packages import PEERS, missing
 from benchmarks.report import (
     Mark,
     failure_lines,
@@ -42,10 +41,7 @@ from benchmarks.servers import (
     call,
     free_ports,
     model_server,
-    process,
-    wait_until_it_answers,
 )
-from benchmarks.works import WORKS
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.grpc.messages import message
 
@@ -178,17 +174,10 @@ def _ours(store: Path, folder: Path, name: str = GRPC, checkout: Path | None = N
 
 @contextlib.contextmanager
 def _torchserve(peers: Path, store: Path, folder: Path) -> Iterator[Subject]:
-    if (why := missing(peers, PEERS["torchserve"])) is not None:
-        raise BenchmarkError(why)
-    folder.mkdir()
-    work = WORKS["noop_b1"]
-    launch = torchserve(Job(work, folder, store, {work.kind: f"{NAME}.mar"}, "", b"", peers, 1, QUEUE_SIZE))
-    assert launch.registration is not None
-    lines = (folder / "config.properties").read_text("utf-8").splitlines()
-    port = next(int(line.partition("=")[2]) for line in lines if line.startswith("grpc_inference_port="))
-    with process(launch.command, folder, launch.variables) as child:
-        wait_until_it_answers(child, launch.port, launch.health, folder)
-        yield Subject(TORCHSERVE, ModelServer(child.pid, launch.port, folder, launch.registration[0]), port)
+    with torchserve_server(peers, store, f"{NAME}.mar", folder) as server:
+        lines = (folder / "config.properties").read_text("utf-8").splitlines()
+        port = next(int(line.partition("=")[2]) for line in lines if line.startswith("grpc_inference_port="))
+        yield Subject(TORCHSERVE, server, port)
 
 
 def measure(subjects: Sequence[Subject], options: argparse.Namespace) -> list[Sample]:
