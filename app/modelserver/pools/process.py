@@ -64,6 +64,15 @@ class WorkerProcess:
         self.channel.allow(limit)
 
     @property
+    def node(self) -> None:
+        """None: it runs on this machine."""
+
+    @property
+    def round_trip(self) -> float:
+        """Nothing worth mentioning."""
+        return 0.0
+
+    @property
     def recalls(self) -> bool:
         """Whether batches can be taken back from it."""
         return self.memory is not None

@@ -27,6 +27,7 @@ from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Re
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from modelserver.pools.launching import Process
     from modelserver.pools.process import WorkerProcess
     from modelserver.pools.spec import WorkerSpec
     from modelserver.wire.messages import ToServer, ToWorker
@@ -129,6 +130,15 @@ class RankGroup:
         return [member.pid for member in self._members]
 
     @property
+    def node(self) -> None:
+        """None: it runs on this machine."""
+
+    @property
+    def round_trip(self) -> float:
+        """Nothing worth mentioning."""
+        return 0.0
+
+    @property
     def recalls(self) -> bool:
         """False: the ranks might not agree on which batches to return."""
         return False
@@ -165,6 +175,11 @@ class RankGroup:
         alone = isinstance(message, Predict) and not self.ranks.broadcast
         for member in self._members[:1] if alone else self._members:
             member.send(message, bodies)
+
+    def allow(self, limit: int) -> None:
+        """Changes the limit for the frames of each, in bytes."""
+        for member in self._members:
+            member.allow(limit)
 
     def kill(self) -> None:
         """Ends all processes without asking."""
@@ -251,7 +266,7 @@ async def launch_ranks(
     label: str,
     on_message: Callable[[ToServer, memoryview], None],
     on_lost: Callable[[str | None], None],
-) -> WorkerProcess | RankGroup:
+) -> Process:
     """Starts a worker that spans devices or processes, whose spec has ``ranks``, without forking.
 
     Raises OSError if a process cannot be started, or no port is free.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from modelserver.batching.policies import Policy
+    from modelserver.pools.launching import Launcher
     from modelserver.pools.printed_metrics import Measured
     from modelserver.wire.messages import Load
 
@@ -36,10 +37,10 @@ class WorkerSpec:
 
     ``threads`` are the cores that the workers share, ``own_threads`` the number that the model sets per
     process, 0 if it does not; ``frame_limit`` is in bytes. ``spawner`` forks processes if it can; otherwise
-    each is a new Python process. ``gate`` limits how many load at once, and ``need`` are the bytes that
-    loading may take. ``concurrency``: how many batches a worker runs at once, answered in any order; 0: one
-    at a time. ``measured`` gets printed metrics. ``ipex``: whether handlers use Intel's extension, and on
-    GPUs.
+    each is a new Python process. ``launcher`` starts them on other machines. ``gate`` limits how many load
+    at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
+    at once, answered in any order; 0: one at a time. ``measured`` gets printed metrics. ``ipex``: whether
+    handlers use Intel's extension, and on GPUs.
     """
 
     load: Load
@@ -50,6 +51,7 @@ class WorkerSpec:
     extra_environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     spawner: Spawner | None = None
+    launcher: Launcher | None = None
     gate: StartGate = field(default_factory=StartGate)
     need: int = BASE_NEED
     concurrency: int = 0

@@ -20,8 +20,8 @@ import msgspec
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote
-from modelserver.pools.process import WorkerProcess, launch
-from modelserver.pools.ranks import RankGroup, launch_ranks
+from modelserver.pools.process import launch
+from modelserver.pools.ranks import launch_ranks
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
     Cancelled,
@@ -32,6 +32,7 @@ from modelserver.wire.messages import (
     Pong,
     Predict,
     Proceed,
+    Recalled,
     Result,
     Returned,
     Stop,
@@ -40,6 +41,7 @@ from modelserver.wire.messages import (
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Batch, Request
+    from modelserver.pools.launching import Launcher, Process
     from modelserver.pools.spec import WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
@@ -126,7 +128,7 @@ class Worker:
         self.first_load: asyncio.Future[None] = self._loop.create_future()
         # A failure counts as retrieved even if nobody waits for it: the log has it.
         self.first_load.add_done_callback(lambda load: load.cancelled() or load.exception())
-        self._process: WorkerProcess | RankGroup | None = None
+        self._process: Process | None = None
         self._loaded: asyncio.Future[Loaded | LoadFailed] | None = None
         self._sequence = 0
         self._head_since = 0.0
@@ -189,9 +191,13 @@ class Worker:
             begun = self._process.recall(self._sequence)
         except OSError:
             return []
-        taken = [batch for batch in self.in_flight if batch.sequence >= begun]
-        self.in_flight = deque(batch for batch in self.in_flight if batch.sequence < begun)
         self.shared_capacity = 1
+        return [] if begun is None else self._taken_back(begun, self._sequence)
+
+    def _taken_back(self, begun: int, below: int) -> list[Batch]:
+        taken = [batch for batch in self.in_flight if begun <= batch.sequence < below]
+        for batch in taken:
+            self.in_flight.remove(batch)
         return taken
 
     @property
@@ -301,9 +307,8 @@ class Worker:
                 return False
             self._process = process
             self._recalls = process.recalls
-            if isinstance(process, WorkerProcess):
-                # It may have changed during the start.
-                process.allow(self._spec.frame_limit)
+            # It may have changed during the start.
+            process.allow(self._spec.frame_limit)
             self.pid = process.pid
             self._began = self._loop.time()
             _log.info("Worker %s started as process %d and loads its model.", self.label, self.pid)
@@ -341,8 +346,9 @@ class Worker:
         self._lose(self._verdict or (OutOfMemory() if for_memory else WorkerDied()))
         return permanent
 
-    async def _launch(self) -> WorkerProcess | RankGroup | None:
-        start = launch if self._spec.ranks is None else launch_ranks
+    async def _launch(self) -> Process | None:
+        start: Launcher = launch if self._spec.ranks is None else launch_ranks
+        start = self._spec.launcher or start
         launching = self._loop.create_task(start(self._spec, self.label, self._on_message, self._on_lost))
         try:
             return await asyncio.shield(launching)
@@ -434,6 +440,9 @@ class Worker:
             self._pass_on(message, tail)
         elif isinstance(message, Returned):
             self._on_returned(message)
+        elif isinstance(message, Recalled):
+            for batch in self._taken_back(message.begun, message.below):
+                self._owner.worker_returned(self, batch)
         elif isinstance(message, (Loaded, LoadFailed)):
             self._settle(message)
             if self._process is not None and isinstance(message, Loaded):
@@ -517,7 +526,7 @@ class Worker:
         load = msgspec.structs.replace(self._spec.load, batch_size=spec.load.batch_size)
         self._spec = replace(self._spec, load=load, frame_limit=spec.frame_limit)
         self._times = times
-        if isinstance(self._process, WorkerProcess):
+        if self._process is not None:
             self._process.allow(spec.frame_limit)
         if self._watchdog is not None:
             self._watchdog.cancel()

@@ -140,6 +140,16 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
     sequence: int
 
 
+class Recalled(msgspec.Struct, frozen=True, array_like=True, tag="recalled"):
+    """A worker's machine to server: of the batches below ``below``, it had begun those below ``begun``.
+
+    The others will not begin there.
+    """
+
+    begun: int
+    below: int
+
+
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     """Worker to server: the handler is initialised, which took ``seconds``.
 
@@ -216,4 +226,4 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):
 
 
 ToWorker: TypeAlias = Load | Predict | Cancelled | Proceed | Stop | Ping
-ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Returned | Pong
+ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Returned | Pong | Recalled
