@@ -54,6 +54,11 @@ class PlayedProcess:
         return [self.pid]
 
     recalls = True
+    node = None
+    round_trip = 0.0
+
+    def allow(self, limit: int) -> None:
+        """Its messages are never frames."""
 
     def recall(self, sequence: int) -> int:
         """Gives up all batches but the oldest, which it has begun."""
