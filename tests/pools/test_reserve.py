@@ -45,6 +45,7 @@ class Process:
     recalls = True
     node = None
     round_trip = 0.0
+    for_memory = False
     pid = 1
     pids = (1,)
 

@@ -14,12 +14,99 @@ from modelserver.pools.gate import BASE_NEED, StartGate
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from modelserver.batching.policies import Policy
-    from modelserver.pools.launching import Launcher
     from modelserver.pools.printed_metrics import Measured
-    from modelserver.wire.messages import Load
+    from modelserver.wire.messages import Load, ToServer, ToWorker
+
+
+@dataclass(slots=True)
+class Node:
+    """The other machine that a process runs on, as it last described itself.
+
+    ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's processes,
+    ``available`` those that the machine could still give, ``gpu`` the worker's GPUs in words.
+    """
+
+    name: str
+    host: str = ""
+    resident: int = 0
+    available: int = 0
+    gpu: str = ""
+
+
+class Process(Protocol):
+    """The running process of a worker, or several with the same interface."""
+
+    @property
+    def pid(self) -> int:
+        """Its number on its machine."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes on this machine; none if it runs on another one."""
+
+    @property
+    def node(self) -> Node | None:
+        """Where it runs; None: on this machine."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds that a message takes there and back, as measured; 0.0 on this machine."""
+
+    @property
+    def recalls(self) -> bool:
+        """Whether batches can be taken back from it."""
+
+    @property
+    def begun(self) -> int | None:
+        """How many batches it had begun when it ended; None before its end, or if unknown."""
+
+    @property
+    def for_memory(self) -> bool | None:
+        """After its end by SIGKILL: whether the system killed it for lack of memory; None if unknown."""
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        """Sends one message; dropped if the connection is lost."""
+
+    def allow(self, limit: int) -> None:
+        """Changes the limit for its frames, in bytes."""
+
+    def recall(self, sequence: int) -> int | None:
+        """Takes back the batches below ``sequence`` that it has not begun; returns how many it has begun.
+
+        None: it has been asked, and will answer with a :class:`~modelserver.wire.messages.Recalled`.
+        Raises OSError.
+        """
+
+    def kill(self) -> None:
+        """Ends it without asking."""
+
+    async def wait(self) -> str:
+        """Waits for its end, and returns how it ended."""
+
+    def last_output(self, lines: int = 20) -> str:
+        """The last lines of its output."""
+
+
+class Launcher(Protocol):
+    """Starts the processes of workers."""
+
+    async def __call__(
+        self,
+        spec: WorkerSpec,
+        label: str,
+        on_message: Callable[[ToServer, memoryview], None],
+        on_lost: Callable[[str | None], None],
+    ) -> Process:
+        """Starts a process and sends it its model.
+
+        ``on_message`` gets each message with the bytes after it (only valid during the call); ``on_lost`` is
+        called once when the connection is lost, with the reason or None for an orderly end.
+
+        Raises OSError if it cannot be started.
+        """
 
 
 class Spawner(Protocol):

@@ -72,7 +72,12 @@ def main() -> None:
     """Runs a worker on the socket whose number is the first argument, for the server named by the second."""
     die_with(int(sys.argv[2]))
     be_left_alone()
-    run(int(sys.argv[1]))
+    run(channel_on(int(sys.argv[1])))
+
+
+def channel_on(descriptor: int) -> ServerChannel:
+    """The channel to the server that started this process."""
+    return ServerChannel(socket.socket(fileno=descriptor))
 
 
 def be_left_alone() -> None:
@@ -109,10 +114,9 @@ def let_forked_processes_end() -> None:
     os.register_at_fork(before=block, after_in_parent=restore, after_in_child=in_child)
 
 
-def run(descriptor: int) -> None:
-    """Loads the model that the server names on this socket, and answers batches."""
+def run(channel: ServerChannel) -> None:
+    """Loads the model that the server names first, and answers batches."""
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
-    channel = ServerChannel(socket.socket(fileno=descriptor))
     os.register_at_fork(after_in_child=channel.disown)
     let_forked_processes_end()
     try:

@@ -1,0 +1,224 @@
+"""The workers' address: agents and workers of other machines connect to it, each with a ticket for one use.
+
+Nothing that an unknown peer sends is decoded: it has the greeting's fixed number of bytes and a few seconds
+to prove that it has a ticket (see :mod:`modelserver.wire.greeting`), and only so many may try at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from modelserver.tls.context import server_context
+from modelserver.wire.greeting import (
+    RESPONSE,
+    GreetingError,
+    Invitation,
+    challenge,
+    confirm,
+    invite,
+    named_ticket,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from modelserver.tls.context import Certificate
+
+_log = logging.getLogger("modelserver.workers")
+
+# Seconds for a greeting, with the TLS handshake before it.
+GREETING_TIME = 10.0
+# Connections that have not proven anything yet; more are closed at once.
+MAX_STRANGERS = 512
+_BACKLOG = 1024
+_MINUTE = 60.0
+# Seconds between probes of a silent connection, and how many may remain unanswered.
+_PROBE, _PROBES = 5, 2
+
+ProtocolFactory: TypeAlias = "Callable[[], asyncio.BaseProtocol]"
+
+
+class Hub:
+    """Listens at ``bound``, and makes the connections of tickets those of their owners' protocols.
+
+    ``advertised`` is the host that other machines connect to. ``certificate``: of the listener; None: no TLS.
+    ``folder``: for a socket that workers on this machine use instead; None: they use the address, too.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        advertised: str,
+        *,
+        certificate: Certificate | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._bound = bound
+        self._host = advertised
+        self._certificate = certificate
+        self._path = "" if folder is None else str(folder / "workers.sock")
+        self._expected: dict[bytes, tuple[Invitation, ProtocolFactory]] = {}
+        self._servers: list[asyncio.AbstractServer] = []
+        self.refused = Refusals()
+        self.strangers = 0
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        port: int = self._bound.getsockname()[1]
+        return port
+
+    async def open(self) -> None:
+        """Starts to listen. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        context = None if self._certificate is None else server_context(self._certificate, ("modelserver",))
+        if context is not None:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._servers.append(
+            await loop.create_server(lambda: _Door(self, context), sock=self._bound, backlog=_BACKLOG)
+        )
+        if self._path:
+            self._servers.append(await loop.create_unix_server(lambda: _Door(self, None), self._path))
+
+    def invite(self, make: ProtocolFactory) -> Invitation:
+        """An invitation for one connection, whose protocol is made by ``make`` once it has proven itself."""
+        certificate = "" if self._certificate is None else self._certificate.chain.decode()
+        invitation = invite(self._host, self.port, certificate=certificate, path=self._path)
+        self._expected[invitation.ticket] = invitation, make
+        return invitation
+
+    def revoke(self, invitation: Invitation) -> None:
+        """The invitation is void, if it has not been used."""
+        self._expected.pop(invitation.ticket, None)
+
+    def redeem(self, nonce: bytes, response: bytes) -> tuple[bytes, ProtocolFactory]:
+        """The confirmation for a response, and what makes the protocol; its ticket is used up.
+
+        Raises GreetingError.
+        """
+        ticket = named_ticket(response)
+        if ticket not in self._expected:
+            raise GreetingError("an unknown or used ticket")
+        invitation, make = self._expected[ticket]
+        confirmation = confirm(invitation, nonce, response)
+        del self._expected[ticket]
+        return confirmation, make
+
+    def close(self) -> None:
+        """Stops listening; connections that have proven themselves stay."""
+        for server in self._servers:
+            server.close()
+        self._expected.clear()
+
+
+class Refusals:
+    """Logs refused connections, at most one a second; those in between are counted."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._untold = 0
+
+    def tell(self, reason: str) -> None:
+        """Logs the reason, or counts."""
+        now = asyncio.get_running_loop().time()
+        if now < self._next:
+            self._untold += 1
+            return
+        more = f" ({self._untold} others were refused before)" if self._untold else ""
+        self._next, self._untold = now + 1.0, 0
+        _log.warning("A connection to the workers' address was refused: %s%s", reason, more)
+
+
+class _Door(asyncio.Protocol):
+    """A connection that has not proven anything yet."""
+
+    def __init__(self, hub: Hub, context: ssl.SSLContext | None) -> None:
+        self._hub = hub
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+        self._securing: asyncio.Task[None] | None = None
+        self._nonce = b""
+        self._is_stranger = True
+        self._timer = self._loop.call_later(GREETING_TIME, self._refuse, "no greeting came in time")
+        hub.strangers += 1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._hub.strangers > MAX_STRANGERS:
+            self._refuse(f"{MAX_STRANGERS} others have not greeted yet")
+            return
+        keep_watch(self._transport.get_extra_info("socket"))
+        if self._context is None:
+            self._greet()
+        else:
+            # Counted before its handshake, which can be as slow as the greeting.
+            self._transport.pause_reading()
+            self._securing = self._loop.create_task(self._secure(self._transport, self._context))
+
+    async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        try:
+            secured = await self._loop.start_tls(
+                transport, self, context, server_side=True, ssl_handshake_timeout=GREETING_TIME
+            )
+        except OSError as error:
+            self._refuse(f"no TLS handshake: {error.strerror or error}")
+            return
+        self._transport = secured
+        if secured is not None and self._is_stranger:
+            self._greet()
+
+    def _greet(self) -> None:
+        assert self._transport is not None  # noqa: S101 - set when the connection was made
+        first, self._nonce = challenge()
+        self._transport.write(first)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) < RESPONSE.size or not self._is_stranger:
+            return
+        try:
+            confirmation, make = self._hub.redeem(self._nonce, self._received)
+        except GreetingError as error:
+            self._refuse(str(error))
+            return
+        self._leave()
+        assert self._transport is not None  # noqa: S101 - set when the connection was made
+        protocol = make()
+        self._transport.set_protocol(protocol)
+        self._transport.write(confirmation)
+        protocol.connection_made(self._transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+
+    def _refuse(self, reason: str) -> None:
+        if self._is_stranger:
+            self._leave()
+            self._hub.refused.tell(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _leave(self) -> None:
+        """It is no stranger any more, or gone."""
+        if self._is_stranger:
+            self._is_stranger = False
+            self._hub.strangers -= 1
+            self._timer.cancel()
+
+
+def keep_watch(connection: socket.socket | None) -> None:
+    """Sends small messages at once, and notices a peer that has gone without a word."""
+    if connection is None or connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", _PROBE), ("TCP_KEEPINTVL", _PROBE), ("TCP_KEEPCNT", _PROBES)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
