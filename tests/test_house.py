@@ -48,7 +48,7 @@ _ALLOWED = {
     "auth": {"errors", "settings"},
     "batching": {"ids", "wire"},
     "cli": {"auth", "daemon", "errors", "models", "pidfile", "server", "settings", "telemetry", "tuning"},
-    "cluster": {"pools", "tls", "wire"},
+    "cluster": {"errors", "pools", "settings", "tls", "wire"},
     "container": {"archives", "cli", "errors", "pidfile", "settings"},
     "daemon": {"settings"},
     "environments": {"errors"},
@@ -91,6 +91,7 @@ _ALLOWED = {
     "modelserver_handlers": set(),
     "models": {
         "archives",
+        "cluster",
         "environments",
         "errors",
         "offload",
@@ -111,6 +112,7 @@ _ALLOWED = {
     "server": {
         "api",
         "auth",
+        "cluster",
         "daemon",
         "environments",
         "errors",

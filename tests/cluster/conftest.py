@@ -6,6 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from modelserver.cluster.hub import Hub
 from modelserver.cluster.launcher import Cluster
@@ -14,8 +15,14 @@ from modelserver.node.dial import LOCAL_SOCKET
 from modelserver.tls.throwaway import make_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    import asyncio
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of the server, where connections behave differently."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ GREETING_TIME = 10.0
 # Connections that have not proven anything yet; more are closed at once.
 MAX_STRANGERS = 512
 _BACKLOG = 1024
-_MINUTE = 60.0
+# Seconds until the next attempt to accept.
+_PAUSE = 0.1
 # Seconds between probes of a silent connection, and how many may remain unanswered.
 _PROBE, _PROBES = 5, 2
 
@@ -63,9 +64,10 @@ class Hub:
         self._certificate = certificate
         self._path = "" if folder is None else str(folder / "workers.sock")
         self._expected: dict[bytes, tuple[Invitation, ProtocolFactory]] = {}
-        self._servers: list[asyncio.AbstractServer] = []
+        self._context: ssl.SSLContext | None = None
+        self._accepting: list[asyncio.Task[None]] = []
+        self._strangers: set[asyncio.Task[None]] = set()
         self.refused = Refusals()
-        self.strangers = 0
 
     @property
     def port(self) -> int:
@@ -75,15 +77,54 @@ class Hub:
 
     async def open(self) -> None:
         """Starts to listen. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        context = None if self._certificate is None else server_context(self._certificate, ("modelserver",))
-        if context is not None:
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._servers.append(
-            await loop.create_server(lambda: _Door(self, context), sock=self._bound, backlog=_BACKLOG)
-        )
+        if self._certificate is not None:
+            self._context = server_context(self._certificate, ("modelserver",))
+            self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        listening = [self._bound]
         if self._path:
-            self._servers.append(await loop.create_unix_server(lambda: _Door(self, None), self._path))
+            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            local.bind(self._path)
+            listening.append(local)
+        for bound in listening:
+            bound.listen(_BACKLOG)
+            bound.setblocking(False)
+            self._accepting.append(asyncio.create_task(self._accept(bound)))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        """Takes connections, which count as strangers from the first byte of their TLS handshake."""
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listening)
+                except OSError as error:
+                    # Out of descriptors, mostly.
+                    self.refused.tell(error.strerror or str(error))
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                if len(self._strangers) >= MAX_STRANGERS:
+                    connection.close()
+                    self.refused.tell(f"{MAX_STRANGERS} others have not greeted yet")
+                    continue
+                greeting = loop.create_task(self._greet(connection))
+                self._strangers.add(greeting)
+                greeting.add_done_callback(self._strangers.discard)
+
+    async def _greet(self, connection: socket.socket) -> None:
+        """Connects the connection's door, and waits until it has proven itself, for a few seconds."""
+        door = _Door(self)
+        try:
+            keep_watch(connection)
+            await asyncio.wait_for(self._meet(door, connection), GREETING_TIME)
+        except (OSError, asyncio.TimeoutError) as error:
+            door.close()
+            connection.close()
+            self.refused.tell(str(error) or "no greeting came in time")
+
+    async def _meet(self, door: _Door, connection: socket.socket) -> None:
+        secure = self._context if connection.family != socket.AF_UNIX else None
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: door, connection, ssl=secure)
+        await door.greeted
 
     def invite(self, make: ProtocolFactory) -> Invitation:
         """An invitation for one connection, whose protocol is made by ``make`` once it has proven itself."""
@@ -111,8 +152,8 @@ class Hub:
 
     def close(self) -> None:
         """Stops listening; connections that have proven themselves stay."""
-        for server in self._servers:
-            server.close()
+        for task in (*self._accepting, *self._strangers):
+            task.cancel()
         self._expected.clear()
 
 
@@ -135,82 +176,44 @@ class Refusals:
 
 
 class _Door(asyncio.Protocol):
-    """A connection that has not proven anything yet."""
+    """A connection that has not proven anything yet. ``greeted`` is set when it has, or with an error."""
 
-    def __init__(self, hub: Hub, context: ssl.SSLContext | None) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._context = context
-        self._loop = asyncio.get_running_loop()
         self._received = b""
         self._transport: asyncio.Transport | None = None
-        self._securing: asyncio.Task[None] | None = None
         self._nonce = b""
-        self._is_stranger = True
-        self._timer = self._loop.call_later(GREETING_TIME, self._refuse, "no greeting came in time")
-        hub.strangers += 1
+        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._hub.strangers > MAX_STRANGERS:
-            self._refuse(f"{MAX_STRANGERS} others have not greeted yet")
-            return
-        keep_watch(self._transport.get_extra_info("socket"))
-        if self._context is None:
-            self._greet()
-        else:
-            # Counted before its handshake, which can be as slow as the greeting.
-            self._transport.pause_reading()
-            self._securing = self._loop.create_task(self._secure(self._transport, self._context))
-
-    async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        try:
-            secured = await self._loop.start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=GREETING_TIME
-            )
-        except OSError as error:
-            self._refuse(f"no TLS handshake: {error.strerror or error}")
-            return
-        self._transport = secured
-        if secured is not None and self._is_stranger:
-            self._greet()
-
-    def _greet(self) -> None:
-        assert self._transport is not None  # noqa: S101 - set when the connection was made
         first, self._nonce = challenge()
         self._transport.write(first)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        if len(self._received) < RESPONSE.size or not self._is_stranger:
+        if len(self._received) < RESPONSE.size or self.greeted.done():
             return
         try:
             confirmation, make = self._hub.redeem(self._nonce, self._received)
         except GreetingError as error:
-            self._refuse(str(error))
+            self.greeted.set_exception(error)
             return
-        self._leave()
         assert self._transport is not None  # noqa: S101 - set when the connection was made
+        self.greeted.set_result(None)
         protocol = make()
         self._transport.set_protocol(protocol)
         self._transport.write(confirmation)
         protocol.connection_made(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
+        if not self.greeted.done():
+            self.greeted.set_exception(GreetingError("it was closed before a greeting"))
 
-    def _refuse(self, reason: str) -> None:
-        if self._is_stranger:
-            self._leave()
-            self._hub.refused.tell(reason)
+    def close(self) -> None:
+        """Closes the connection."""
         if self._transport is not None:
             self._transport.abort()
-
-    def _leave(self) -> None:
-        """It is no stranger any more, or gone."""
-        if self._is_stranger:
-            self._is_stranger = False
-            self._hub.strangers -= 1
-            self._timer.cancel()
 
 
 def keep_watch(connection: socket.socket | None) -> None:

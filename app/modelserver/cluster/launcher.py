@@ -12,8 +12,9 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.cluster.channel import RemoteChannel
-from modelserver.cluster.placing import Demand, NoPlace
+from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.remote import RemoteWorker
+from modelserver.pools.spec import Demand
 from modelserver.wire.cluster import Start
 
 if TYPE_CHECKING:

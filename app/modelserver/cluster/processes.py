@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from modelserver.cluster.placing import NoPlace
 
 if TYPE_CHECKING:
-    from modelserver.cluster.placing import Demand
+    from modelserver.pools.spec import Demand
 
 _log = logging.getLogger("modelserver.workers")
 

@@ -41,7 +41,7 @@ from modelserver.wire.messages import (
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Batch, Request
-    from modelserver.pools.spec import Launcher, Process, WorkerSpec
+    from modelserver.pools.spec import Launcher, Node, Process, WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -145,6 +145,11 @@ class Worker:
     def pids(self) -> list[int]:
         """Its processes; none between the end of one and the start of the next."""
         return [] if self._process is None else self._process.pids
+
+    @property
+    def node(self) -> Node | None:
+        """The other machine that it runs on; None if it runs on this one, or on none now."""
+        return None if self._process is None else self._process.node
 
     @property
     def may_serve(self) -> bool:
