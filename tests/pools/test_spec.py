@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools import spec as spec_module
-from modelserver.pools.spec import THREAD_VARIABLES, Ports, WorkerSpec
+from modelserver.pools.spec import Ports, WorkerSpec
 from modelserver.wire.messages import Load
 
 
