@@ -1,4 +1,4 @@
-"""A model's files as a stream: equal contents are equal bytes, from any offset, and never others than hashed."""
+"""A model's files as a stream: equal contents are equal bytes, from any offset, and none but those hashed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import io
 import os
 import resource
 import tarfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.cluster import packing
 from modelserver.cluster.packing import PIECE, Packed, Packer, PackingFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write(folder: Path) -> Path:
@@ -29,6 +32,11 @@ def write(folder: Path) -> Path:
     (folder / "link").symlink_to("MAR-INF/MANIFEST.json")
     (folder / "MAR-INF" / "up").symlink_to("../weights.pt")
     return folder
+
+
+def names(folder: Path) -> list[Path]:
+    """Everything below a folder."""
+    return sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
 
 async def stream(packed: Packed, offset: int = 0) -> bytes:
@@ -54,9 +62,7 @@ async def test_the_stream_is_a_tar_archive(tmp_path: Path, model: Path) -> None:
     assert len(data) == packed.size
     assert hashlib.sha256(data).hexdigest() == packed.digest
     there = tmp_path / "there"
-    assert sorted(p.relative_to(there) for p in there.rglob("*")) == sorted(
-        p.relative_to(model) for p in model.rglob("*")
-    )
+    assert names(there) == names(model)
     assert (there / "weights.pt").read_bytes() == (model / "weights.pt").read_bytes()
     assert os.access(there / "run.sh", os.X_OK)
     assert not (there / "weights.pt").stat().st_mode & 0o111
@@ -135,11 +141,11 @@ async def test_models_that_are_gone_are_forgotten(tmp_path: Path, model: Path) -
     """Nothing is kept of a model whose files were removed, and asking for it says so."""
     packer = Packer()
     await packer.pack(model)
-    model.rename(tmp_path / "other")
+    os.rename(model, tmp_path / "other")
     await packer.pack(tmp_path / "other")
 
     assert list(packer._packed) == [tmp_path / "other"]
-    with pytest.raises(PackingFailed, match="cannot be read: .*model: No such file or directory"):
+    with pytest.raises(PackingFailed, match=r"cannot be read: .*model: No such file or directory"):
         await packer.pack(model)
 
 
@@ -196,4 +202,4 @@ async def test_memory_is_level(tmp_path: Path) -> None:
 
     assert size == packed.size > 1_000_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10  # KiB
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()].count("weights.pt") == 2
+    assert [path.name for path in names(tmp_path)].count("weights.pt") == 2

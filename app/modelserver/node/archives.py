@@ -46,8 +46,10 @@ DEFAULT_LIMIT: Final = 20 << 30  # bytes
 
 _T = TypeVar("_T")
 _TRIES: Final = 5
+_OTHER: Final = "what arrived has another SHA-256"
+_OTHER_TRIES: Final = 2
 _PATIENCE: Final = 60.0  # seconds without a byte
-_BACKOFF: Final = 0.2  # seconds before the second try, twice as many before each further one
+_BACKOFF: Final = 0.1  # seconds, twice as many after each failure
 _WRITTEN: Final = 1 << 20  # bytes at once
 _LINKED: Final = 1 << 20  # bytes from which on a file is linked
 _TIME: Final = 315_619_200  # 1980-01-02, of all files of an archive; zip files know no earlier year
@@ -56,6 +58,10 @@ _ASKED: Final = "asked"  # the bytes of an archive that is being fetched
 
 class ArchiveFailed(Exception):
     """A model's files cannot be had on this node; the message says why, in one line."""
+
+
+class TransferFailed(ArchiveFailed):
+    """The connection to the server failed again and again."""
 
 
 class Held:
@@ -91,7 +97,7 @@ class ArchiveCache:
             raise ArchiveFailed(f"The folder {root} cannot be used: {error.strerror}.") from error
         if found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise ArchiveFailed(
-                f"The folder {root} must belong to user {os.getuid()} and be closed to others (mode 700); "
+                f"The folder {root} must belong to user {os.getuid()} and be closed to others (mode 700): "
                 f"it belongs to {found.st_uid} and has mode {stat.S_IMODE(found.st_mode):o}."
             )
 
@@ -143,11 +149,13 @@ class ArchiveCache:
             await _to_the_end(self._begin, place, size)
             tell(f"Fetching the model's files, {size} bytes")
             part = place / "archive.tar"
-            await self._receive(part, place.name.partition("-")[2], size, fetch)
             try:
+                await _receive(part, place.name.partition("-")[2], size, fetch)
                 await _to_the_end(_unpack, part, place / "files")
                 part.unlink()
                 store.complete(place, "workers of this node", size)
+            except (asyncio.CancelledError, TransferFailed):
+                raise  # another process may go on from what has arrived, until somebody needs the room
             except BaseException:
                 await _to_the_end(store.clear, place)
                 raise
@@ -191,27 +199,6 @@ class ArchiveCache:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             (place / _ASKED).write_text(str(size), "ascii")
 
-    async def _receive(self, part: Path, digest: str, size: int, fetch: Fetch) -> None:
-        """Has the file complete and verified, after several tries if needed."""
-        with await _to_the_end(_Part, part) as got:
-            for number in range(_TRIES):
-                if number:
-                    await asyncio.sleep(_BACKOFF * 2 ** (number - 1))
-                try:
-                    if got.size < size:
-                        await _append(got, size, fetch)
-                except _Torn as error:
-                    problem = str(error)
-                else:
-                    await _to_the_end(got.write)
-                    if got.size == size and got.digest == digest:
-                        return
-                    problem = f"the connection ended after {got.size} of {size} bytes"
-                    if got.size >= size:
-                        problem = "what arrived has another SHA-256"
-                        await _to_the_end(got.empty)
-        raise ArchiveFailed(f"The model's files could not be fetched in {_TRIES} tries: {problem}.")
-
     def _failed(self, error: OSError, size: int) -> ArchiveFailed:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return ArchiveFailed(
@@ -224,18 +211,17 @@ class ArchiveCache:
         )
 
 
-class _Torn(Exception):
-    """The connection failed, not the disk."""
-
-
 class _Part:
     """The file of a transfer, with what an earlier one left of it. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a+b")
+        self._file = path.open("a+b", buffering=0)
         self._hashed = hashlib.sha256()
         self._waiting = bytearray()
         self.size = 0
+
+    def resume(self) -> None:
+        """Reads what is there."""
         self._file.seek(0)
         while data := self._file.read(_WRITTEN):
             self._hashed.update(data)
@@ -262,9 +248,8 @@ class _Part:
     def write(self) -> None:
         """Writes what waits."""
         self._hashed.update(self._waiting)
-        self._file.write(self._waiting)
-        self._file.flush()
-        self._waiting.clear()
+        while self._waiting:
+            del self._waiting[: self._file.write(self._waiting)]
 
     def empty(self) -> None:
         """Starts anew."""
@@ -273,23 +258,44 @@ class _Part:
         self.size = 0
 
 
-async def _append(got: _Part, size: int, fetch: Fetch) -> None:
-    """Appends what arrives, until the archive's end or that of the connection. Raises _Torn, OSError."""
+async def _receive(part: Path, digest: str, size: int, fetch: Fetch) -> None:
+    """Has the file complete and verified, after several tries if needed. Raises TransferFailed, OSError."""
+    problems: list[str] = []
+    with _Part(part) as got:
+        await _to_the_end(got.resume)
+        while True:
+            if got.size < size and (problem := await _append(got, size, fetch)):
+                problems.append(problem)
+            await _to_the_end(got.write)
+            if got.size == size and got.digest == digest:
+                return
+            if got.size >= size:
+                problems.append(_OTHER)
+                await _to_the_end(got.empty)
+            if len(problems) == _TRIES or problems.count(_OTHER) == _OTHER_TRIES:
+                break
+            await asyncio.sleep(_BACKOFF * 2 ** len(problems))
+    raise TransferFailed(f"The model's files could not be fetched, {len(problems)} times: {problems[-1]}.")
+
+
+async def _append(got: _Part, size: int, fetch: Fetch) -> str:
+    """Appends what arrives until the archive's end; returns why it ended before that. Raises OSError."""
     pieces = fetch(got.size)
     try:
         while got.size < size:
             try:
                 piece = await asyncio.wait_for(anext(pieces), _PATIENCE)
             except StopAsyncIteration:
-                return
+                return f"the connection ended after {got.size} of {size} bytes"
             except asyncio.TimeoutError:
-                raise _Torn(f"nothing arrived for {_PATIENCE:g} s") from None
+                return f"nothing arrived for {_PATIENCE:g} s, after {got.size} of {size} bytes"
             except (OSError, EOFError) as error:
-                raise _Torn(str(error) or type(error).__name__) from error
+                return f"{str(error) or type(error).__name__}, after {got.size} of {size} bytes"
             await got.add(piece)
     finally:
         if (close := getattr(pieces, "aclose", None)) is not None:
             await close()
+    return ""
 
 
 def _unpack(archive: Path, target: Path) -> None:
@@ -300,9 +306,7 @@ def _unpack(archive: Path, target: Path) -> None:
         """Stricter than Python's filter, which rewrites names, and has had holes."""
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not links.isdisjoint((path, *path.parents)):
-            raise ArchiveFailed(
-                f"The model's archive has an entry that leads elsewhere: {member.name[:200]!r}."
-            )
+            raise ArchiveFailed(f"{member.name[:200]!r} in the model's archive leads elsewhere.")
         if member.type not in (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE) or member.issparse():
             raise ArchiveFailed(f"{member.name[:200]!r} in the model's archive is no file or directory.")
         if member.issym():
