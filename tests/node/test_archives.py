@@ -8,19 +8,21 @@ import errno
 import hashlib
 import io
 import os
+import random
 import resource
 import shutil
 import subprocess
 import sys
 import tarfile
 import textwrap
-from collections import namedtuple
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from modelserver.environments import environment_store as store
 from modelserver.node import archives
 from modelserver.node.archives import ArchiveCache, ArchiveFailed, TransferFailed
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 MIB = 1 << 20
-Usage = namedtuple("Usage", "total used free")
 
 
 def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -345,6 +346,7 @@ def test_modes_are_the_nodes(tmp_path: Path) -> None:
 SCRIPT = """
 import asyncio, sys, time
 from pathlib import Path
+from modelserver.environments import environment_store as store
 from modelserver.node import archives
 data = Path(sys.argv[2]).read_bytes()
 
@@ -392,12 +394,12 @@ def line(started: subprocess.Popen[str]) -> str:
     ("patch", "between", "then"),
     [
         ("", "if start >= 2 << 20: stop()", [2 * MIB]),
-        ("archives._unpack = stop", "pass", []),
-        ("archives._sync = stop", "pass", []),
-        ("archives.store.complete = stop", "pass", [0]),
+        pytest.param("archives._unpack = stop", "pass", [], marks=pytest.mark.slow),
+        ("archives._sync = stop", "pass", [0]),
+        pytest.param("archives.store.complete = stop", "pass", [0], marks=pytest.mark.slow),
         ("archives._copy = stop", "pass", None),
     ],
-    ids=["fetching", "verified", "unpacking", "unpacked", "in use"],
+    ids=["fetching", "verified", "unpacked", "synced", "in use"],
 )
 async def test_a_killed_process_leaves_nothing_half(
     root: Path, patch: str, between: str, then: list[int] | None
@@ -434,6 +436,47 @@ async def test_a_killed_process_leaves_nothing_half(
         "complete",
         "files",
     ]
+
+
+@pytest.mark.slow
+async def test_processes_killed_at_any_moment(root: Path) -> None:
+    """Whoever comes next has all files as they are, again and again."""
+    data, moments = model(large=8 * MIB), random.Random(1)
+    for _ in range(25):
+        with process(root, data, between="await asyncio.sleep(0.005)") as other:
+            line(other)
+            await asyncio.sleep(moments.uniform(0, 0.3))
+            other.kill()
+            other.wait()
+        held = await hold(ArchiveCache(root), data)
+        assert content(held.path)["weights.pt"] == bytes(8 * MIB)
+        await held.release()
+        assert names(root) == ["archive"]
+        shutil.rmtree(root / f"archive-{digest(data)}")
+
+
+async def test_the_disk_has_all_before_the_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive whose mark outlives a loss of power is whole: its files and folders were synced before."""
+    synced: list[str] = []
+    sync, complete = os.fsync, store.complete
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def marked(place: Path, *rest: Any) -> None:
+        synced.append("mark")
+        complete(place, *rest)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(store, "complete", marked)
+    data = model()
+    await hold(ArchiveCache(root), data)
+
+    files = root / f"archive-{digest(data)}" / "files"
+    paths = ["", "handler.py", "weights.pt", "bin", "bin/run.sh"]
+    assert synced[-1] == "mark"
+    assert set(synced[:-1]) == {str(files / path) for path in paths}
 
 
 async def test_two_processes_fetch_once(root: Path) -> None:
@@ -531,7 +574,7 @@ async def test_no_room_on_the_disk(root: Path, monkeypatch: pytest.MonkeyPatch) 
     cache = ArchiveCache(root)
     await (await hold(cache, one)).release()
     free = len(two)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10 * free, 9 * free, free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     server = Server(two)
 
     with pytest.raises(

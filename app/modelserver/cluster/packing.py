@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-PIECE: Final = 1 << 20
+PIECE: Final = 256 << 10
 """Bytes that a piece of the stream has at most."""
 
 _END: Final = bytes(2 * tarfile.BLOCKSIZE)

@@ -23,6 +23,7 @@ import shutil
 import stat
 import tarfile
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -51,6 +52,7 @@ _OTHER_TRIES: Final = 2
 _PATIENCE: Final = 60.0  # seconds without a byte
 _BACKOFF: Final = 0.1  # seconds, twice as many after each failure
 _WRITTEN: Final = 1 << 20  # bytes at once
+_SYNCED: Final = 8  # files at once
 _LINKED: Final = 1 << 20  # bytes from which on a file is linked
 _TIME: Final = 315_619_200  # 1980-01-02, of all files of an archive; zip files know no earlier year
 _ASKED: Final = "asked"  # the bytes of an archive that is being fetched
@@ -152,7 +154,8 @@ class ArchiveCache:
             try:
                 await _receive(part, place.name.partition("-")[2], size, fetch)
                 await _to_the_end(_unpack, part, place / "files")
-                part.unlink()
+                part.unlink()  # before the disk gets all of it
+                await _to_the_end(_sync, place / "files")
                 store.complete(place, "workers of this node", size)
             except (asyncio.CancelledError, TransferFailed):
                 raise  # another process may go on from what has arrived, until somebody needs the room
@@ -299,7 +302,7 @@ async def _append(got: _Part, size: int, fetch: Fetch) -> str:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpacks a verified archive, and waits until the disk has it. Raises ArchiveFailed and OSError."""
+    """Unpacks a verified archive. Raises ArchiveFailed and OSError."""
     links: set[PurePosixPath] = set()
 
     def checked(member: tarfile.TarInfo, where: str) -> tarfile.TarInfo:
@@ -319,17 +322,20 @@ def _unpack(archive: Path, target: Path) -> None:
         raise ArchiveFailed("This node's Python cannot unpack safely: 3.10.12, 3.11.4 or later is needed.")
     target.mkdir(mode=0o700)
     try:
-        with tarfile.open(archive, "r:") as opened:
+        with tarfile.TarFile(archive, copybufsize=_WRITTEN) as opened:
             opened.extractall(target, filter=checked)  # noqa: S202 - it has a filter
     except tarfile.TarError as error:
         raise ArchiveFailed(f"The model's archive cannot be unpacked: {error}.") from error
-    for folder, _, files in os.walk(target):
-        for name in files:
-            _sync(os.path.join(folder, name))
-        _sync(folder)
 
 
-def _sync(path: str) -> None:
+def _sync(files: Path) -> None:
+    """Waits until the disk has all files; it takes several at once. Raises OSError."""
+    paths = (os.path.join(folder, name) for folder, _, names in os.walk(files) for name in (*names, ""))
+    with ThreadPoolExecutor(_SYNCED) as pool:
+        list(pool.map(_sync_one, paths))
+
+
+def _sync_one(path: str) -> None:
     if not os.path.islink(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
