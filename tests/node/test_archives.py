@@ -144,6 +144,20 @@ async def test_a_workers_directory_is_its_own(root: Path) -> None:
     assert weights[0].stat().st_mode & 0o777 == 0o444
 
 
+async def test_links_stay_links(root: Path) -> None:
+    """To a folder, or to what is not there; nothing is followed."""
+    data = tar(
+        member("bin", type=tarfile.DIRTYPE, mode=0o755),
+        member("bin/run.sh", b"#!/bin/sh\n"),
+        member("folder", type=tarfile.SYMTYPE, linkname="bin"),
+        member("nowhere", type=tarfile.SYMTYPE, linkname="missing"),
+    )
+    held = await hold(ArchiveCache(root), data)
+
+    assert [os.readlink(held.path / name) for name in ("folder", "nowhere")] == ["bin", "missing"]
+    assert (held.path / "folder" / "run.sh").read_bytes() == b"#!/bin/sh\n"
+
+
 async def test_files_are_copied_where_links_are_impossible(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

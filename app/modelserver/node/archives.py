@@ -349,12 +349,20 @@ def _furnish(source: Path, target: Path) -> None:
     for folder, folders, files in os.walk(source, onerror=_raise):
         own = target / os.path.relpath(folder, source)
         own.mkdir(mode=0o700)
-        for name in (*folders, *files):
+        for name in folders:
+            _copy_link(os.path.join(folder, name), own / name)
+        for name in files:
             path = os.path.join(folder, name)
-            if os.path.islink(path):
-                (own / name).symlink_to(os.readlink(path))
-            elif name in files:
+            if not _copy_link(path, own / name):
                 _copy(path, own / name)
+
+
+def _copy_link(path: str, copy: Path) -> bool:
+    """Whether it was a link."""
+    if not os.path.islink(path):
+        return False
+    copy.symlink_to(os.readlink(path))
+    return True
 
 
 def _copy(path: str, copy: Path) -> None:
