@@ -102,7 +102,7 @@ _ALLOWED = {
         "telemetry",
         "wire",
     },
-    "node": {"pools", "resources", "telemetry", "wire", "worker"},
+    "node": {"environments", "pools", "resources", "telemetry", "wire", "worker"},
     "offload": {"errors"},
     "options": {"environments", "errors", "pools", "settings", "tensors"},
     "payloads": {"errors", "ids", "settings"},
