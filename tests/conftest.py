@@ -28,8 +28,8 @@ _NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """The millions of objects of imported libraries stay: looking at them for garbage, in each full collection of
-    every test, would take a tenth of the time.
+    """The objects of imported libraries stay. There are millions: to look for garbage among them would take
+    more than half of the time of tests that collect it, as handlers do when they have loaded a model.
     """
     gc.disable()
     try:
