@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.workers")
 
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound
+# Bytes of a folder's path that leave room for a socket's name: its address has a hundred or so.
+_LONGEST_FOLDER = 85
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +42,8 @@ async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Clust
     host, _ = parse_endpoint(settings.worker_address)
     certificate = None if settings.worker_tls == "off" else _certificate(host)
     bound = _bind(settings.worker_address)
-    hub = Hub(bound, _advertised(host, settings.ray_address), certificate=certificate, folder=workdir)
+    folder = workdir if len(os.fsencode(workdir)) <= _LONGEST_FOLDER else None
+    hub = Hub(bound, _advertised(host, settings.ray_address), certificate=certificate, folder=folder)
     await hub.open()
     unprotected = certificate is None and not is_loopback(host)
     _log.info("Workers connect to %s:%d%s", host, hub.port, " WITHOUT ENCRYPTION" if unprotected else "")
@@ -81,6 +85,8 @@ def _bind(endpoint: str) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        # Several may bind the same port, but only one listens.
+        bound.listen()
     except OSError as error:
         bound.close()
         raise ConfigError(f"Cannot listen on worker_address={endpoint}: {error.strerror or error}") from error

@@ -192,7 +192,7 @@ class RemoteWorker(asyncio.Protocol):
             self._outputs[message.is_error].data_received(message.data)
         elif isinstance(message, Condition):
             self.node.resident, self.node.available = message.resident, message.available
-            self.node.gpu = message.gpu
+            self.node.gpu, self.node.told = message.gpu, self.node.told + 1
         elif isinstance(message, Recalled):
             self._on_message(message, memoryview(b""))
         elif isinstance(message, WantArchive):

@@ -53,7 +53,7 @@ TORCHSERVE_VERSION = "0.12.0"
 # The most rows that fit in a frame.
 MAX_BATCH_SIZE = 1 << 20
 
-# Workers that are started on other machines at once.
+# Workers of a model version that are started on other machines at once.
 MAX_PLACING = 64
 
 # Bytes of a frame's head per answer.
@@ -100,8 +100,6 @@ class Preparation:
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
         self._cluster = cluster
-        # The memory that counts is that of other machines.
-        self._cluster_gate = StartGate(MAX_PLACING, lambda: math.inf)
         self._reader = Reader()
         self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
@@ -339,7 +337,8 @@ class Preparation:
             python=environment.python or self._python,
             spawner=self._spawner,
             launcher=launcher,
-            gate=self._gate if launcher is None else self._cluster_gate,
+            # Elsewhere other memory counts, and no model waits for another's machine.
+            gate=self._gate if launcher is None else StartGate(MAX_PLACING, lambda: math.inf),
             ranks=self._ranks(options),
             concurrency=_concurrency(options),
             ipex=(settings.ipex_enable, settings.ipex_gpu_enable),

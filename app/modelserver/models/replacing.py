@@ -223,9 +223,12 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
     """Raises OutOfMemory, with both figures, if the workers of both versions do not fit into memory.
 
     A new worker counts as much as the largest running one plus the difference in archive size; if none runs,
-    as the start gate counts it.
+    as the start gate counts it. Other machines have memory of their own.
     """
-    used = max((worker_memory(worker.pid) for worker in before.pool.workers), default=0)
+    if after.pool.spec.launcher is not None:
+        return
+    here = [worker.pid for worker in before.pool.workers if worker.node is None]
+    used = max(map(worker_memory, here), default=0)
     available = available_memory()
     workers, need = worker_count(before, after), after.pool.spec.need
     wanted = workers * (used + max(0, need - before.pool.spec.need) if used else need)

@@ -7,7 +7,7 @@ delay means window, otherwise it is adaptive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -311,6 +311,9 @@ class _Resolver:
         )
 
     def device_type(self, warnings: list[str]) -> _Choice[str]:
+        if (elsewhere := self.elsewhere()) is not None:
+            kind = "gpu" if elsewhere.num_gpus else "cpu"
+            return _first((self.config.device_type, YAML), last=(kind, DEFAULT))
         if self.config.device_type == "gpu" and not self.devices:
             warnings.append(
                 "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU"
@@ -361,9 +364,18 @@ class _Resolver:
 
     def resources(self) -> _Choice[Demand | str]:
         """The default of all models was checked at startup."""
+        if self.config.resources is not None:
+            return self.config.resources, YAML
         value, source = self.setting("worker_resources")
         default = parse_resources(value) if value else _NOTHING_SAID.resources
-        return _first((self.config.resources, YAML), last=(default, source))
+        if self.config.device_type == "gpu" and isinstance(default, Demand) and not default.num_gpus:
+            return replace(default, num_gpus=1.0), YAML
+        return default, source
+
+    def elsewhere(self) -> Demand | None:
+        """What a worker needs on another machine; None if it runs on this one."""
+        resources, _ = self.resources()
+        return None if self.settings.worker_launcher == "local" or isinstance(resources, str) else resources
 
     def sequence_max_idle(self, warnings: list[str]) -> _Choice[int]:
         """Sequences always have an idle timeout, or those of clients that left would never end.
@@ -413,7 +425,8 @@ class _Resolver:
         configured, source = self.setting("default_workers_per_model")
         if configured or not self.at_startup:
             return configured, source
-        return self.devices or self.cpus, DEFAULT
+        # How many devices other machines have is not known.
+        return (self.devices or self.cpus) if self.elsewhere() is None else 1, DEFAULT
 
     def registered_workers(self, default: int) -> _Workers | None:
         fewest, most = self.registration.min_workers, self.registration.max_workers
@@ -482,6 +495,7 @@ class _Resolver:
 
 
 _NOTHING_SAID = ModelOptions()
+
 _RANKED_ALIKE = [OPTIONS[each.name] for each in fields(ModelOptions) if each.name in OPTIONS]
 
 

@@ -306,7 +306,7 @@ class ModelConfig(Asked):
         "What each worker needs on a cluster ([Workers on other machines](cluster.md)): `num_cpus`, "
         "`num_gpus`, `memory` in bytes, `custom` resources, a `label_selector`; or `local`: its workers stay "
         "on the server's machine.",
-        default="`{num_cpus: 1}`",
+        default="`{num_cpus: 1}`, with `deviceType: gpu` a GPU, too",
         own=True,
         setting="worker_resources",
     )

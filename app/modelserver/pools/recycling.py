@@ -58,8 +58,10 @@ class Recycler:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._held_until = 0.0
-        # Processes that were too large right after loading.
-        self._large: set[int] = set()
+        # Processes that were too large right after loading; other machines may use the same numbers.
+        self._large: set[tuple[str, int]] = set()
+        # Workers on other machines whose size after loading is not known before it was told so often.
+        self._untold: dict[str, int] = {}
 
     def follow(self) -> None:
         """Applies new limits; the memory is checked if it is limited."""
@@ -76,9 +78,18 @@ class Recycler:
 
     def loaded(self, worker: Worker) -> None:
         """A process of the worker has just loaded its model."""
+        node = worker.node
+        if node is None:
+            self._weigh(worker)
+        elif self._pool.limits.max_worker_memory:
+            # The next time it may be from before.
+            self._untold[worker.label] = node.told + 2
+
+    def _weigh(self, worker: Worker) -> None:
+        """Notes whether it is too large right after loading."""
         limit, size = self._pool.limits.max_worker_memory, self._size(worker)
         if limit and size > limit:
-            self._large.add(worker.pid)
+            self._large.add((worker.label, worker.pid))
             _log.warning(
                 "Worker %s has %d bytes right after loading, max_worker_memory=%d: it is not recycled",
                 *(worker.label, size, limit),
@@ -91,12 +102,26 @@ class Recycler:
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOKS, self._look)
         limit = self._pool.limits.max_worker_memory
-        for worker in self._pool.workers:
-            if worker.state is WorkerState.READY and worker.pid not in self._large:
+        ready = [worker for worker in self._pool.workers if worker.state is WorkerState.READY]
+        self._hear_of(ready)
+        for worker in ready:
+            if worker.label not in self._untold and (worker.label, worker.pid) not in self._large:
                 size = self._size(worker)
                 if size > limit:
                     self._recycle(worker, MEMORY, f"it has grown to {size} bytes")
                     return
+
+    def _hear_of(self, ready: list[Worker]) -> None:
+        """Weighs workers on other machines whose size after loading is known by now."""
+        untold, self._untold = self._untold, {}
+        for worker in ready:
+            node, until = worker.node, untold.get(worker.label)
+            if node is None or until is None:
+                continue
+            if node.told < until:
+                self._untold[worker.label] = until
+            else:
+                self._weigh(worker)
 
     def _size(self, worker: Worker) -> int:
         node = worker.node

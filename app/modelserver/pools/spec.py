@@ -44,7 +44,8 @@ class Node:
     """The other machine that a process runs on, as it last described itself.
 
     ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's processes,
-    ``available`` those that the machine could still give, ``gpu`` the worker's GPUs in words.
+    ``available`` those that the machine could still give, ``gpu`` the worker's GPUs in words; ``told`` counts
+    how often these came.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Node:
     resident: int = 0
     available: int = 0
     gpu: str = ""
+    told: int = 0
 
 
 class Process(Protocol):

@@ -281,23 +281,29 @@ class Worker:
             self._lose(WorkerDied())
 
     async def _run_processes(self) -> None:
-        pauses = backoff()
+        pauses, waited = backoff(), False
         while not self._stopping:
             self.state = WorkerState.LOADING
+            began = self._loop.time()
             permanent = await self._live()
-            self.pid = -1
+            placed, self.pid = self.pid >= 0, -1
             if self._stopping:
                 return
-            if self.failing_since is None:
+            now = self._loop.time()
+            if self.failing_since is None or (waited and placed):
                 pauses = backoff()
-                self.failing_since = self._loop.time()
-            if permanent or self._loop.time() - self.failing_since >= self._times.max_retry:
+                self.failing_since = now
+            # Without a machine the model has not failed: there may be one in hours.
+            waited = self._spec.launcher is not None and not placed
+            if permanent or (not waited and now - self.failing_since >= self._times.max_retry):
                 self.state = WorkerState.FAILED
                 _log.error("Worker %s is given up: %s", self.label, self.failure)
                 # Nothing is in flight, but the owner must learn that this worker will not come back.
                 self._lose(WorkerDied())
                 return
             pause = 0.0 if isinstance(self._verdict, ResponseTimeout) else next(pauses)
+            if waited:
+                pause = max(1.0, pause - (now - began))
             self.state = WorkerState.LOADING
             _log.info("Retry worker: %d in %g seconds.", self.id, pause)
             await asyncio.sleep(pause)

@@ -36,6 +36,9 @@ def jks_advice(keystore: Path | None) -> str:
 def _check_cluster(settings: Settings) -> None:
     """Workers on other machines need an address that they can reach."""
     ours = _host_of("worker_address", settings.worker_address)
+    if settings.worker_launcher == "local":
+        return
+    _check_own_port(settings)
     if settings.worker_launcher != "ray":
         return
     if settings.ray_address is None:
@@ -46,6 +49,18 @@ def _check_cluster(settings: Settings) -> None:
             f"Invalid configuration: worker_address={settings.worker_address}: an address that the machines "
             f"of the cluster at ray_address={settings.ray_address} can reach is needed"
         )
+
+
+def _check_own_port(settings: Settings) -> None:
+    """The workers' address is nobody else's."""
+    _, port = parse_endpoint(settings.worker_address)
+    for name in ("inference_address", "management_address", "metrics_address"):
+        address = getattr(settings, name)
+        if port and address.scheme != "unix" and address.port == port:
+            raise ConfigError(
+                f"Invalid configuration: worker_address={settings.worker_address}: a port of its own is "
+                f"needed, not that of {name}={address}"
+            )
 
 
 def _host_of(name: str, endpoint: str) -> str:

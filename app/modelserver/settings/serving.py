@@ -117,7 +117,8 @@ class ServingSettings:
     default_workers_per_model: int = setting(
         0,
         BATCHING,
-        "Workers per model by default; 0: one per GPU or CPU at startup, none when registered.",
+        "Workers per model by default; 0: at startup one per GPU or CPU, on a cluster one; none when "
+        "registered.",
         minimum=0,
     )
     autoscale: bool = setting(
