@@ -6,12 +6,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from modelserver.pools.spec import WorkerState
 from modelserver.telemetry.prometheus import Counter, Gauge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from modelserver.grpc.calls import OnCall
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
+    from modelserver.pools.worker import Worker
     from modelserver.telemetry.access import AccessLog
     from modelserver.telemetry.collector import Collector
     from modelserver.telemetry.metrics import ServerMetrics
@@ -66,6 +70,18 @@ def show_pools(registry: Registry) -> None:
         model.metrics.set_workers(
             {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
         )
+        model.metrics.set_nodes(_by_node(model.pool.workers))
+
+
+def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:
+    """The number of loaded workers on each other machine, and the bytes of memory that they use."""
+    found: dict[str, tuple[int, int]] = {}
+    for worker in workers:
+        node = worker.node
+        if node is not None and worker.state is WorkerState.READY:
+            count, resident = found.get(node.name, (0, 0))
+            found[node.name] = count + 1, resident + node.resident
+    return found
 
 
 async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:

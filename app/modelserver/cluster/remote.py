@@ -92,10 +92,8 @@ class RemoteWorker(asyncio.Protocol):
         self._reader: FrameReader[FromAgent] = FrameReader(from_agent_decoder, MAX_MESSAGE)
         self._transport: asyncio.Transport | None = None
         self._tail: deque[str] = deque(maxlen=LINES_KEPT)
-        self._outputs = (
-            LineReader(f"{label}-stdout", logging.INFO, self._tail, measured),
-            LineReader(f"{label}-stderr", logging.WARNING, self._tail, measured),
-        )
+        self._measured = measured
+        self._outputs = self._read_output()
         self._heard = self._due = 0.0
         self._beats = 0
         self._beaten = 0.0
@@ -106,6 +104,14 @@ class RemoteWorker(asyncio.Protocol):
         for outcome in (self.present, self.started):
             # Retrieved, even if nobody waits for it any more.
             outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _read_output(self) -> tuple[LineReader, LineReader]:
+        """Readers of what it prints, whose lines in the log name its node, too."""
+        source = f"{self.label}@{self.node.name}" if self.node.name else self.label
+        return (
+            LineReader(f"{source}-stdout", logging.INFO, self._tail, self._measured),
+            LineReader(f"{source}-stderr", logging.WARNING, self._tail, self._measured),
+        )
 
     # -- as a process
 
@@ -206,6 +212,7 @@ class RemoteWorker(asyncio.Protocol):
         """A message that comes once."""
         if isinstance(message, Present):
             self.node.name, self.node.host = message.node, message.host
+            self._outputs = self._read_output()
             _settle(self.present, message)
         elif isinstance(message, Started):
             self.pid = message.pid

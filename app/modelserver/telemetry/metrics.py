@@ -116,6 +116,9 @@ class _Families:
         self.queue_instances = self._gauge("queue_instances", "Instances waiting in the queue.")
         self.in_flight = self._gauge("batches_in_flight", "Batches sent to workers and not yet answered.")
         self.workers = self._gauge("workers", "Workers by state.", "state")
+        self.node_workers = self._gauge("node_workers", "Loaded workers on another machine.", "node")
+        memory = "Resident memory of workers on another machine."
+        self.node_memory = self._gauge("node_worker_memory_bytes", memory, "node")
         self.workers_wished = self._gauge("workers_wished", "Workers that autoscaling wants.")
 
     def _outcomes(self) -> None:
@@ -215,6 +218,7 @@ class ModelMetrics:
         self._worker_times: OrderedDict[str, None] = OrderedDict()
         self._counted: dict[tuple[str, ...], Value] = {}
         self._workers: dict[str, Value] = {}
+        self._nodes: set[str] = set()
         self._wished: Value | None = None
         f = families
         self._requests = self._own(f.requests, self._hostname)
@@ -383,8 +387,20 @@ class ModelMetrics:
         for state, series in self._workers.items():
             series.set(counts.get(state, 0))
 
+    def set_nodes(self, nodes: Mapping[str, tuple[int, int]]) -> None:
+        """Loaded workers on other machines and their bytes of memory; machines without any are not shown."""
+        families, name, version = self._families, self.name, self.version
+        for node in self._nodes - nodes.keys():
+            families.node_workers.remove(name, version, node)
+            families.node_memory.remove(name, version, node)
+        for node, (workers, resident) in nodes.items():
+            families.node_workers.labels(name, version, node).set(workers)
+            families.node_memory.labels(name, version, node).set(resident)
+        self._nodes = set(nodes)
+
     def close(self) -> None:
         """Removes the series of this version."""
+        self.set_nodes({})
         for worker_name in list(self._worker_times):
             self.worker_gone(worker_name)
         for family, values in self._owned:
