@@ -4,8 +4,6 @@ import asyncio
 import os
 import resource
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 from types import SimpleNamespace
@@ -16,7 +14,7 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.listeners import bind
-from modelserver.server import Server, open_grpc, raise_descriptor_limit, work_directory
+from modelserver.server import Server, open_grpc, raise_descriptor_limit
 from modelserver.settings.address import Address
 from modelserver.settings.load import LoadedSettings, load_settings
 
@@ -34,38 +32,6 @@ def free_address() -> Address:
 def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
-
-
-def ended_process() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
-def test_work_directory(temp: Path) -> None:
-    """The work directory is for its owner only, says whose it is, and is gone afterwards (F68)."""
-    with work_directory() as made:
-        (made / "model").mkdir()
-        assert made.parent == temp
-        assert f"modelserver-{os.getpid()}-" in made.name
-        assert made.stat().st_mode & 0o777 == 0o700
-
-    assert list(temp.iterdir()) == []
-
-
-def test_left_overs(temp: Path) -> None:
-    """What servers that are gone left is swept away; what belongs to a living one, or to
-    nobody known, stays (F48).
-    """
-    gone = temp / f"modelserver-{ended_process()}-abc"
-    living = temp / f"modelserver-{os.getppid()}-abc"
-    strange = temp / "modelserver-x-abc"
-    for path in (gone, living, strange):
-        (path / "model").mkdir(parents=True)
-    with work_directory():
-        assert not gone.exists()
-        assert living.exists()
-        assert strange.exists()
 
 
 def test_descriptor_limit() -> None:

@@ -8,10 +8,8 @@ import gc
 import logging
 import os
 import resource
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
@@ -54,6 +52,7 @@ from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
 from modelserver.watching import call_observer, show_payloads, show_pools, watch_collector, watch_system
 from modelserver.wire.marks import end_orphans
+from modelserver.workdir import work_directory
 
 if TYPE_CHECKING:
     import socket
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.server")
 
-_WORKDIR_PREFIX = "modelserver-"
 MAX_DESCRIPTORS = 1 << 20
 
 Opened = TypeVar("Opened")
@@ -387,23 +385,6 @@ def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
         bound.close()
         if address.scheme == "unix":
             Path(address.path).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def work_directory() -> Iterator[Path]:
-    """A directory for unpacked models; removes those of servers that are gone."""
-    base = Path(tempfile.gettempdir())
-    for left in base.glob(f"{_WORKDIR_PREFIX}[0-9]*-*"):
-        pid = left.name.removeprefix(_WORKDIR_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            with contextlib.suppress(OSError):
-                if left.stat().st_uid == os.getuid():
-                    shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=f"{_WORKDIR_PREFIX}{os.getpid()}-", dir=base))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def raise_descriptor_limit() -> None:

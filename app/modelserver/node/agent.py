@@ -15,9 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -57,9 +55,11 @@ from modelserver.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.wire.greeting import Invitation
 from modelserver.wire.marks import MARK, end_marked, new_mark
 from modelserver.wire.messages import METRICS_CONFIG, Recalled
+from modelserver.workdir import work_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 _log = logging.getLogger("modelserver.node")
 
@@ -225,7 +225,7 @@ class Agent:
         self, start: Start, model_dir: Path, held: contextlib.AsyncExitStack
     ) -> tuple[str, dict[str, str]]:
         """Has the model's packages installed; returns the worker's Python and its variables."""
-        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="modelserver-node-")))
+        folder = held.enter_context(work_directory())
         own = dict(start.environment)
         if start.metrics:
             own[METRICS_CONFIG] = str(folder / "metrics.yaml")
