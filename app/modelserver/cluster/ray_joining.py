@@ -189,7 +189,8 @@ def _check_own_node(address: str) -> None:
     """A driver works by way of a node on its machine; without one, Ray would look for it for a long time."""
     from ray._private import services  # noqa: PLC0415 - as above
 
-    if not services.find_node_ids():
+    find = getattr(services, "find_node_ids", None)
+    if find is not None and not find():
         raise Unusable(
             "this machine is no node of the Ray cluster, and the server has to be on one: "
             f"ray start --address={address} --num-cpus=0"

@@ -16,6 +16,9 @@ class Place(Struct, frozen=True, tag="place"):
     invitation: str
     options: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return f"Place({self.id}, {self.name!r}, {self.options})"
+
 
 class Watch(Struct, frozen=True, tag="watch"):
     """Report the end of an actor that another helper has created."""

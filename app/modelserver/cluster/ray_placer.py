@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -43,14 +44,19 @@ JOIN_PATIENCE = 60.0
 SILENCE = 20.0
 _END_PATIENCE = 5.0
 _LAST_WORDS = 1.0
-# Seconds between attempts to join, which double; of life after which a helper counts as healthy.
+# Seconds between attempts to join, which double, at most: where nothing answers, and where a helper has to
+# find out; of life after which a helper counts as healthy.
 _FIRST_PAUSE = 0.25
+_LONGEST_KNOCK = 2.0
 _LONGEST_PAUSE = 15.0
 _LONG_LIFE = 60.0
 # Bytes: the longest message, and what is kept of what the helper prints.
 _LONGEST_LINE = 1 << 20
-_PRINTED = 4096
+_PRINTED = 1 << 14
 _LONGEST = 300
+_LAST_PORT = 65535
+# A line of a native stack, of which Ray prints many when it ends a process.
+_FRAME = re.compile(r"0x[0-9a-f]+|^\*\*\*")
 
 
 class RayPlacement:
@@ -95,7 +101,7 @@ class RayPlacer:
         self._lost = ""
         self._known = asyncio.Event()
         self._state = State()
-        self._told = ""
+        self._told: set[str] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -158,17 +164,19 @@ class RayPlacer:
         clock = asyncio.get_running_loop().time
         while not self._closing:
             began = clock()
-            self._lose(await self._live())
+            if reason := await self._unreachable():
+                longest = _LONGEST_KNOCK
+            else:
+                reason, longest = await self._live(), _LONGEST_PAUSE
+            self._lose(reason)
             if self._closing:
                 return
-            pause = _FIRST_PAUSE if clock() - began > _LONG_LIFE else min(2 * pause, _LONGEST_PAUSE)
+            pause = _FIRST_PAUSE if clock() - began > _LONG_LIFE else min(2 * pause, longest)
             await asyncio.sleep(pause)
 
     async def _live(self) -> str:
         """Runs one helper; returns how it ended."""
         try:
-            if reason := await self._unreachable():
-                return reason
             process = await self._start()
         except OSError as error:
             return f"ray_python ({self._python}) cannot be started: {error}"
@@ -184,13 +192,13 @@ class RayPlacer:
 
     async def _unreachable(self) -> str:
         host, _, port = self._address.rpartition(":")
-        if not host or not port.isdigit() or "/" in host:
+        if not host or "/" in host or not port.isdecimal() or int(port) > _LAST_PORT:
             return f"ray_address={self._address} is not HOST:PORT, as of a cluster's GCS (usually port 6379)"
         try:
             _, writer = await asyncio.wait_for(
                 asyncio.open_connection(host.strip("[]"), int(port)), _REACH_PATIENCE
             )
-        except (OSError, asyncio.TimeoutError) as error:
+        except (OSError, UnicodeError, asyncio.TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or f"no answer in {_REACH_PATIENCE:g} s"
             return f"no Ray cluster answers at {self._address}: {reason}"
         writer.close()
@@ -246,7 +254,8 @@ class RayPlacer:
     def _join(self, joined: Joined) -> None:
         _log.info("Ray %s at %s can be used: %d nodes", joined.ray, self._address, joined.nodes)
         self._joined = True
-        self._told = self._lost = ""
+        self._told.clear()
+        self._lost = ""
         self._known.set()
         for name in self._unwanted:
             self._send(Withdraw(name))
@@ -261,7 +270,8 @@ class RayPlacer:
             self._give_up_waiting(self._lost)
         elif self._lost and not state.lost:
             _log.info("Ray at %s can be reached again", self._address)
-            self._told = self._lost = ""
+            self._told.clear()
+            self._lost = ""
         if state.impossible and state.impossible != self._state.impossible:
             _log.warning("Ray: %s; waiting for such a node", state.impossible)
         self._state = state
@@ -272,9 +282,12 @@ class RayPlacer:
         self._state = State()
         if self._closing:
             return
+        if had_joined and self._lost:
+            # That Ray is gone has been said; so it ended its driver.
+            return
+        self._tell(how)
         if not had_joined:
             self._lost = how
-        self._tell(how)
         if self._lost:
             self._known.set()
         else:
@@ -289,8 +302,8 @@ class RayPlacer:
             placement.end(how)
 
     def _tell(self, how: str) -> None:
-        if how != self._told:
-            self._told = how
+        if how not in self._told:
+            self._told.add(how)
             _log.error("No machine can be had for workers, and workers that run go on: %s; trying again", how)
 
     async def _end_of(self, process: asyncio.subprocess.Process, printed: asyncio.Task[str]) -> str:
@@ -330,8 +343,9 @@ async def _last_printed(process: asyncio.subprocess.Process) -> str:
     kept = b""
     while piece := await process.stderr.read(_PRINTED):
         kept = (kept + piece)[-_PRINTED:]
-    lines = kept.decode(errors="replace").split("\n")
-    return next((line.strip()[:_LONGEST] for line in reversed(lines) if line.strip()), "")
+    lines = [line.strip() for line in kept.decode(errors="replace").split("\n")]
+    said = [line for line in lines if line and not _FRAME.search(line)]
+    return said[-1][:_LONGEST] if said else ""
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
