@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -30,11 +29,12 @@ def test_the_standby_takes_over(tmp_path: Path, model_store: Path) -> None:
             wait_until(lambda: "Standby: process " in homes[1].output(), "the second stands by")
             assert f"process {first.pid} on " in homes[1].output()
             first.registered("echo.mar", batch_size=4)
-            first.kill()
+            first.process.kill()
+            first.process.wait(10)
             wait_until(lambda: serves(first), "the second serves")
             assert first.describe("echo")["batchSize"] == 4
         finally:
-            os.kill(standby.pid, signal.SIGTERM)
+            standby.send_signal(signal.SIGTERM)
             standby.wait(30)
 
 
