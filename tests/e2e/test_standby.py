@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from tests.e2e.serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +22,11 @@ def test_the_standby_takes_over(tmp_path: Path, model_store: Path) -> None:
     """
     shared = {"standby": "true", "snapshot_folder": tmp_path / "shared"}
     homes = [Home(tmp_path / "first"), Home(tmp_path / "second")]
-    with serving(Server(homes[0], model_store, settings=shared)) as first:
-        config = homes[1].write_config(first.settings)
-        standby = homes[1].popen("--start", "--foreground", "--ts-config", config)
+    first = Server(homes[0], model_store, settings=shared).start()
+    try:
+        standby = homes[1].popen(
+            "--start", "--foreground", "--ts-config", homes[1].write_config(first.settings)
+        )
         try:
             wait_until(lambda: "Standby: process " in homes[1].output(), "the second stands by")
             assert f"process {first.pid} on " in homes[1].output()
@@ -36,6 +38,8 @@ def test_the_standby_takes_over(tmp_path: Path, model_store: Path) -> None:
         finally:
             standby.send_signal(signal.SIGTERM)
             standby.wait(30)
+    finally:
+        first.kill()
 
 
 def serves(server: Server) -> bool:
