@@ -48,6 +48,7 @@ _ALLOWED = {
     "auth": {"errors", "settings"},
     "batching": {"ids", "wire"},
     "cli": {"auth", "daemon", "errors", "models", "pidfile", "server", "settings", "telemetry", "tuning"},
+    "cluster": {"errors", "pools", "settings", "tls", "wire"},
     "container": {"archives", "cli", "errors", "pidfile", "settings"},
     "daemon": {"settings"},
     "environments": {"errors"},
@@ -90,6 +91,7 @@ _ALLOWED = {
     "modelserver_handlers": set(),
     "models": {
         "archives",
+        "cluster",
         "environments",
         "errors",
         "offload",
@@ -100,6 +102,7 @@ _ALLOWED = {
         "telemetry",
         "wire",
     },
+    "node": {"environments", "pools", "resources", "telemetry", "wire", "worker"},
     "offload": {"errors"},
     "options": {"environments", "errors", "pools", "settings", "tensors"},
     "payloads": {"errors", "ids", "settings"},
@@ -109,6 +112,7 @@ _ALLOWED = {
     "server": {
         "api",
         "auth",
+        "cluster",
         "daemon",
         "environments",
         "errors",
@@ -223,10 +227,11 @@ def test_the_server_does_not_import_the_library_of_grpc() -> None:
 
 
 def test_only_the_worker_side_imports_handlers() -> None:
-    """The server names them, and user code runs in workers only."""
-    others = [module for module in _MODULES if module.room not in {"worker", "modelserver_handlers"}]
+    """The server names them, and user code runs in workers only, here or on nodes."""
+    side = {"worker", "node", "modelserver_handlers"}
+    others = [module for module in _MODULES if module.room not in side]
 
-    assert [m.name for m in others if imported_rooms(m) & {"worker", "modelserver_handlers"}] == []
+    assert [m.name for m in others if imported_rooms(m) & side] == []
 
 
 def test_allowed_imports_have_no_circle() -> None:

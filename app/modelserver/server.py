@@ -22,6 +22,7 @@ from modelserver.api.app import Role, Services
 from modelserver.api.payloads import LoggedRoutes
 from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
+from modelserver.cluster.opening import open_cluster
 from modelserver.daemon import STARTED_LINE
 from modelserver.environments.interpreter import check_interpreter
 from modelserver.errors import ConfigError
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
+    from modelserver.cluster.launcher import Cluster
     from modelserver.grpc.calls import OnCall
     from modelserver.grpc.server import GrpcServers
     from modelserver.http.exchange import HotRoutes
@@ -151,7 +153,8 @@ class Server:
                 _log.warning("Ended %d worker processes of servers that are gone", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
-            await self._serve(sockets, workdir, tokens, certificate, held)
+            async with open_cluster(settings, workdir) as cluster:
+                await self._serve(sockets, workdir, tokens, certificate, held, cluster=cluster)
 
     async def _serve(
         self,
@@ -160,6 +163,8 @@ class Server:
         tokens: Rotation | None,
         certificate: Certificate | None,
         held: list[socket.socket],
+        *,
+        cluster: Cluster | None,
     ) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         metrics = ServerMetrics(
@@ -172,7 +177,9 @@ class Server:
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
         spawner = Spawner() if settings.worker_start == "auto" and can_fork() else None
         registry = Registry(
-            Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
+            Preparation(
+                *(settings, self._loaded.sources, workdir, metrics, devices), spawner=spawner, cluster=cluster
+            )
         )
         access = AccessLog(stamped=self._stamped_log, names_failures=not settings.as_torchserve)
         access.start(loop)

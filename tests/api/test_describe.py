@@ -15,13 +15,13 @@ from modelserver.http.answers import pretty
 from modelserver.models.version import FailedVersion, Replacement
 from modelserver.options.resolve import BatchPolicy, ModelOptions
 from modelserver.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
-from modelserver.pools.spec import PoolStatistics, WorkerState
+from modelserver.pools.spec import Node, PoolStatistics, WorkerState
 
 
 def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu_id": None,
-        "failure": "", "precision": {},
+        "failure": "", "precision": {}, "node": None,
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -217,7 +217,9 @@ def test_all_that_is_told_is_documented() -> None:
     )
     precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
     shown = model(
-        full, worker(failure="why", precision=precision), sequences=SequenceStatistics(living=1, waiting=1)
+        full,
+        worker(failure="why", precision=precision, node=Node("n", "h")),
+        sequences=SequenceStatistics(living=1, waiting=1),
     )
     shown.pool.warnings = ["no weights"]
     shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
@@ -230,3 +232,13 @@ def test_all_that_is_told_is_documented() -> None:
     schema = describe_listener("management", "1")["components"]["schemas"]["ModelDescription"]
 
     jsonschema.validate(told, exactly(schema))
+
+
+def test_a_worker_on_another_machine() -> None:
+    """It is shown with its machine, and with memory and GPU as that machine reads them."""
+    node = Node("n1", "gpu-7.example", resident=5 << 20, gpu="gpuId::0")
+
+    shown = describe(model(ModelOptions(), worker(node=node)))["workers"][0]
+
+    assert shown["node"] == {"name": "n1", "host": "gpu-7.example"}
+    assert (shown["memoryUsage"], shown["gpu"], shown["gpuUsage"]) == (5 << 20, True, "gpuId::0")

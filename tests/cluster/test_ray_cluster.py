@@ -22,9 +22,10 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from modelserver.cluster.placing import Demand, NoPlace
+from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_joining import demands_token
 from modelserver.cluster.ray_placer import RayPlacement, RayPlacer
+from modelserver.pools.spec import Demand
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -24,6 +24,7 @@ from modelserver.options.resolve import (
 from modelserver.options.signature import Signature
 from modelserver.options.table import CONFIG_KEYS, ModelConfig
 from modelserver.options.yaml_file import parse_model_config
+from modelserver.pools.spec import Demand
 from modelserver.settings.keys import KEYS
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
@@ -513,6 +514,16 @@ _ALL: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any], dict[
         {},
         {YAML: Signature((TensorSpec("x", "FP32", (-1, 2)),)), DEFAULT: Signature()},
     ),
+    (
+        "resources",
+        {},
+        "resources: {num_gpus: 1}",
+        {},
+        {"worker_resources": '{"num_cpus": 2}'},
+        {YAML: Demand(num_gpus=1), CONFIG_FILE: Demand(num_cpus=2), DEFAULT: Demand()},
+    ),
+    ("placement", {}, "placement: pack", {}, {}, {YAML: "pack", DEFAULT: "spread"}),
+    ("idempotent", {}, "idempotent: true", {}, {}, {YAML: True, DEFAULT: False}),
     ("device_type", {}, "deviceType: gpu", {}, {}, {YAML: "gpu", DEFAULT: "gpu"}),
     ("device_ids", {}, "deviceIds: [1]", {}, {}, {YAML: (1,), DEFAULT: ()}),
     ("parallel_type", {}, "parallelType: pp", {}, {}, {YAML: "pp", DEFAULT: ""}),

@@ -56,6 +56,7 @@ class PlayedProcess:
     recalls = True
     node = None
     round_trip = 0.0
+    for_memory: bool | None = False
 
     def allow(self, limit: int) -> None:
         """Its messages are never frames."""

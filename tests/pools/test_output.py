@@ -57,7 +57,7 @@ async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) 
     """A line without an end counts when the stream ends, and the end is told."""
     reader.data_received(b"no newline")
     assert not reader.ended.done()
-    reader._ended()
+    reader.finish()
 
     assert caplog.messages == ["no newline"]
     assert reader.ended.done()

@@ -43,6 +43,9 @@ class Process:
     """A worker process: takes the batches one after the other, each for as long as its body says."""
 
     recalls = True
+    node = None
+    round_trip = 0.0
+    for_memory = False
     pid = 1
     pids = (1,)
 
@@ -64,6 +67,9 @@ class Process:
             self._later(0.0001, self._begin)
         elif isinstance(message, Stop):
             self._later(0.0, self._leave)
+
+    def allow(self, limit: int) -> None:
+        """Its messages are never frames."""
 
     def _later(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
         self._loop.call_later(seconds, lambda: None if self._end.done() else call(*arguments))

@@ -242,7 +242,6 @@ async def test_killed(
     make: Any,
     stage: Any,
     owner: Owner,
-    monkeypatch: pytest.MonkeyPatch,
     for_memory: bool | None,
     error: type,
     failure: str,
@@ -250,9 +249,9 @@ async def test_killed(
     """A SIGKILL that the worker's control group counted as one for memory is told as 507, one that was not,
     or of which that is not known, as 500 (F43).
     """
-    monkeypatch.setattr(worker_module.kills, "claim", lambda: for_memory)
     worker = make()
     process = await stage.enter()
+    process.for_memory = for_memory
     process.load()
     worker.send(batch())
     process.exit("was killed by SIGKILL")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.api import descriptions as oas
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
-from modelserver.telemetry.system import gpu_usage, worker_memory
+from modelserver.telemetry.system import NO_GPU, gpu_usage, worker_memory
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
@@ -139,11 +139,27 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "id": str(worker.id),
         "startTime": _shown(worker.created),
         "status": worker.state.value,
-        "memoryUsage": worker_memory(worker.pid) if worker.pid > 0 else 0,
+        **_whereabouts(worker),
         "pid": worker.pid,
-        "gpu": worker.gpu_id is not None,
-        "gpuUsage": gpu_usage(worker.gpu_id),
         "failure": worker.failure or None,
+    }
+
+
+def _whereabouts(worker: Worker) -> dict[str, Any]:
+    """Machine, memory and GPU of a worker; ``node`` is None on this machine."""
+    node = worker.node
+    if node is None:
+        return {
+            "node": None,
+            "memoryUsage": worker_memory(worker.pid) if worker.pid > 0 else 0,
+            "gpu": worker.gpu_id is not None,
+            "gpuUsage": gpu_usage(worker.gpu_id),
+        }
+    return {
+        "node": {"name": node.name, "host": node.host},
+        "memoryUsage": node.resident,
+        "gpu": node.gpu not in {"", NO_GPU},
+        "gpuUsage": node.gpu or NO_GPU,
     }
 
 
@@ -206,6 +222,10 @@ _WORKER = oas.record(
         "pid": oas.WHOLE,
         "gpu": oas.FLAG,
         "gpuUsage": oas.TEXT,
+        "node": oas.told(
+            oas.record({"name": oas.TEXT, "host": oas.TEXT}),
+            "The other machine that it runs on; absent if none.",
+        ),
         "failure": oas.told(oas.TEXT, "Why it failed."),
     }
 )

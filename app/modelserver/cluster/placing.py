@@ -1,33 +1,17 @@
-"""Where workers run: what one needs, and who finds a machine for it."""
+"""Who finds a machine for a worker."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+
+    from modelserver.pools.spec import Demand
 
 
 class NoPlace(OSError):
     """No machine could be had for a worker; the message says why, in one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The resources of one worker, as Ray counts them; ``memory`` in bytes.
-
-    ``label_selector``: the labels that its node must have. ``placement``: ``spread`` puts workers on
-    different nodes as far as possible, ``pack`` on as few as possible.
-    """
-
-    num_cpus: float = 1.0
-    num_gpus: float = 0.0
-    memory: int = 0
-    custom: Mapping[str, float] = field(default_factory=dict)
-    label_selector: Mapping[str, str] = field(default_factory=dict)
-    placement: str = "spread"
 
 
 class Placement(Protocol):

@@ -32,8 +32,8 @@ from modelserver.cluster.ray_messages import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.cluster.placing import Demand
     from modelserver.cluster.ray_messages import FromHelper, ToHelper
+    from modelserver.pools.spec import Demand
 
 _log = logging.getLogger("modelserver.workers")
 

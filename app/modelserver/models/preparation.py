@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import os
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ from modelserver.archives.incoming import Transfer
 from modelserver.archives.manifest import Manifest
 from modelserver.archives.sources import locate
 from modelserver.archives.urls import UrlPolicy
+from modelserver.cluster.launcher import Cluster, ClusterLauncher
 from modelserver.environments.environments import Environments, Wanted, WorkerEnvironment
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.reading import Reader
@@ -27,9 +29,9 @@ from modelserver.pools.gate import StartGate, need_of
 from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.sequence_pool import SequencePool, sequence_queue
-from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
+from modelserver.pools.spec import Demand, PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
 from modelserver.resources import usable_cpus
-from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
+from modelserver.wire.messages import ASYNC, CONTINUOUS, METRICS_CONFIG, Load, OutputSpec, SequenceHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,10 +50,11 @@ _log = logging.getLogger("modelserver.models")
 MAX_ASYNC_CALLS = 256
 # Reported to handlers, which compare it with the TorchServe that they were written for.
 TORCHSERVE_VERSION = "0.12.0"
-# Tells workers the file with the metrics that handlers may look up.
-METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
 # The most rows that fit in a frame.
 MAX_BATCH_SIZE = 1 << 20
+
+# Workers that are started on other machines at once.
+MAX_PLACING = 64
 
 # Bytes of a frame's head per answer.
 _HEAD_ROOM = 65536
@@ -63,8 +66,9 @@ class Preparation:
     """Everything that registrations share.
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
-    ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``grace``: seconds that
-    a removed version has to answer waiting requests.
+    ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process; ``cluster`` has the
+    other machines for workers, if any. ``grace``: seconds that a removed version has to answer waiting
+    requests.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Preparation:
         devices: DeviceRing,
         *,
         spawner: Spawner | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self._settings = settings
         self.grace = settings.unregister_model_timeout
@@ -94,6 +99,9 @@ class Preparation:
         path = settings.metrics_config
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
+        self._cluster = cluster
+        # The memory that counts is that of other machines.
+        self._cluster_gate = StartGate(MAX_PLACING, lambda: math.inf)
         self._reader = Reader()
         self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
@@ -255,6 +263,11 @@ class Preparation:
                 f"{archive.url}: model-config.yaml: continuousBatching and asyncCommunication are not "
                 f"possible for a worker of {options.processes} processes, which all get the same batches"
             )
+        if self._demand(options) is not None and (options.processes or options.parallel_level):
+            raise InvalidModel(
+                f"{archive.url}: model-config.yaml: a worker of several processes or GPUs cannot run on "
+                "another machine yet: resources: local is needed"
+            )
         if options.continuous_batching and options.async_communication:
             modes = "continuousBatching and asyncCommunication"
             raise InvalidModel(f"{archive.url}: model-config.yaml: {modes} exclude each other")
@@ -276,6 +289,9 @@ class Preparation:
                 requirements,
             )
             requirements = None
+        if self._demand(options) is not None:
+            # Each machine makes its own.
+            return WorkerEnvironment()
         wanted = Wanted(name, manifest.model_version, archive.model_dir, requirements, options.use_venv)
         try:
             environment = await self._environments.provide(wanted, on_progress) or WorkerEnvironment()
@@ -312,6 +328,7 @@ class Preparation:
             mode=_mode(options),
             outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )
+        launcher = self._launcher(archive, options)
         return WorkerSpec(
             load=load,
             threads=self._cpus,
@@ -321,11 +338,25 @@ class Preparation:
             extra_environment={**self._told, **environment.variables},
             python=environment.python or self._python,
             spawner=self._spawner,
-            gate=self._gate,
+            launcher=launcher,
+            gate=self._gate if launcher is None else self._cluster_gate,
             ranks=self._ranks(options),
             concurrency=_concurrency(options),
             ipex=(settings.ipex_enable, settings.ipex_gpu_enable),
         )
+
+    def _demand(self, options: ModelOptions) -> Demand | None:
+        """What a worker needs on another machine; None if it runs on this one."""
+        if self._cluster is None or isinstance(options.resources, str):
+            return None
+        return replace(options.resources, placement=options.placement)
+
+    def _launcher(self, archive: ModelArchive, options: ModelOptions) -> ClusterLauncher | None:
+        demand = self._demand(options)
+        if self._cluster is None or demand is None:
+            return None
+        requirements = archive.manifest.requirements_file if self._settings.install_py_dep_per_model else None
+        return ClusterLauncher(self._cluster, demand, requirements or "", options.use_venv)
 
     def _frame_limit(self, options: ModelOptions) -> int:
         return options.batch_size * (self._settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM
@@ -370,7 +401,7 @@ class Preparation:
         return groups_of(options.device_ids or range(self._devices.count), options.parallel_level)
 
     def _devices_for(self, options: ModelOptions) -> DeviceList:
-        if options.device_type == "cpu":
+        if options.device_type == "cpu" or self._demand(options) is not None:
             return DeviceList(())
         if groups := self._groups(options):
             return DeviceList([group[0] for group in groups])

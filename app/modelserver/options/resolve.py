@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modelserver.errors import BadRequest
 from modelserver.options.option import options_of, parameter, parameters_of
+from modelserver.options.resources import parse_resources
 from modelserver.options.signature import Signature
 from modelserver.options.table import OPTIONS, RANKED, Asked, Batcher, ModelConfig, Torchrun
 from modelserver.options.values import anything, boolean, whole
+from modelserver.pools.spec import Demand
 from modelserver.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.settings.settings import Settings
 
@@ -153,6 +155,9 @@ class ModelOptions:
     parallel_level: int = 0
     processes: int = 0
     rank_threads: int = 0
+    resources: Demand | str = field(default_factory=Demand)
+    placement: str = "spread"
+    idempotent: bool = False
     use_job_ticket: bool = False
     use_venv: bool = False
     sequence_batching: bool = False
@@ -236,6 +241,7 @@ class _Resolver:
             "processes": self.processes(),
             "rank_threads": self.rank_threads(),
             "sequence_max_idle_ms": self.sequence_max_idle(warnings),
+            "resources": self.resources(),
         }
         return ModelOptions(
             **{option: value for option, (value, _) in chosen.items()},
@@ -352,6 +358,12 @@ class _Resolver:
         torchrun = self.torchrun()
         threads = None if torchrun is None else torchrun.threads
         return (0, DEFAULT) if threads is None else (threads, YAML)
+
+    def resources(self) -> _Choice[Demand | str]:
+        """The default of all models was checked at startup."""
+        value, source = self.setting("worker_resources")
+        default = parse_resources(value) if value else _NOTHING_SAID.resources
+        return _first((self.config.resources, YAML), last=(default, source))
 
     def sequence_max_idle(self, warnings: list[str]) -> _Choice[int]:
         """Sequences always have an idle timeout, or those of clients that left would never end.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modelserver.options.option import option, options_of
+from modelserver.options.resources import resources
 from modelserver.options.signature import Signature
 from modelserver.options.signature import signature as signature_values
 from modelserver.options.values import (
@@ -24,6 +25,7 @@ from modelserver.options.values import (
     raised_to_one,
     whole,
 )
+from modelserver.pools.spec import Demand  # noqa: TC001 - helpers read annotations at run time
 
 # Per process; more would only wait for each other.
 MOST_THREADS = 1024
@@ -32,9 +34,10 @@ BATCH_POLICIES = ("adaptive", "greedy", "window")
 RANKED = ("pp", "tp", "pptp")
 
 # The groups of keys in the order of the page; neighbours with the same title share a table.
-WORKERS, BATCHES, TIMES, DEVICES, WAYS, SEQUENCES, ENVIRONMENT, PROTOCOL, FURTHER = range(9)
+WORKERS, BATCHES, TIMES, DEVICES, CLUSTER, WAYS, SEQUENCES, ENVIRONMENT, PROTOCOL, FURTHER = range(10)
 TITLES = (
-    *("Workers and batches", "Workers and batches", "Times", "Devices and processes", "Ways of serving"),
+    *("Workers and batches", "Workers and batches", "Times", "Devices and processes"),
+    *("Other machines", "Ways of serving"),
     *("Sequences", "Environment", "Open Inference Protocol", "Further forms"),
 )
 
@@ -295,6 +298,31 @@ class ModelConfig(Asked):
         mapping("`{nproc-per-node: N}`"),
         "A worker is N processes, see below; counts only with a `parallelType`.",
         strict=True,
+    )
+    resources: Demand | str | None = option(
+        "resources",
+        CLUSTER,
+        resources(),
+        "What each worker needs on a cluster ([Workers on other machines](cluster.md)): `num_cpus`, "
+        "`num_gpus`, `memory` in bytes, `custom` resources, a `label_selector`; or `local`: its workers stay "
+        "on the server's machine.",
+        default="`{num_cpus: 1}`",
+        own=True,
+        setting="worker_resources",
+    )
+    placement: str | None = option(
+        "placement",
+        CLUSTER,
+        one_of("spread", "pack"),
+        "`spread`: workers on different machines as far as possible; `pack`: on as few as possible.",
+        own=True,
+    )
+    idempotent: bool | None = option(
+        "idempotent",
+        CLUSTER,
+        boolean(),
+        "A request may run twice: if the machine that may have begun it is lost, it is tried again once.",
+        own=True,
     )
     use_job_ticket: bool | None = option(
         "useJobTicket",

@@ -9,14 +9,14 @@ from modelserver.wire.frames import FrameReader, ProtocolError, encode, to_serve
 from modelserver.wire.messages import Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from modelserver.wire.arena import Arena
     from modelserver.wire.messages import ToServer, ToWorker
 
 
-class Channel(asyncio.Protocol):
-    """Sends and receives frames.
+class FrameChannel(asyncio.BaseProtocol):
+    """Sends and receives frames; how bytes are received is up to subclasses.
 
     Args:
         on_message: called with each message and the bytes after it (only valid during the call).
@@ -52,11 +52,12 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
+    def _take(self, messages: Iterator[tuple[ToServer, memoryview]]) -> None:
+        """Handles what has been received."""
         # Messages sent while handling these are flushed together below.
         self._flush_is_due = True
         try:
-            for message, tail in self._reader.feed(data):
+            for message, tail in messages:
                 self._on_message(message, tail)
         except ProtocolError as error:
             self._reason = str(error)
@@ -102,3 +103,10 @@ class Channel(asyncio.Protocol):
         """Closes the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+class Channel(FrameChannel, asyncio.Protocol):
+    """A channel on a socket pair."""
+
+    def data_received(self, data: bytes) -> None:
+        self._take(self._reader.feed(data))

@@ -71,7 +71,7 @@ class LineReader:
                 self._pause.cancel()
             os.close(descriptor)
             self.data_received(self._unread)
-            self._ended()
+            self.finish()
 
     def _read(self) -> None:
         assert self._descriptor is not None  # noqa: S101 - nothing is read once it is closed
@@ -122,7 +122,8 @@ class LineReader:
             rest = pieces[-1]
         self._partial = rest[:LINE_LIMIT]
 
-    def _ended(self) -> None:
+    def finish(self) -> None:
+        """Processes what remains at the end of the stream."""
         if self._partial:
             self._take(self._partial)
         self._tell_left_out()

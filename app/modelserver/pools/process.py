@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.environments.interpreter import worker_command
 from modelserver.pools.channel import Channel
+from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import Capture
 from modelserver.pools.spawner import SpawnRefused
 from modelserver.wire.arena import create, read_begun, recall, send_with
@@ -22,7 +23,7 @@ from modelserver.wire.marks import MARK, end_marked, new_mark
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from modelserver.pools.spec import Child, WorkerSpec
+    from modelserver.pools.spec import Child, Process, WorkerSpec
     from modelserver.wire.messages import ToServer, ToWorker
 
 
@@ -55,6 +56,11 @@ class WorkerProcess:
     def pids(self) -> list[int]:
         """Its processes: the one."""
         return [self.pid]
+
+    @property
+    def for_memory(self) -> bool | None:
+        """Whether the system killed it for lack of memory; None if unknown. To be asked once."""
+        return kills.claim()
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
         self.channel.send(message, bodies)
@@ -169,6 +175,23 @@ async def launch(
         lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=ours
     )
     return WorkerProcess(process, channel, capture, mark, memory)
+
+
+async def started(launching: asyncio.Task[Process], *, is_quick: bool) -> Process:
+    """The process that is being started; if this is cancelled, the process is ended.
+
+    A start that is not ``is_quick`` may be waiting for a machine, and is cancelled, too.
+    """
+    try:
+        return await asyncio.shield(launching)
+    except asyncio.CancelledError:
+        if not is_quick:
+            launching.cancel()
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            process = await launching
+            process.kill()
+            await process.wait()
+        raise
 
 
 async def _start(

@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools.process import launch
-from modelserver.pools.spec import THREAD_VARIABLES, Ranks
 from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from modelserver.pools.launching import Process
     from modelserver.pools.process import WorkerProcess
-    from modelserver.pools.spec import WorkerSpec
+    from modelserver.pools.spec import Process, Ranks, WorkerSpec
     from modelserver.wire.messages import ToServer, ToWorker
 
 
@@ -153,6 +152,11 @@ class RankGroup:
         counts = [member.begun for member in self._members]
         known = [count for count in counts if count is not None]
         return max(known) if known and len(known) == len(counts) else None
+
+    @property
+    def for_memory(self) -> bool | None:
+        """Whether the system killed one for lack of memory; None if unknown. To be asked once."""
+        return self._members[0].for_memory
 
     @property
     def failed(self) -> bool:

@@ -5,21 +5,126 @@ from __future__ import annotations
 import enum
 import socket
 import sys
+from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.batching.policies import Adaptive, Window, make_policy
+from modelserver.environments.variables import THREAD_VARIABLES, worker_variables
 from modelserver.errors import ServiceUnavailable
 from modelserver.pools.gate import BASE_NEED, StartGate
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
 
     from modelserver.batching.policies import Policy
-    from modelserver.pools.launching import Launcher
     from modelserver.pools.printed_metrics import Measured
-    from modelserver.wire.messages import Load
+    from modelserver.wire.messages import Load, ToServer, ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The resources of one worker, as Ray counts them; ``memory`` in bytes.
+
+    ``label_selector``: the labels that its node must have. ``placement``: ``spread`` puts workers on
+    different nodes as far as possible, ``pack`` on as few as possible.
+    """
+
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    memory: int = 0
+    custom: Mapping[str, float] = field(default_factory=dict)
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+    placement: str = "spread"
+
+
+@dataclass(slots=True)
+class Node:
+    """The other machine that a process runs on, as it last described itself.
+
+    ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's processes,
+    ``available`` those that the machine could still give, ``gpu`` the worker's GPUs in words.
+    """
+
+    name: str
+    host: str = ""
+    resident: int = 0
+    available: int = 0
+    gpu: str = ""
+
+
+class Process(Protocol):
+    """The running process of a worker, or several with the same interface."""
+
+    @property
+    def pid(self) -> int:
+        """Its number on its machine."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes on this machine; none if it runs on another one."""
+
+    @property
+    def node(self) -> Node | None:
+        """Where it runs; None: on this machine."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds that a message takes there and back, as measured; 0.0 on this machine."""
+
+    @property
+    def recalls(self) -> bool:
+        """Whether batches can be taken back from it."""
+
+    @property
+    def begun(self) -> int | None:
+        """How many batches it had begun when it ended; None before its end, or if unknown."""
+
+    @property
+    def for_memory(self) -> bool | None:
+        """After its end by SIGKILL: whether the system killed it for lack of memory; None if unknown."""
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        """Sends one message; dropped if the connection is lost."""
+
+    def allow(self, limit: int) -> None:
+        """Changes the limit for its frames, in bytes."""
+
+    def recall(self, sequence: int) -> int | None:
+        """Takes back the batches below ``sequence`` that it has not begun; returns how many it has begun.
+
+        None: it has been asked, and will answer with a :class:`~modelserver.wire.messages.Recalled`.
+        Raises OSError.
+        """
+
+    def kill(self) -> None:
+        """Ends it without asking."""
+
+    async def wait(self) -> str:
+        """Waits for its end, and returns how it ended."""
+
+    def last_output(self, lines: int = 20) -> str:
+        """The last lines of its output."""
+
+
+class Launcher(Protocol):
+    """Starts the processes of workers."""
+
+    async def __call__(
+        self,
+        spec: WorkerSpec,
+        label: str,
+        on_message: Callable[[ToServer, memoryview], None],
+        on_lost: Callable[[str | None], None],
+    ) -> Process:
+        """Starts a process and sends it its model.
+
+        ``on_message`` gets each message with the bytes after it (only valid during the call); ``on_lost`` is
+        called once when the connection is lost, with the reason or None for an orderly end.
+
+        Raises OSError if it cannot be started.
+        """
 
 
 class Spawner(Protocol):
@@ -60,18 +165,15 @@ class WorkerSpec:
     ipex: tuple[bool, bool] = (False, False)
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
-        """The server's environment without hidden variables (``blacklist_env_vars``) and with thread counts.
+        """The variables of workers of this machine, of those of the server."""
+        return worker_variables(server, self.hidden_variables, self.own_environment(), self.threads)
 
-        Numeric libraries read their thread counts only when they load.
-        """
-        hidden = self.hidden_variables
-        environment = {k: v for k, v in server.items() if hidden is None or not hidden.fullmatch(k)}
-        for name in THREAD_VARIABLES:
-            environment[name] = str(self.own_threads or environment.get(name) or self.threads)
-        environment["PYTHONUNBUFFERED"] = "1"
-        environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
-        environment["TS_IPEX_ENABLE"], environment["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
-        return {**environment, **self.extra_environment}
+    def own_environment(self) -> dict[str, str]:
+        """The variables of workers beside those of their machine."""
+        own = dict.fromkeys(THREAD_VARIABLES, str(self.own_threads)) if self.own_threads else {}
+        own["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
+        own["TS_IPEX_ENABLE"], own["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
+        return {**own, **self.extra_environment}
 
 
 class Child(Protocol):
@@ -133,9 +235,6 @@ class Ranks:
     groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     threads: int = 0
     ports: Ports = field(default_factory=lambda: Ports(0))
-
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import msgspec
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote
-from modelserver.pools.process import launch
+from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
@@ -41,8 +41,7 @@ from modelserver.wire.messages import (
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Batch, Request
-    from modelserver.pools.launching import Launcher, Process
-    from modelserver.pools.spec import WorkerSpec
+    from modelserver.pools.spec import Launcher, Node, Process, WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -148,8 +147,19 @@ class Worker:
         return [] if self._process is None else self._process.pids
 
     @property
+    def node(self) -> Node | None:
+        """The other machine that it runs on; None if it runs on this one, or on none now."""
+        return None if self._process is None else self._process.node
+
+    @property
     def may_serve(self) -> bool:
-        """Whether requests may wait for it: it serves, or is loading and has not failed too often."""
+        """Whether requests may wait for it: it serves, or is loading and has not failed too often.
+
+        On another machine, only once it has a process there.
+        """
+        if self._spec.launcher is not None and self._process is None:
+            # There may not be a machine for it for hours.
+            return False
         return self.state is not WorkerState.FAILED and self.load_failures < MANY_LOAD_FAILURES
 
     @property
@@ -335,7 +345,7 @@ class Worker:
             self._lose(WorkerDied())
             return False
         was_killed = "SIGKILL" in how and not self._killed_because
-        for_memory = kills.claim() if was_killed else False
+        for_memory = process.for_memory if was_killed else False
         if for_memory is None:
             how += " (perhaps out of memory)"
         if self._loaded.done() and isinstance(self._loaded.result(), Loaded):
@@ -351,13 +361,7 @@ class Worker:
         start = self._spec.launcher or start
         launching = self._loop.create_task(start(self._spec, self.label, self._on_message, self._on_lost))
         try:
-            return await asyncio.shield(launching)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                process = await launching
-                process.kill()
-                await process.wait()
-            raise
+            return await started(launching, is_quick=self._spec.launcher is None)
         except Exception as error:  # noqa: BLE001 - no user code has run: a retry may succeed
             if not isinstance(error, OSError):
                 _log.exception("Worker %s: its process could not be started", self.label)

@@ -50,6 +50,19 @@ class Address:
         return f"unix:{self.path}" if self.scheme == "unix" else f"{self.scheme}://{self.host}:{self.port}"
 
 
+def parse_endpoint(text: str) -> tuple[str, int]:
+    """A host and a port from ``host:port``; IPv6 hosts are in brackets. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or (":" in host and not host.startswith("[")):
+        raise ValueError(f"{text}: host:port is needed")
+    return host.strip("[]"), _port(port, text)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a host; other names than ``localhost`` are not resolved."""
+    return Address("http", host).is_loopback
+
+
 def _port(digits: str, address: str) -> int:
     if len(digits.lstrip("0")) > len(str(_PORT_LIMIT)) or int(digits) >= _PORT_LIMIT:
         raise ValueError(f"Invalid port number: {address}")

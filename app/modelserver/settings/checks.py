@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
+from modelserver.settings.address import is_loopback, parse_endpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +22,7 @@ def check(settings: Settings) -> None:
         _check_key_pair(settings)
     _check_shared_addresses(settings)
     check_payload_log(settings)
+    _check_cluster(settings)
 
 
 def jks_advice(keystore: Path | None) -> str:
@@ -29,6 +31,28 @@ def jks_advice(keystore: Path | None) -> str:
         "only PKCS12 can be read, convert the keystore with keytool -importkeystore "
         f"-srckeystore {keystore or 'keystore.jks'} -destkeystore keystore.p12 -deststoretype PKCS12"
     )
+
+
+def _check_cluster(settings: Settings) -> None:
+    """Workers on other machines need an address that they can reach."""
+    ours = _host_of("worker_address", settings.worker_address)
+    if settings.worker_launcher != "ray":
+        return
+    if settings.ray_address is None:
+        raise ConfigError("Invalid configuration: worker_launcher=ray: ray_address is needed, too")
+    rays = _host_of("ray_address", settings.ray_address)
+    if is_loopback(ours) and not is_loopback(rays):
+        raise ConfigError(
+            f"Invalid configuration: worker_address={settings.worker_address}: an address that the machines "
+            f"of the cluster at ray_address={settings.ray_address} can reach is needed"
+        )
+
+
+def _host_of(name: str, endpoint: str) -> str:
+    try:
+        return parse_endpoint(endpoint)[0]
+    except ValueError as error:
+        raise ConfigError(f"Invalid configuration: {name}={error}") from None
 
 
 def _check_keystore(settings: Settings) -> None:

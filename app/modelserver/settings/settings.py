@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from modelserver.settings.address import Address
+from modelserver.settings.cluster import ClusterSettings
 from modelserver.settings.key import (
     ACCESS,
     DEVICES,
@@ -20,14 +21,13 @@ from modelserver.settings.key import (
     Kind,
     setting,
 )
-from modelserver.settings.serving import ServingSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(ServingSettings):
+class Settings(ClusterSettings):
     """A field per key of config.properties; None means "not set". ``load_settings`` makes paths absolute.
 
     ``allowed_urls_given`` is not a key: whether ``allowed_urls`` differs from its default.

@@ -48,6 +48,10 @@ SIZE = _BEGUN + _PAGE
 _NUMBER = struct.Struct("=Q")
 # Seconds until a worker's write is visible to all CPUs, with a large margin.
 _VISIBLE = 5e-5
+# Its size does not change, and neither does this.
+_SEALS = (
+    getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
+)
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
 _MAX_PIECES = 512
@@ -264,11 +268,28 @@ def create() -> Arena | None:
         return None
     try:
         os.ftruncate(descriptor, SIZE)
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(descriptor)
         return None
+    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF))
+
+
+def open_arena(path: str) -> Arena:
+    """An arena that another process of this user created, as the server sees it; ``path`` is below /proc.
+
+    Raises OSError if there is none.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        is_arena = (
+            os.fstat(descriptor).st_size == SIZE and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == _SEALS
+        )
+    except OSError:
+        is_arena = False
+    if not is_arena:
+        os.close(descriptor)
+        raise OSError(f"{path} is no memory for sharing")
     return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF))
 
 

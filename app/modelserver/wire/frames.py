@@ -24,6 +24,8 @@ to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
 
 _JOIN_LIMIT = 1 << 16
 _PLACE = struct.Struct("<Q")
+# Bytes missing of a frame from which they are received where they belong. More than a TLS record.
+_DIRECT = 1 << 16
 
 MessageT = TypeVar("MessageT")
 
@@ -33,7 +35,7 @@ class ProtocolError(Exception):
 
 
 def encode(
-    message: ToWorker | ToServer, bodies: Sequence[bytes] = (), arena: Outgoing | None = None
+    message: msgspec.Struct, bodies: Sequence[bytes] = (), arena: Outgoing | None = None
 ) -> list[bytes]:
     """The pieces of one frame, to be written together; small ones arrive as one piece.
 
@@ -84,12 +86,31 @@ class FrameReader(Generic[MessageT]):
         self.arena: Incoming | None = None
         self._pending = bytearray()
         self._needed = 0
+        # A large frame that is received in place, and how much of it there is.
+        self._frame: bytearray | None = None
+        self._filled = 0
 
     def allow(self, limit: int) -> None:
         """Sets the maximum bytes of a frame."""
         self._limit = limit
 
-    def feed(self, data: bytes) -> Iterator[tuple[MessageT, memoryview]]:
+    def room(self) -> memoryview | None:
+        """Where the rest of a large incomplete frame belongs; None: receive elsewhere, and feed it."""
+        if self._frame is None:
+            if self._needed - len(self._pending) < _DIRECT:
+                return None
+            self._frame, self._filled = bytearray(self._needed), len(self._pending)
+            self._frame[: self._filled] = self._pending
+            self._pending = bytearray()
+        left = len(self._frame) - self._filled
+        return memoryview(self._frame)[self._filled :] if left >= _DIRECT else None
+
+    def filled(self, count: int) -> Iterator[tuple[MessageT, memoryview]]:
+        """As :meth:`feed`, for bytes that were received into :meth:`room`."""
+        self._filled += count
+        return self.feed(b"")
+
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[MessageT, memoryview]]:
         """Yields each complete message with the bytes after its head.
 
         The memory view is valid until the next message is requested.
@@ -97,13 +118,28 @@ class FrameReader(Generic[MessageT]):
         Raises:
             ProtocolError: for anything else than a frame; the connection is unusable afterwards.
         """
-        buffer: bytes | bytearray = data
+        if self._frame is not None:
+            return self._fill(self._frame, data)
+        buffer: bytes | bytearray | memoryview = data
         if self._pending:
             self._pending += data
             if len(self._pending) < self._needed:
-                return
+                return iter(())
             # The old buffer is handed out as views: a new one collects what follows.
             buffer, self._pending = self._pending, bytearray()
+        return self._read(buffer)
+
+    def _fill(self, frame: bytearray, data: bytes | memoryview) -> Iterator[tuple[MessageT, memoryview]]:
+        missing = len(frame) - self._filled
+        frame[self._filled : self._filled + len(data)] = data[:missing]
+        self._filled += min(missing, len(data))
+        if self._filled < len(frame):
+            return
+        self._frame = None
+        yield from self._read(frame)
+        yield from self._read(data[missing:])
+
+    def _read(self, buffer: bytes | bytearray | memoryview) -> Iterator[tuple[MessageT, memoryview]]:
         self._needed = 0
         position, available = 0, len(buffer)
         view = memoryview(buffer)

@@ -7,20 +7,36 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from modelserver.wire.arena import receive_with
 from modelserver.wire.frames import FrameReader, encode, to_worker_decoder
 from modelserver.wire.messages import Pong, Proceed, Returned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from modelserver.wire.arena import Arena, Turns
     from modelserver.wire.messages import ToServer, ToWorker
 
 _CHUNK = 1 << 18
 _MAX_PIECES = 512
+
+
+class Connection(Protocol):
+    """What a channel uses of a socket."""
+
+    def fileno(self) -> int: ...
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes: ...
+
+    def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0, /) -> int: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def sendmsg(self, pieces: Iterable[memoryview], /) -> int: ...
+
+    def shutdown(self, how: int, /) -> None: ...
 
 
 def _end_child() -> NoReturn:
@@ -31,10 +47,11 @@ def _end_child() -> NoReturn:
 class ServerChannel:
     """Receives the server's messages and sends answers."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._arena: Arena | None = None
         self._turns: Turns | None = None
+        self._brings_arena = True
         self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
         self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
         self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
@@ -45,13 +62,26 @@ class ServerChannel:
         """The descriptor of the socket."""
         return self._connection.fileno()
 
+    def use(self, arena: Arena | None, *, shared: bool) -> None:
+        """Uses this memory instead of one that comes with the first message; for a worker on a node.
+
+        If it is not ``shared`` with the server, it only says who has a batch.
+        """
+        self._brings_arena = False
+        if arena is not None:
+            self._turns = arena.turns()
+            if shared:
+                self._arena, self._reader.arena = arena, arena.incoming
+
     def messages(self) -> Iterator[tuple[ToWorker, memoryview]]:
         """Each message with the bytes after it (valid until the next); ends when the server closes."""
-        data, self._arena = receive_with(self._connection, _CHUNK)
-        if self._arena is not None:
-            self._reader.arena = self._arena.incoming
-            self._turns = self._arena.turns()
-        self._fed(data)
+        if self._brings_arena:
+            assert isinstance(self._connection, socket.socket)  # noqa: S101 - only a node's is another one
+            data, self._arena = receive_with(self._connection, _CHUNK)
+            if self._arena is not None:
+                self._reader.arena = self._arena.incoming
+                self._turns = self._arena.turns()
+            self._fed(data)
         while self.is_open:
             for item in self._feeding:
                 yield item
@@ -108,11 +138,16 @@ class ServerChannel:
             self._ahead.append((message, memoryview(bytes(tail))))
 
     def _receive(self, flags: int) -> None:
+        room = self._reader.room()
         try:
-            data = self._connection.recv(_CHUNK, flags)
+            if room is None:
+                self._fed(self._connection.recv(_CHUNK, flags))
+                return
+            count = self._connection.recv_into(room, 0, flags)
         except BlockingIOError:
             return
-        self._fed(data)
+        self.is_open = count > 0
+        self._feeding = self._reader.filled(count)
 
     def _fed(self, data: bytes) -> None:
         self.is_open = bool(data)

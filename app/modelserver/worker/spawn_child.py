@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from modelserver.wire.marks import MARK
 from modelserver.worker.parent import die_when_closed
-from modelserver.worker.runtime import run
+from modelserver.worker.runtime import channel_on, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ def become_worker(birth: Birth) -> NoReturn:
     sys.argv[:] = [str(Path(__file__).with_name("__main__.py")), *arguments]
     show_command("modelserver.worker", *arguments)
     gc.enable()
-    leave(lambda: run(connection))
+    leave(lambda: run(channel_on(connection)))
 
 
 def leave(work: Callable[[], None]) -> NoReturn:

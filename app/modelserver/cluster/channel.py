@@ -1,0 +1,61 @@
+"""The server's end of the connection to one worker on another machine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from modelserver.pools.channel import FrameChannel
+from modelserver.wire.arena import open_arena
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.wire.messages import ToServer
+
+_SMALL = 1 << 18
+
+
+class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
+    """A channel on a network connection: large frames are received where they belong, without a copy.
+
+    ``connected`` is set when the worker has connected.
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[[ToServer, memoryview], None],
+        on_lost: Callable[[str | None], None],
+        limit: int,
+    ) -> None:
+        super().__init__(on_message, on_lost, limit)
+        self._small = memoryview(bytearray(_SMALL))
+        self._is_direct = False
+        self.connected: asyncio.Future[None] = self._loop.create_future()
+
+    def share(self, memory: str) -> None:
+        """Uses the arena at this place, for a worker on this machine. Raises OSError."""
+        if not memory:
+            return
+        arena = self._arena = open_arena(memory)
+        self._outgoing_arena, self._reader.arena = arena.outgoing, arena.incoming
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the worker is on this machine."""
+        assert self._transport is not None  # noqa: S101 - asked once it has connected
+        return self._transport.get_extra_info("peername") in {"", None}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self.connected.done():
+            self.connected.set_result(None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        room = self._reader.room()
+        self._is_direct = room is not None
+        return self._small if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reader = self._reader
+        self._take(reader.filled(nbytes) if self._is_direct else reader.feed(self._small[:nbytes]))

@@ -1,0 +1,176 @@
+"""Connects to a server's workers' address, proves itself there, and has the server prove itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import select
+import socket
+import ssl
+import threading
+from typing import TYPE_CHECKING
+
+from modelserver.wire.greeting import CHALLENGE, CONFIRMATION, GreetingError, Invitation, respond
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Seconds for the connection and the greeting.
+DIAL_TIME = 10.0
+_UNKNOWN = "the server closed the connection: it does not know the ticket any more"
+# The most bytes of a TLS record, all of which must be read at once: what is left would not wake a poll.
+_RECORD = 1 << 14
+# Set to 0 on a machine, its workers use the network even if the server is on the same one.
+LOCAL_SOCKET = "MODELSERVER_NODE_LOCAL_SOCKET"
+
+
+def dial(invitation: Invitation) -> socket.socket:
+    """A connection to the server; an :class:`ssl.SSLSocket` if it is encrypted.
+
+    Raises:
+        GreetingError: whoever answered does not know the ticket.
+        OSError: there is no connection.
+    """
+    plain = _connect(invitation)
+    try:
+        plain.settimeout(DIAL_TIME)
+        connection = plain
+        if invitation.certificate and plain.family != socket.AF_UNIX:
+            connection = _context(invitation.certificate).wrap_socket(plain)
+        _greet(connection, invitation)
+        connection.settimeout(None)
+    except BaseException:
+        plain.close()
+        raise
+    return connection
+
+
+def _greet(connection: socket.socket, invitation: Invitation) -> None:
+    response, expected = respond(invitation, _receive(connection, CHALLENGE.size))
+    connection.sendall(response)
+    _check(_receive(connection, CONFIRMATION), expected)
+
+
+def _check(confirmation: bytes, expected: bytes) -> None:
+    if not hmac.compare_digest(confirmation, expected):
+        raise GreetingError("the server could not prove that it knows the ticket")
+
+
+async def dial_streams(invitation: Invitation) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As :func:`dial`, as streams of the running loop, always through the network."""
+    context = _context(invitation.certificate) if invitation.certificate else None
+    opening = asyncio.open_connection(
+        invitation.host, invitation.port, ssl=context, server_hostname="" if context else None
+    )
+    reader, writer = await asyncio.wait_for(opening, DIAL_TIME)
+    try:
+        challenged = await asyncio.wait_for(reader.readexactly(CHALLENGE.size), DIAL_TIME)
+        response, expected = respond(invitation, challenged)
+        writer.write(response)
+        confirmation = await asyncio.wait_for(reader.readexactly(CONFIRMATION), DIAL_TIME)
+        _check(confirmation, expected)
+    except asyncio.IncompleteReadError:
+        writer.close()
+        raise GreetingError(_UNKNOWN) from None
+    except BaseException:
+        writer.close()
+        raise
+    return reader, writer
+
+
+def _connect(invitation: Invitation) -> socket.socket:
+    """The server's own socket if it runs on this machine and for the same user, otherwise its address."""
+    if invitation.path and os.environ.get(LOCAL_SOCKET) != "0":
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(OSError):
+            local.connect(invitation.path)
+            return local
+        local.close()
+    connection = socket.create_connection((invitation.host, invitation.port), timeout=DIAL_TIME)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _context(certificate: str) -> ssl.SSLContext:
+    """Trusts this certificate and no other; the server's name does not matter."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise GreetingError(_UNKNOWN)
+        received += piece
+    return received
+
+
+class SecureConnection:
+    """An encrypted connection for a worker's channel, with what the channel uses of a socket.
+
+    One thread may read while another one writes. OpenSSL allows no two calls at once, so each is made without
+    waiting, and the wait is for the socket.
+    """
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._calling = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        """At most ``size`` bytes; ``flags`` may be MSG_DONTWAIT."""
+        buffer = memoryview(bytearray(min(size, _RECORD)))
+        return bytes(buffer[: self.recv_into(buffer, 0, flags)])
+
+    def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0, /) -> int:
+        """The number of bytes received, 0 at the end of the connection."""
+        while True:
+            event = select.POLLIN
+            with self._calling, contextlib.suppress(ssl.SSLWantReadError):
+                try:
+                    return self._connection.recv_into(buffer, size or len(buffer))
+                except ssl.SSLWantWriteError:
+                    event = select.POLLOUT
+            if flags & socket.MSG_DONTWAIT:
+                raise BlockingIOError
+            self._wait(event)
+
+    def sendall(self, data: bytes, /) -> None:
+        """Sends all of it. Raises OSError."""
+        view = memoryview(data)
+        while view:
+            view = view[self._send(view) :]
+
+    def sendmsg(self, pieces: Iterable[memoryview], /) -> int:
+        """Sends the first piece, or a part of it; returns the number of bytes."""
+        return self._send(next(iter(pieces)))
+
+    def _send(self, view: memoryview) -> int:
+        while True:
+            event = select.POLLOUT
+            with self._calling, contextlib.suppress(ssl.SSLWantWriteError):
+                try:
+                    return self._connection.send(view)
+                except ssl.SSLWantReadError:
+                    event = select.POLLIN
+            self._wait(event)
+
+    def _wait(self, event: int) -> None:
+        poller = select.poll()
+        poller.register(self._connection.fileno(), event)
+        poller.poll()
+
+    def shutdown(self, how: int, /) -> None:
+        """Closes the connection in both directions, even while a thread waits for it."""
+        socket.socket.shutdown(self._connection, how)

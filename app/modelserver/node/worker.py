@@ -1,0 +1,70 @@
+"""Entry point of a worker process on a node: ``python -m modelserver.node.worker AGENT_FD AGENT_PID``.
+
+It is an ordinary worker, except that it connects to its server by itself, with a ticket that its agent hands
+over on ``AGENT_FD``, so that nobody else sees it and nothing stands between server and worker.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import ssl
+import sys
+from typing import TYPE_CHECKING
+
+from modelserver.node.dial import SecureConnection, dial
+from modelserver.wire.arena import Arena, adopt
+from modelserver.wire.greeting import Invitation
+from modelserver.worker.channel import ServerChannel
+from modelserver.worker.parent import die_with
+from modelserver.worker.runtime import be_left_alone, run
+
+if TYPE_CHECKING:
+    from modelserver.worker.channel import Connection
+
+_MAX_INVITATION = 1 << 16
+
+
+def main() -> None:
+    """Runs a worker for the agent whose process id is the second argument."""
+    die_with(int(sys.argv[2]))
+    be_left_alone()
+    with socket.socket(fileno=int(sys.argv[1])) as agent:
+        invitation, memory = receive_invitation(agent)
+    run(connect(invitation, memory))
+
+
+def hand_over(worker: socket.socket, invitation: Invitation, memory: Arena | None) -> None:
+    """The agent's side: sends the invitation, and the memory beside it. Raises OSError."""
+    descriptors = [] if memory is None else [memory.descriptor]
+    socket.send_fds(worker, [invitation.text().encode()], descriptors)
+
+
+def receive_invitation(agent: socket.socket) -> tuple[Invitation, Arena | None]:
+    """What :func:`hand_over` sent."""
+    descriptors = array.array("i")
+    data, ancillary, _, _ = agent.recvmsg(_MAX_INVITATION, socket.CMSG_SPACE(descriptors.itemsize))
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: descriptors.itemsize])
+    if not descriptors:
+        return Invitation.parse(data.decode()), None
+    # Programs that the worker starts must not inherit the memory.
+    os.set_inheritable(descriptors[0], False)
+    return Invitation.parse(data.decode()), adopt(descriptors[0])
+
+
+def connect(invitation: Invitation, memory: Arena | None) -> ServerChannel:
+    """The channel to the server; on the server's own machine, large rows go through the memory."""
+    plain = dial(invitation)
+    connection: Connection = SecureConnection(plain) if isinstance(plain, ssl.SSLSocket) else plain
+    channel = ServerChannel(connection)
+    channel.use(memory, shared=plain.family == socket.AF_UNIX)
+    return channel
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
