@@ -42,12 +42,25 @@ _ALLOWED = {
         "settings",
         "telemetry",
         "tensors",
+        "wire",
     },
     "archiver": {"archives"},
     "archives": {"errors", "options"},
     "auth": {"errors", "settings"},
     "batching": {"ids", "wire"},
-    "cli": {"auth", "daemon", "errors", "models", "pidfile", "server", "settings", "telemetry", "tuning"},
+    "binding": {"api", "errors", "settings"},
+    "cli": {
+        "auth",
+        "daemon",
+        "errors",
+        "models",
+        "pidfile",
+        "server",
+        "serving",
+        "settings",
+        "telemetry",
+        "tuning",
+    },
     "container": {"archives", "cli", "errors", "pidfile", "settings"},
     "daemon": {"settings"},
     "environments": {"errors"},
@@ -85,7 +98,7 @@ _ALLOWED = {
         "tensors",
         "wire",
     },
-    "listeners": {"api", "auth", "errors", "frontend", "http", "settings", "telemetry", "tls", "wire"},
+    "listeners": {"api", "auth", "binding", "frontend", "http", "settings", "telemetry", "tls", "wire"},
     "model_archiver": {"archiver"},
     "modelserver_handlers": set(),
     "models": {
@@ -98,6 +111,7 @@ _ALLOWED = {
         "resources",
         "settings",
         "telemetry",
+        "tensors",
         "wire",
     },
     "offload": {"errors"},
@@ -105,28 +119,56 @@ _ALLOWED = {
     "payloads": {"errors", "ids", "settings"},
     "pidfile": set(),
     "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},
-    "resources": set(),
-    "server": {
+    "reception": {
         "api",
         "auth",
-        "daemon",
-        "environments",
-        "errors",
+        "binding",
         "frontend",
-        "grpc",
         "http",
         "inference",
         "listeners",
         "models",
         "payloads",
-        "pools",
         "resources",
         "settings",
         "telemetry",
         "tensors",
         "tls",
         "watching",
+    },
+    "resources": set(),
+    "server": {
+        "api",
+        "auth",
+        "binding",
+        "daemon",
+        "environments",
+        "errors",
+        "grpc",
+        "http",
+        "listeners",
+        "models",
+        "options",
+        "payloads",
+        "pools",
+        "reception",
+        "settings",
+        "telemetry",
+        "tls",
+        "watching",
         "wire",
+    },
+    "serving": {
+        "archives",
+        "auth",
+        "errors",
+        "models",
+        "options",
+        "pools",
+        "server",
+        "settings",
+        "telemetry",
+        "tensors",
     },
     "settings": {"errors"},
     "telemetry": {"errors", "resources"},
@@ -223,8 +265,9 @@ def test_the_server_does_not_import_the_library_of_grpc() -> None:
 
 
 def test_only_the_worker_side_imports_handlers() -> None:
-    """The server names them, and user code runs in workers only."""
-    others = [module for module in _MODULES if module.room not in {"worker", "modelserver_handlers"}]
+    """The server names them, and user code runs in workers only; the package offers ``Handler`` to it."""
+    inside = {"worker", "modelserver_handlers", "modelserver"}
+    others = [module for module in _MODULES if module.room not in inside]
 
     assert [m.name for m in others if imported_rooms(m) & {"worker", "modelserver_handlers"}] == []
 
@@ -308,6 +351,7 @@ def test_functions_are_typed() -> None:
         "object_detector.ObjectDetector",
         "text_classifier.TextClassifier",
         "envelopes.BaseEnvelope",
+        "typed.handler.Handler",
     ],
 )
 def test_handler_methods_are_described(name: str) -> None:

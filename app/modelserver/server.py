@@ -86,6 +86,7 @@ class Server:
         snapshots: the folder of snapshots; None disables them (``--ncs``).
         registrations: the models to load instead of those in the settings.
         beside: runs while the server listens; cancelled when it stops.
+        spawner: what starts workers of torch models, if it was started before.
         apps_late: listens before what is needed only for management, metadata and documentation is imported;
             the first such request may wait for that.
 
@@ -105,6 +106,7 @@ class Server:
         wait: bool = False,
         registrations: Sequence[Registration] | None = None,
         beside: Callable[[Registry], Coroutine[Any, Any, None]] | None = None,
+        spawner: Spawner | None = None,
         apps_late: bool = False,
     ) -> None:
         self._loaded = loaded
@@ -128,6 +130,7 @@ class Server:
         self._wait = wait
         self._registrations = registrations
         self._beside = beside
+        self._spawner = spawner
         self._apps_late = apps_late
         self._began = time.monotonic()
         self._all_loaded = True
@@ -180,7 +183,9 @@ class Server:
             known_only=settings.as_torchserve,
         )
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
-        spawner = Spawner() if settings.worker_start == "auto" and can_fork() else None
+        spawner = self._spawner
+        if spawner is None and settings.worker_start == "auto" and can_fork():
+            spawner = Spawner()
         registry = Registry(
             Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
         )

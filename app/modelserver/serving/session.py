@@ -23,6 +23,7 @@ from modelserver.serving.example import command, shell_token, url_of
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
+    from modelserver.pools.spawner import Spawner
     from modelserver.serving.wanted import Wanted
     from modelserver.settings.load import LoadedSettings
 
@@ -37,7 +38,9 @@ _PATIENCE: Final = 600.0
 class Session:
     """Serves until it is stopped. ``status`` is the exit status: 1 if the model could not be served."""
 
-    def __init__(self, wanted: Wanted, loaded: LoadedSettings, lines: Lines) -> None:
+    def __init__(
+        self, wanted: Wanted, loaded: LoadedSettings, lines: Lines, spawner: Spawner | None = None
+    ) -> None:
         self.status = 0
         self._wanted = wanted
         self._settings = loaded.settings
@@ -54,6 +57,7 @@ class Session:
             on_notice=self._notice,
             registrations=[wanted.registration],
             beside=self._attend,
+            spawner=spawner,
             apps_late=True,
         )
 

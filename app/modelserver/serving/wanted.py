@@ -41,6 +41,15 @@ class Wanted:
     ts_config: str | None
     parent: int | None
 
+    @property
+    def is_model_file(self) -> bool:
+        """Whether it is a model file, for the handler of tensors."""
+        return (
+            self.file is not None
+            and self.file.suffix != ".py"
+            and SingleFile.parse(str(self.file)) is not None
+        )
+
     def flags(self) -> dict[str, object]:
         """The settings that it asks for, by name: loopback, nothing else to load, no gRPC."""
         ports = {} if self.port is None else dict(zip(_ROLES, range(self.port, self.port + 3), strict=True))
