@@ -356,7 +356,7 @@ def test_functions_are_typed() -> None:
 )
 def test_handler_methods_are_described(name: str) -> None:
     """What users override and call has a docstring, inherited or its own."""
-    module, _, attribute = name.partition(".")
+    module, _, attribute = name.rpartition(".")
     handler = getattr(import_module(f"modelserver_handlers.{module}"), attribute)
     methods = [
         method

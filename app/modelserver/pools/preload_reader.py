@@ -23,9 +23,8 @@ TIME_LIMIT = 15.0
 # Remembered states of models.
 _REMEMBERED = 256
 
-# Bytes of sources that are searched here. What follows covers all names that a preload may have.
+# Bytes of sources that are searched here.
 _MOST_SEARCHED = 1 << 20
-_HEAVY_NAME = re.compile("|".join([*preloading.HEAVY, "modelserver_handlers", r"ts\.torch_handler"]).encode())
 
 _State: TypeAlias = tuple[str, str, tuple[tuple[str, int, int, int], ...]]
 
@@ -73,7 +72,8 @@ def _mentions_none(model_dir: Path, handler: str) -> bool:
         return False
     if sum(source.stat().st_size for source in sources) > _MOST_SEARCHED:
         return False
-    return not any(_HEAVY_NAME.search(source.read_bytes()) for source in sources)
+    heavy = re.compile("|".join([*preloading.HEAVY, "modelserver_handlers", r"ts\.torch_handler"]).encode())
+    return not any(heavy.search(source.read_bytes()) for source in sources)
 
 
 async def _read(model_dir: Path, handler: str) -> Preload | None:

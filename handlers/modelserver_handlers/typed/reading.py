@@ -62,8 +62,10 @@ def dtype_of(annotation: Any) -> Any:
     """The datatype of ``numpy.typing.NDArray[…]``, None if it names none."""
     for argument in get_args(annotation):
         if _named(get_origin(argument), "numpy", "dtype"):
+            numpy: Any = sys.modules["numpy"]
             scalar = get_args(argument)[0]
-            return sys.modules["numpy"].dtype(scalar) if isinstance(scalar, type) else None
+            named = isinstance(scalar, type) and issubclass(scalar, numpy.generic)
+            return numpy.dtype(scalar) if named else None
     return None
 
 

@@ -1,0 +1,42 @@
+"""Listeners before everything behind them has been built."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+import httpx
+
+from modelserver.api.services import LateApp, Services
+from modelserver.listeners import Listeners
+from modelserver.settings.address import Address
+from modelserver.settings.settings import Settings
+
+
+class Hot:
+    """No route is hot."""
+
+    def find(self, url: bytes) -> None:
+        return None
+
+
+async def test_a_listener_does_not_wait_for_its_application() -> None:
+    """It accepts connections at once; a request that needs the application gets its answer when that is
+    built.
+    """
+    bound = socket.create_server(("127.0.0.1", 0))
+    address = Address("http", "127.0.0.1", bound.getsockname()[1])
+    settings = Settings(inference_address=address, management_address=address, metrics_address=address)
+    services = Services(cast("Any", None), cast("Any", None), settings)
+    late = LateApp({"metrics"}, services)
+    listeners = Listeners(settings, services, cast("Any", Hot()), lambda *_: None, {address: late})
+    await listeners.open({address: bound})
+    try:
+        assert late._building is None
+        async with httpx.AsyncClient(base_url=str(address)) as client:
+            answer = await asyncio.wait_for(client.get("/livez"), 60)
+    finally:
+        await listeners.close(1.0)
+
+    assert answer.status_code == 200
