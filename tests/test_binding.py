@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.errors import ConfigError
 from modelserver.binding import bind, roles_by_address
+from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
 

@@ -68,6 +68,8 @@ class Lines:
         self._writer.close()
         for logger, handler in self._attached:
             logger.removeHandler(handler)
+        for name in _QUIET:
+            logging.getLogger(name).disabled = False
 
     def _attach(self, logger: logging.Logger, formatter: logging.Formatter, level: int = 0) -> None:
         target: StreamHandler = Console(formatter)

@@ -72,6 +72,10 @@ _USUAL: Final = dict(zip(_ROLES, (8080, 8081, 8082), strict=True))
 def read_wanted(arguments: Sequence[str]) -> Wanted:
     """Reads the arguments. Raises ConfigError for a file that is missing, or a value that is not allowed."""
     options = build_parser().parse_args(arguments)
+    for name in ("batch_size", "workers"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')}={value}: a number of at least 1 is needed")
     if options.port is not None and not 1 <= options.port <= _LAST_PORT:
         raise ConfigError(f"--port={options.port}: a number from 1 to {_LAST_PORT} is needed")
     url, file, model_file = _locate(options.source, options.model_file)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy
@@ -20,6 +19,9 @@ import modelserver
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.tensor_rows import TensorRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Bench:
@@ -253,7 +255,8 @@ def test_mistakes_are_told(handler: type[modelserver.Handler], said: str) -> Non
 def test_it_is_imported_lightly() -> None:
     """``modelserver.Handler`` imports neither torch, numpy, pydantic nor FastAPI."""
     code = (
-        "import sys, modelserver; assert not {'msgspec', 'asyncio'} & sys.modules.keys(); modelserver.Handler;"
+        "import sys, modelserver; assert not {'msgspec', 'asyncio'} & sys.modules.keys();"
+        "modelserver.Handler;"
         "print({'torch', 'numpy', 'pydantic', 'fastapi', 'asyncio'} & sys.modules.keys())"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from modelserver_handlers.typed.parts import by_row
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
 def test_rows_may_be_read_at_different_speeds() -> None:
