@@ -27,6 +27,7 @@ PROGRAMS = {
     "grpc": ("benchmarks.grpc_cost", "what a gRPC call costs beside HTTP, earlier versions and TorchServe"),
     "kserve_batcher": ("benchmarks.kserve_batcher", "the experiment of KServe's page on its batcher"),
     "observability": ("benchmarks.observability", "what access log and metrics cost"),
+    "first_answer": ("benchmarks.first_answer", "from `modelserver serve` to the first answer"),
     "decoding": ("benchmarks.decoding", "ways to prepare a picture"),
     "optimizations": ("benchmarks.optimizations", "ways to compute a network on a CPU"),
     "gpu": ("benchmarks.gpu", "the server on a GPU, beside the chip's limit"),

@@ -24,6 +24,7 @@ from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
+    Annotations,
     Cancelled,
     Loaded,
     LoadFailed,
@@ -93,9 +94,9 @@ class Worker:
     __slots__ = (
         "_began", "_begun", "_concurrent", "_cost", "_head_since", "_heard", "_killed_because", "_loaded",
         "_loop", "_owner", "_pipelined", "_process", "_recalls", "_sequence", "_spec", "_stopping", "_task",
-        "_times", "_verdict", "_watchdog", "capacity", "created", "failing_since", "failure", "first_load",
-        "freed_at", "gpu_id", "id", "in_flight", "label", "load_failures", "pid", "precision", "served",
-        "shared_capacity", "splits", "state", "warnings",
+        "_times", "_verdict", "_watchdog", "annotations", "capacity", "created", "failing_since", "failure",
+        "first_load", "freed_at", "gpu_id", "id", "in_flight", "label", "load_failures", "pid", "precision",
+        "served", "shared_capacity", "splits", "state", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +118,7 @@ class Worker:
         self.splits = False
         self.warnings: tuple[str, ...] = ()
         self.precision: dict[str, str] = {}
+        self.annotations: Annotations | None = None
         self.in_flight: deque[Batch] = deque()
         # Requests that the current process has answered.
         self.served = 0
@@ -461,6 +463,7 @@ class Worker:
         self.splits = message.splits
         self.warnings = message.warnings
         self.precision = message.precision
+        self.annotations = message.annotations
         self.failing_since = None
         self.load_failures = 0
         self.failure = ""
