@@ -1,15 +1,19 @@
-"""What a worker needs of its process, wherever it runs, and of what starts it."""
+"""What a worker needs of its process, wherever it runs, of what starts it, and of its owner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from modelserver.batching.request import Batch
+    from modelserver.errors import ModelServerError
     from modelserver.pools.spec import WorkerSpec
-    from modelserver.wire.messages import ToServer, ToWorker
+    from modelserver.wire.messages import Parts, Result, ToServer, ToWorker
+
+Worker_contra = TypeVar("Worker_contra", contravariant=True)
 
 
 @dataclass(slots=True)
@@ -94,3 +98,27 @@ class Launcher(Protocol):
 
         Raises OSError if it cannot be started.
         """
+
+
+class WorkerOwner(Protocol[Worker_contra]):
+    """The receiver of a worker's events, called on the event loop."""
+
+    def worker_ready(self, worker: Worker_contra, seconds: float) -> None: ...
+
+    def worker_answered(
+        self, worker: Worker_contra, batch: Batch, result: Result, tail: memoryview
+    ) -> None: ...
+
+    def worker_streamed(
+        self, worker: Worker_contra, batch: Batch, message: Parts, tail: memoryview
+    ) -> None: ...
+
+    def worker_returned(self, worker: Worker_contra, batch: Batch) -> None:
+        """The batch was taken back: it has not begun, and will not there."""
+        ...
+
+    def worker_lost(
+        self, worker: Worker_contra, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
+        """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
+        ...

@@ -39,8 +39,9 @@ class WorkerSpec:
     process, 0 if it does not; ``frame_limit`` is in bytes. ``spawner`` forks processes if it can; otherwise
     each is a new Python process. ``launcher`` starts them on other machines. ``gate`` limits how many load
     at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
-    at once, answered in any order; 0: one at a time. ``measured`` gets printed metrics. ``ipex``: whether
-    handlers use Intel's extension, and on GPUs.
+    at once, answered in any order; 0: one at a time. ``idempotent``: batches may run again of which nobody
+    knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
+    Intel's extension, and on GPUs.
     """
 
     load: Load
@@ -55,6 +56,7 @@ class WorkerSpec:
     gate: StartGate = field(default_factory=StartGate)
     need: int = BASE_NEED
     concurrency: int = 0
+    idempotent: bool = False
     ranks: Ranks | None = None
     measured: Measured | None = None
     ipex: tuple[bool, bool] = (False, False)
