@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # Seconds by which timers may be early, as event loops count in milliseconds.
 EARLY = 0.0005
+# The share of its expected time by which a batch elsewhere may take longer.
+TOLERANCE = 0.125
 
 
 class Owner(Protocol):
@@ -176,7 +178,12 @@ def opens_at(worker: Worker) -> float:
     held = len(worker.in_flight)
     if not worker.foreseen or not 0 < held < MAX_IN_FLIGHT or worker.state is not WorkerState.READY:
         return math.inf
-    return _began(worker) + held * worker.cost - worker.round_trip
+    return _began(worker) + sum(_seconds(worker, batch) for batch in worker.in_flight) - worker.round_trip
+
+
+def _seconds(worker: Worker, batch: Batch) -> float:
+    """What the batch should take."""
+    return worker.expectation.seconds(batch.size) if worker.round_trip else worker.cost
 
 
 def idled(worker: Worker, batch: Batch) -> float:
@@ -192,7 +199,8 @@ def _began(worker: Worker) -> float:
 
 def _late_at(worker: Worker) -> float:
     """From when on the oldest batch of a distant worker is late."""
-    return _began(worker) + worker.cost + max(REST, worker.round_trip)
+    seconds = _seconds(worker, worker.in_flight[0])
+    return _began(worker) + seconds + max(REST, worker.round_trip, TOLERANCE * seconds)
 
 
 def _patience(worker: Worker) -> float:
@@ -212,7 +220,8 @@ def _may_rest(worker: Worker, now: float, *, others_idle: bool) -> bool:
         return running <= _patience(worker)
     if worker.round_trip:
         # Before its last two round trips, taking back comes in time, and another would begin sooner.
-        return worker.cost - 2 * worker.round_trip <= running and now <= _late_at(worker)
+        soon = _seconds(worker, worker.in_flight[0]) - 2 * worker.round_trip
+        return soon <= running and now <= _late_at(worker)
     return max(running, worker.cost) <= REST
 
 

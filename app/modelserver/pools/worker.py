@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.batching.policies import Expectation
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote
@@ -68,8 +69,8 @@ class Worker:
     ``first_load`` ends with the first attempt to load: with None, or :class:`StartFailed`. ``freed_at`` is
     set by the owner: when, by its clock, the last batch was answered. ``capacity`` batches may be in flight
     if no other worker could run them, otherwise ``shared_capacity``. ``round_trip`` are the seconds to its
-    process and back, 0.0 on this machine; ``cost`` those that a batch should take there. ``foreseen``: the
-    end of what it has can be expected, and what it gets in advance can be taken back.
+    process and back, 0.0 on this machine, elsewhere with the ``expectation`` of what a batch takes there.
+    ``foreseen``: the end of what it has can be expected, and what it gets in advance can be taken back.
     """
 
     # Slots, as attribute access is slower on instances with more than thirty.
@@ -77,9 +78,9 @@ class Worker:
         "_began", "_begun", "_concurrent", "_head_since", "_heard", "_killed_because", "_loaded", "_loop",
         "_owner", "_pipelined", "_process", "_recalled_below", "_recalls", "_remote", "_sequence", "_spec",
         "_stopping", "_task", "_times", "_verdict", "_watchdog", "capacity", "cost", "created",
-        "failing_since", "failure", "first_load", "foreseen", "freed_at", "gpu_id", "id", "in_flight",
-        "label", "load_failures", "pid", "precision", "round_trip", "served", "shared_capacity", "splits",
-        "state", "warnings",
+        "expectation", "failing_since", "failure", "first_load", "foreseen", "freed_at", "gpu_id", "id",
+        "in_flight", "label", "load_failures", "pid", "precision", "round_trip", "served",
+        "shared_capacity", "splits", "state", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -96,9 +97,9 @@ class Worker:
         self.load_failures = 0
         self.capacity = self.shared_capacity = 1
         self.freed_at = self.round_trip = 0.0
-        self.cost = REST
+        self.cost, self.expectation = REST, Expectation()
         self.foreseen = self._pipelined = self._recalls = self._remote = False
-        self._recalled_below = 0  # up to where batches are being taken back; 0: none are
+        self._recalled_below = 0  # up to where batches are being taken back
         self.splits = False
         self.warnings: tuple[str, ...] = ()
         self.precision: dict[str, str] = {}
@@ -178,8 +179,7 @@ class Worker:
             begun = self._process.recall(self._sequence)
         except OSError:
             return []
-        self.shared_capacity = 1
-        self.foreseen = False
+        self.shared_capacity, self.foreseen = 1, False
         if begun is None:
             self._recalled_below = self._sequence
             return []
@@ -276,8 +276,7 @@ class Worker:
     async def _live(self) -> bool:
         """One process from start to end. Returns whether its failure is permanent."""
         self._loaded = self._loop.create_future()
-        self._verdict = None
-        self._begun = None
+        self._verdict = self._begun = None
         self._killed_because = ""
         self.served = self._recalled_below = 0
         self.foreseen = False
@@ -421,7 +420,7 @@ class Worker:
             self._head_since = self._heard
             self.served += len(batch.parcels)
             if self._remote:
-                self._measure()
+                self._measure(batch, message.handler_time)
             self._learn(message.handler_time)
             self._owner.worker_answered(self, batch, message, tail)
         elif isinstance(message, Parts):
@@ -468,10 +467,11 @@ class Worker:
         for batch in self._taken_back(message.begun, message.below):
             self._owner.worker_returned(self, batch)
 
-    def _measure(self) -> None:
-        """Notes how far away the process is now."""
-        if self._process is not None:
-            self.round_trip = self._process.round_trip
+    def _measure(self, batch: Batch | None = None, seconds: float = 0.0) -> None:
+        """Notes how far away the process is now, and what a batch took there."""
+        self.round_trip = 0.0 if self._process is None else self._process.round_trip
+        if batch is not None and not batch.at_once:
+            self.expectation.add(batch.size, seconds)
 
     def _learn(self, seconds: float) -> None:
         """Tracks the cost of a batch; it rises at once, so a slower handler gets no batches in advance."""
