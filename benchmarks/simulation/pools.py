@@ -338,6 +338,11 @@ def simulate_pools(fleet: Fleet, route: Route | None, rate: float, count: int, s
     loop = asyncio.SelectorEventLoop(clock)
     loop.time = lambda: clock.now  # type: ignore[method-assign]
 
+    def fail(_: object, context: dict[str, Any]) -> None:
+        raise context.get("exception") or SystemError(context["message"])
+
+    loop.set_exception_handler(fail)
+
     async def main() -> Outcome:
         return await _World(fleet, route, seed).run(rate, count)
 

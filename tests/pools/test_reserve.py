@@ -457,6 +457,24 @@ def test_short_batches_do_not_wait_for_the_way() -> None:
     play(main, World(round_trips=[0.01, 0.01]))
 
 
+def test_full_batches_leave_in_time_for_a_worker_that_is_early() -> None:
+    """Where batches end a little sooner or later than expected, the next full one is there before."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        for _ in range(20):
+            await answered([world.ask(pool, 0.05) for _ in range(2)])
+        began = pool.clock()
+        # Two workers, each in turn early and late.
+        seconds = [0.046, 0.046, 0.054, 0.054] * 10
+        await answered([world.ask(pool, each) for each in seconds])
+
+        assert pool.clock() - began == pytest.approx(20 * 0.05 + 0.01, abs=0.006)
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01, 0.01]))
+
+
 def test_the_nearest_idle_worker_is_first() -> None:
     """Of workers with nothing to do the one here gets the batch, then the nearer of the others."""
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Seconds by which timers may be early, as event loops count in milliseconds.
 EARLY = 0.0005
-# The share of its expected time by which a batch elsewhere may take longer.
+# The share of its expected time by which a batch elsewhere may take more or less.
 TOLERANCE = 0.125
 
 
@@ -76,7 +76,7 @@ class Reserve:
     def note(self, pool: Owner, worker: Worker) -> None:
         """To be called when what a distant worker has in flight has changed."""
         self.far = True
-        opens = opens_at(worker)
+        opens = _full_opens_at(worker)
         if opens < math.inf:
             heapq.heappush(self._opening, (opens, worker.id, worker))
         if worker.has_reserve and (self._timer is None or not self.used):
@@ -90,12 +90,14 @@ class Reserve:
             if worker not in soon:
                 soon.append(worker)
         # An entry of before a change is followed by one of after it.
-        self._soon_free = soon = [
-            worker for worker in soon if opens_at(worker) <= early and now <= _late_at(worker)
-        ]
-        free = idle + [worker for worker in soon if self._is_next(pool, worker, now)]
+        self._soon_free = soon = [w for w in soon if _full_opens_at(w) <= early and now <= _late_at(w)]
+        free = idle + [w for w in soon if opens_at(w) <= early and self._is_next(pool, w, now)]
         # Of two at about the same distance, the one that is certainly free.
         free.sort(key=lambda worker: worker.round_trip + (REST if worker.in_flight else 0.0))
+        full = pool.queue.instances // pool.queue.batch_size - len(free)
+        if full > 0:
+            later = [w for w in soon if opens_at(w) > early and self._is_next(pool, w, now)]
+            free += sorted(later, key=opens_at)[:full]
         return free
 
     def _is_next(self, pool: Owner, worker: Worker, now: float) -> bool:
@@ -110,10 +112,11 @@ class Reserve:
 
     def next_look(self, now: float) -> float:
         """When the next batch may leave for a distant worker that is busy; infinity if that is unknown."""
-        if any(opens_at(worker) <= now + EARLY for worker in self._soon_free):
-            # It was passed over for a nearer one.
-            return now + REST
-        return self._opening[0][0] if self._opening else math.inf
+        due = self._opening[0][0] if self._opening else math.inf
+        for opens in map(opens_at, self._soon_free):
+            # Where it is due already, the worker was passed over for a nearer one.
+            due = min(due, opens if opens > now + EARLY else now + REST)
+        return due
 
     def fill(self, pool: Owner, now: float) -> bool:
         """Sends full batches in advance; False if no worker has room for one that is waiting."""
@@ -197,10 +200,21 @@ def _began(worker: Worker) -> float:
     return max(worker.in_flight[0].sent_at + worker.round_trip, worker.freed_at)
 
 
+def _full_opens_at(worker: Worker) -> float:
+    """As :func:`opens_at` for a full batch, which gains nothing by leaving late, so it is there in time."""
+    opens = opens_at(worker)
+    return opens if opens == math.inf else opens - _slack(worker)
+
+
+def _slack(worker: Worker) -> float:
+    """Seconds by which the oldest batch of a distant worker may well end sooner or later than expected."""
+    return TOLERANCE * _seconds(worker, worker.in_flight[0])
+
+
 def _late_at(worker: Worker) -> float:
     """From when on the oldest batch of a distant worker is late."""
     seconds = _seconds(worker, worker.in_flight[0])
-    return _began(worker) + seconds + max(REST, worker.round_trip, TOLERANCE * seconds)
+    return _began(worker) + seconds + max(REST, worker.round_trip, _slack(worker))
 
 
 def _patience(worker: Worker) -> float:
