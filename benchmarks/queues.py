@@ -5,14 +5,13 @@ own beside it, and a balancer, as far away from them, gives each request to one:
 random, to that of two at random with fewer requests in hand (power of two), or to that of all with the fewest
 (fewest). A request costs the core of its server a little, and so does a batch.
 
-Three kinds of workers: equal ones; one at half speed among them; equal ones for which one request in a thousand
-takes long. A load is a share of what the workers answer in full batches.
+Three kinds of workers: equal ones; one at half speed among them; equal ones for which one request in a
+thousand takes long. A load is a share of what the workers answer in full batches.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ from benchmarks.simulation.pools import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from benchmarks.simulation.pools import Outcome
 

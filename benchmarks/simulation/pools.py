@@ -102,8 +102,8 @@ class Fleet:
 class Outcome:
     """``answers``: the arrival of each request and its latency for its client, in seconds.
 
-    ``core`` and ``worker`` are the shares of the time for which the core of the busiest server and the workers
-    were busy, ``recalls`` how often batches were to be taken back.
+    ``core`` and ``worker`` are the shares of the time for which the core of the busiest server and the
+    workers were busy, ``recalls`` how often batches were to be taken back.
     """
 
     answers: list[tuple[float, float]] = field(default_factory=list)
