@@ -21,6 +21,7 @@ PROGRAMS = {
     "batching": ("benchmarks.batching", "what batches gain and cost"),
     "hot_path": ("benchmarks.hot_path", "what the server itself computes for a request"),
     "simulate": ("benchmarks.simulate", "batch policies in a simulation, and beside the server"),
+    "queues": ("benchmarks.queues", "one queue for all workers or one beside each, in a simulation"),
     "mixed": ("benchmarks.mixed", "short requests among slow ones, beside the ideal single queue"),
     "large_bodies": ("benchmarks.large_bodies", "large bodies by socket and by shared memory"),
     "protocols": ("benchmarks.protocols", "what each protocol costs"),
