@@ -31,14 +31,11 @@ _LONGEST_FOLDER = 85
 
 
 @contextlib.asynccontextmanager
-async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Cluster | None]:
-    """The cluster, listening at the workers' address; None if all workers run on this machine.
+async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Cluster]:
+    """The cluster, listening at the workers' address.
 
     Raises ConfigError if the address is taken, or packages are missing.
     """
-    if settings.worker_launcher == "local":
-        yield None
-        return
     host, _ = parse_endpoint(settings.worker_address)
     certificate = None if settings.worker_tls == "off" else _certificate(host)
     bound = _bind(settings.worker_address)
@@ -74,7 +71,7 @@ def _certificate(host: str) -> Certificate:
         from modelserver.tls.throwaway import make_certificate  # noqa: PLC0415 - an optional package
     except ImportError as error:
         raise ConfigError(
-            f"worker_launcher: the package {error.name} is needed for TLS: pip install modelserver[ray]"
+            f"worker_launcher: the package {error.name} is needed for TLS: pip install modelserver[tls]"
         ) from error
     return make_certificate([host])
 
