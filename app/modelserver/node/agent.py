@@ -310,4 +310,8 @@ def run(invitation: str, node: str) -> None:
 
 
 async def _run(invitation: str, node: str) -> None:
-    await Agent(Invitation.parse(invitation), node).run()
+    running = asyncio.ensure_future(Agent(Invitation.parse(invitation), node).run())
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
