@@ -1,0 +1,207 @@
+"""A server whose workers run as if on other machines: agents as processes, connected over the network."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import http.client
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from tests.cluster.proxy import proxy_to
+from tests.e2e.serving import ROOT, Home, Server, command_of, free_port, serving, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cluster.proxy import Proxy
+
+# Seconds of silence after which a machine is lost.
+LOST = 3.0
+# Read by agents and workers at their start: files beside it say through which port they connect to the
+# server, and which version they have.
+_SITECUSTOMIZE = """
+import asyncio, os, socket, sys
+from pathlib import Path
+
+here, line = Path(__file__).parent, " ".join(sys.orig_argv)
+if "modelserver.node" in line and (here / "version").exists():
+    import modelserver
+    modelserver.__version__ = (here / "version").read_text()
+if "modelserver.node" in line and (here / "detour").exists():
+    os.environ["MODELSERVER_NODE_LOCAL_SOCKET"] = "0"
+    direct, detour = map(int, (here / "detour").read_text().split())
+    connect, open_connection = socket.create_connection, asyncio.open_connection
+    socket.create_connection = lambda address, **more: connect(
+        (address[0], detour if address[1] == direct else address[1]), **more
+    )
+    asyncio.open_connection = lambda host, port, **more: open_connection(
+        host, detour if port == direct else port, **more
+    )
+"""
+
+
+class Elsewhere(Server):
+    """The server, and the processes of its machines."""
+
+    def __init__(self, folder: Path, model_store: Path, **settings: object) -> None:
+        self.site = folder / "site"
+        self.site.mkdir(parents=True)
+        (self.site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+        roots = (self.site, ROOT / "app", ROOT / "handlers")
+        environment = {
+            "PYTHONPATH": os.pathsep.join(map(str, roots)),
+            "MODELSERVER_NODE_CACHE": str(folder / "cache"),
+        }
+        self.worker_port = free_port()
+        agents = {
+            "worker_launcher": "agents",
+            "worker_address": f"127.0.0.1:{self.worker_port}",
+            "worker_lost_timeout": LOST,
+            "job_queue_size": 1000,
+        }
+        super().__init__(Home(folder / "home", environment), model_store, (), {**agents, **settings})
+
+    def started_again(self) -> Elsewhere:
+        """The server has ended, and is started with the same settings."""
+        self.process.wait(30)
+        self._process, self._terminated = None, False
+        self.start()
+        return self
+
+    def agents(self, name: str | None = None) -> list[psutil.Process]:
+        """The agents, those of a model in the order of its workers."""
+        found = [
+            each for each in psutil.Process(self.pid).children() if "modelserver.node" in command_of(each)
+        ]
+        if name is None:
+            return found
+        by_node = {each.cmdline()[3]: each for each in found}
+        return [by_node[w["node"]["name"]] for w in self.describe(name)["workers"] if "node" in w]
+
+    def workers(self) -> list[psutil.Process]:
+        """The workers of all agents, and those of this machine."""
+        if not psutil.pid_exists(self.pid):
+            return []
+        return [*super().workers(), *(child for agent in self.agents() for child in _children(agent))]
+
+    def ready(self, name: str) -> int:
+        """How many loaded workers a model has."""
+        return [worker["status"] for worker in self.describe(name)["workers"]].count("READY")
+
+    def wait_lost_and_replaced(self, name: str, lost: int, of: int) -> tuple[float, float]:
+        """Seconds until this many workers were missed, and until all were there again."""
+        began = time.monotonic()
+        wait_until(lambda: self.ready(name) <= of - lost, f"{lost} of {name}'s workers are missed")
+        noticed = time.monotonic() - began
+        wait_until(lambda: self.ready(name) == of, f"{name} has {of} workers again")
+        return noticed, time.monotonic() - began
+
+    @contextlib.contextmanager
+    def detour(self) -> Iterator[Proxy]:
+        """Agents that start within the block connect through this proxy."""
+        path = self.site / "detour"
+        with proxy_to(self.worker_port) as proxy:
+            path.write_text(f"{self.worker_port} {proxy.port}")
+            try:
+                yield proxy
+            finally:
+                path.unlink(missing_ok=True)
+
+    def end_detour(self) -> None:
+        """Further agents connect directly."""
+        (self.site / "detour").unlink()
+
+    @contextlib.contextmanager
+    def nodes_of_version(self, version: str) -> Iterator[None]:
+        """Agents that start within the block have this version of modelserver."""
+        path = self.site / "version"
+        path.write_text(version)
+        try:
+            yield
+        finally:
+            path.unlink()
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [each for each in process.children() if "modelserver.node.worker" in command_of(each)]
+    return []
+
+
+@contextlib.contextmanager
+def freezing(*processes: psutil.Process) -> Iterator[None]:
+    """These processes do nothing within the block."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+
+
+@contextlib.contextmanager
+def elsewhere(folder: Path, model_store: Path, **settings: object) -> Iterator[Elsewhere]:
+    """Such a server, started and stopped; what is left over fails the test."""
+    server = Elsewhere(folder, model_store, **settings)
+    with serving(server):
+        yield server
+
+
+class Load:
+    """Clients that ask a model of ``witness.py`` with marked requests until the block ends.
+
+    ``statuses`` counts the answers; ``wrong`` are answers that are not those of their request, or none.
+    """
+
+    def __init__(self, server: Server, model: str, clients: int = 6) -> None:
+        self.statuses: collections.Counter[int] = collections.Counter()
+        self.wrong: list[Any] = []
+        self.errors: set[str] = set()
+        self.slowest = 0.0
+        self._server, self._model = server, model
+        self._ended = threading.Event()
+        self._clients = [threading.Thread(target=self._ask, args=(number,)) for number in range(clients)]
+
+    def _ask(self, client: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=30)
+        number = 0
+        while not self._ended.is_set():
+            number += 1
+            mark = f"{client}-{number}"
+            began = time.monotonic()
+            try:
+                connection.request("POST", f"/predictions/{self._model}", mark.encode())
+                answer = connection.getresponse()
+                said = answer.read().decode()
+            except (OSError, http.client.HTTPException) as error:
+                self.wrong.append((mark, repr(error)))
+                connection.close()
+                continue
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            self.statuses[answer.status] += 1
+            if answer.status == 200:
+                if said.split("|")[:2] != [self._model, mark]:
+                    self.wrong.append((mark, said))
+                continue
+            self.errors.add(said)
+            if answer.status == 503 and answer.getheader("Retry-After") is None:
+                self.wrong.append((mark, "without Retry-After"))
+            time.sleep(0.02)
+        connection.close()
+
+    def __enter__(self) -> Load:
+        for client in self._clients:
+            client.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for client in self._clients:
+            client.join()
