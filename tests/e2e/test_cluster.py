@@ -150,3 +150,88 @@ def test_server_that_is_killed(tmp_path, model_store, record_property):
         assert server.process.wait(10) == 0
         placing.join()
         assert "Traceback" not in server.home.output()
+
+
+# -- what works as on the server's machine
+
+
+def test_a_worker_is_shown_with_its_machine(server, model):
+    """Describe names node, pid and memory; the log and the metrics name the node; many megabytes of output
+    are bounded, and the worker answers on.
+    """
+    name = model("obey")
+    assert server.predict(name, {"do": "print", "megabytes": 20}).text == "printed"
+    assert server.predict(name, {"do": "lines", "count": 5000}).text == "printed"
+    worker = wait_until(
+        lambda: next((w for w in server.describe(name)["workers"] if w["memoryUsage"] > 1 << 20), None),
+        "its size is told",
+    )
+    node = worker["node"]["name"]
+    assert worker["pid"] in {each.pid for each in server.workers()}
+    assert worker["status"] == "READY"
+    source = f"W-{worker['id']}-obey_1.0@{node}"
+    log = server.home.log("model_log.log")
+    assert f"{source}-stdout" in log, log[:1000]
+    assert f"{source}-stderr" in log
+    assert len(log) < 4 << 20
+    assert server.metric("modelserver_node_workers", model_name=name, node=node) == 1
+    assert server.metric("modelserver_node_worker_memory_bytes", model_name=name, node=node) > 1 << 20
+    assert server.predict(name, {}).status_code == 200
+
+
+def test_requests_of_every_kind(server, model, tmp_path):
+    """Failures of one row, deadlines, clients that leave, and parts of answers are as for other workers."""
+    name = model("rows", batch_size=4, max_batch_delay=50)
+    with ThreadPoolExecutor(4) as pool:
+        rows = [{"value": 1}, {"raise": "no"}, {"value": 3}, {"value": 4}]
+        codes = [each.status_code for each in pool.map(lambda row: server.predict(name, row), rows)]
+    assert codes == [200, 503, 200, 200]
+    late = server.predict(name, {"wait": 1, "value": 1}, headers={"x-request-timeout-ms": "200"})
+    assert late.status_code == 504
+    parts = model("parts")
+    body = {"parts": ["a", "b"], "last": "c", "notes": str(tmp_path / "notes")}
+    with server.inference.stream("POST", f"/predictions/{parts}", json=body) as answer:
+        assert b"".join(answer.iter_raw()) == b"abc"
+    gone = {"endless": 100, "notes": str(tmp_path / "gone")}
+    with server.inference.stream("POST", f"/predictions/{parts}", json=gone) as answer:
+        next(answer.iter_raw())
+    wait_until(
+        lambda: (tmp_path / "gone").exists() and "left" in (tmp_path / "gone").read_text(),
+        "it stops for a client that has left",
+    )
+
+
+def test_scaling_and_changes(server, model):
+    """To none and back; another version beside and in place; unregistered while it is placed."""
+    name = model("echo", model_name="grows", initial_workers=1)
+    assert server.management.put("/models/grows?min_worker=0&synchronous=true").status_code == 200
+    assert server.agents("grows") == []
+    refused = server.predict(name, b"x")
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert server.management.put("/models/grows?min_worker=2&synchronous=true").status_code == 200
+    assert server.ready("grows") == 2
+    with Load(server, "grows", clients=2) as load:
+        replaced = server.management.put("/models/grows?url=witness.mar&min_worker=1&synchronous=true")
+        assert replaced.status_code == 200, replaced.text
+    assert set(load.statuses) == {200}
+    wait_until(lambda: len(server.agents()) == 1, "the replaced ones are gone")
+    leaving = threading.Thread(
+        target=server.register, args=("slow_start.mar",), kwargs={"initial_workers": 3}
+    )
+    leaving.start()
+    wait_until(lambda: len(server.agents()) > 1, "they are being placed")
+    server.unregister("slow_start")
+    leaving.join()
+    wait_until(lambda: len(server.agents()) == 1, "nothing of it is left")
+
+
+def test_a_machine_of_another_version(server, model):
+    """It is refused with both versions, and the workers that are there serve on."""
+    name = model("witness")
+    with server.nodes_of_version("0.0.1"):
+        answer = server.management.put(f"/models/{name}?min_worker=2&synchronous=true")
+    assert answer.status_code == 500
+    assert "has modelserver 0.0.1 and Python" in answer.json()["message"]
+    assert server.predict(name, b"mark").text.startswith(f"{name}|mark|")
+    server.wait_ready(name, 2)

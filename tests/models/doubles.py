@@ -39,7 +39,7 @@ class Pool:
     def __init__(self) -> None:
         self.workers: list[Any] = []
         self.min_workers = self.max_workers = 0
-        self.spec = SimpleNamespace(need=0)
+        self.spec = SimpleNamespace(need=0, launcher=None)
         self.healthy = True
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.drained = self.closed = False
@@ -47,12 +47,12 @@ class Pool:
 
     def scale(self, fewest: int, most: int) -> list[Any]:
         self.min_workers, self.max_workers = fewest, most
-        started = [SimpleNamespace(pid=os.getpid()) for _ in range(fewest - len(self.workers))]
+        started = [SimpleNamespace(pid=os.getpid(), node=None) for _ in range(fewest - len(self.workers))]
         self.workers = [*self.workers, *started][: most or fewest]
         return started
 
     def resize(self, count: int) -> None:
-        self.workers = [SimpleNamespace(pid=os.getpid()) for _ in range(count)]
+        self.workers = [SimpleNamespace(pid=os.getpid(), node=None) for _ in range(count)]
 
     async def wait_loaded(self, workers: list[Any]) -> None:
         await asyncio.shield(self.loaded)

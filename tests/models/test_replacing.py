@@ -44,8 +44,8 @@ def running(
             pool=SimpleNamespace(
                 min_workers=workers[0],
                 max_workers=workers[1],
-                spec=SimpleNamespace(need=600 * MIB),
-                workers=[SimpleNamespace(pid=1)] * workers[0],
+                spec=SimpleNamespace(need=600 * MIB, launcher=None),
+                workers=[SimpleNamespace(pid=1, node=None)] * workers[0],
             ),
         ),
     )
@@ -140,6 +140,17 @@ def test_memory(
         return
     with pytest.raises(OutOfMemory, match=rf"need about \d+ MiB, but {available} MiB are available"):
         check_room(before, after)
+
+
+def test_room_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers on other machines take none here, and what has their pids here counts for nothing."""
+    monkeypatch.setattr(replacing_module, "available_memory", lambda: 1000 * MIB)
+    monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: 2000 * MIB)
+    before, after = running(workers=(2, 2)), running(min_workers=2, max_workers=2)
+    with pytest.raises(OutOfMemory):
+        check_room(before, after)
+    after.pool.spec.launcher = object()
+    check_room(before, after)
 
 
 @pytest.mark.parametrize(("bounds", "count"), [((1, 8), 3), ((4, 8), 4), ((1, 2), 2), ((0, 0), 0)])

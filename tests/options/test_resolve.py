@@ -669,3 +669,23 @@ def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned:
 
     assert _found(options, "sequence_max_idle_ms") == expected
     assert bool(options.warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("yaml", "settings", "expected"),
+    [
+        ("deviceType: gpu", {}, (Demand(num_gpus=1), "gpu", 1)),
+        ("deviceType: gpu", {"worker_resources": '{"num_gpus": 0.5}'}, (Demand(num_gpus=0.5), "gpu", 1)),
+        ("deviceType: gpu\nresources: {num_cpus: 2}", {}, (Demand(num_cpus=2), "gpu", 1)),
+        ("resources: {num_gpus: 2}", {}, (Demand(num_gpus=2), "gpu", 1)),
+        ("", {}, (Demand(), "cpu", 1)),
+        ("resources: local", {}, ("local", "cpu", 4)),
+    ],
+)
+def test_devices_of_other_machines(yaml: str, settings: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """A model for GPUs asks for one if nothing says how many; those of the server, and its cores, count for
+    nothing there: by default one worker is started.
+    """
+    options = _resolve(None, yaml, at_startup=True, worker_launcher="agents", **settings)
+    assert (options.resources, options.device_type, options.min_workers) == expected
+    assert options.warnings == ()

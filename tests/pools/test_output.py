@@ -153,3 +153,17 @@ async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.Lo
     os.close(outer)
 
     assert len(caplog.messages) == LINES_AT_ONCE * 3
+
+
+async def test_what_an_agent_has_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """Is processed in pieces, in order; at the end of the stream at once, also what is left."""
+    lines = [str(number) for number in range(3 * LINES_AT_ONCE)]
+    data = "\n".join(lines).encode()
+    reader.feed(data[:1000])
+    reader.feed(data[1000:])
+    assert len(caplog.messages) == LINES_AT_ONCE
+    while len(caplog.messages) < 2 * LINES_AT_ONCE:
+        await asyncio.sleep(0.001)
+    assert len(caplog.messages) < len(lines)
+    reader.finish()
+    assert caplog.messages == lines

@@ -171,3 +171,26 @@ async def test_closing_ends_one_that_is_coming(make: Any, stage: Stage) -> None:
     await pool.close(0.01)
 
     assert fresh.killed
+
+
+async def test_sizes_told_from_other_machines(
+    make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process there counts as too large from the start by what is told after its model was loaded, and as
+    grown by what is told later.
+    """
+    stage.away = 0.001
+    pool = await make(max_worker_memory=150)
+    node = pool.workers[0].node
+    assert node is not None
+    node.resident, node.told = 10, 1
+    await asyncio.sleep(0.02)
+    node.resident, node.told = 200, 2
+    await asyncio.sleep(0.02)
+    assert "has 200 bytes right after loading" in caplog.text
+    assert len(stage.processes) == 1
+    pool.reconfigure(replace(pool.limits, max_worker_memory=180), pool._times, batch_size=1, frame_limit=1)
+    fresh = await stage.enter(2)
+    fresh.load()
+    await stage.settle()
+    assert counts("recycled") == [("memory",)]

@@ -212,6 +212,25 @@ async def test_given_up(make: Any, stage: Any) -> None:
     assert len(stage.processes) == 1
 
 
+async def test_no_machine_for_long(make: Any, stage: Any, spec: WorkerSpec) -> None:
+    """A worker that waits for another machine is not given up, however long; once it had one, its model has
+    the whole retry window. Until there is a process, no request may wait for it.
+    """
+    stage.error = OSError("no machine was found")
+    worker = make(max_retry=30.0)
+    worker._spec = replace(spec, launcher=stage.launch)
+    with pytest.raises(StartFailed, match="no machine was found"):
+        await asyncio.shield(worker.first_load)
+    assert not worker.may_serve
+    worker.failing_since -= 3600.0
+    stage.error = None
+    (await stage.enter()).fail_to_load("not yet")
+    process = await stage.enter(2)
+    assert worker.state is WorkerState.LOADING
+    process.load()
+    assert worker.state is WorkerState.READY
+
+
 async def test_death_while_serving(make: Any, stage: Any, owner: Owner) -> None:
     """When the process dies, what ran is lost and what was not begun may go elsewhere;
     another one takes over (F39).

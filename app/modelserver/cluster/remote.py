@@ -195,7 +195,7 @@ class RemoteWorker(asyncio.Protocol):
         if isinstance(message, Heard):
             self._measure(message.number)
         elif isinstance(message, Output):
-            self._outputs[message.is_error].data_received(message.data)
+            self._outputs[message.is_error].feed(message.data)
         elif isinstance(message, Condition):
             self.node.resident, self.node.available = message.resident, message.available
             self.node.gpu, self.node.told = message.gpu, self.node.told + 1

@@ -25,6 +25,8 @@ LINES_A_SECOND = 2000
 # After so many lines the server does other work for so many seconds.
 LINES_AT_ONCE = 100
 _PAUSE = 0.01
+# Bytes that may wait for the pause to end.
+_BACKLOG = 1 << 20
 # While lines are dropped, that pause as a multiple of the time spent.
 _OTHERS = 19
 
@@ -55,6 +57,8 @@ class LineReader:
         self._descriptor: int | None = None
         # What was read but not processed yet, and the pause before it is.
         self._unread = b""
+        # What an agent has sent since.
+        self._fed: list[bytes] = []
         self._pause: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -70,10 +74,7 @@ class LineReader:
         if descriptor is not None:
             if self._pause is None:
                 self._loop.remove_reader(descriptor)
-            else:
-                self._pause.cancel()
             os.close(descriptor)
-            self.data_received(self._unread)
             self.finish()
 
     def _read(self) -> None:
@@ -111,6 +112,21 @@ class LineReader:
     def _go_on(self) -> None:
         self._pace(self._take_piece(self._unread) if self._unread else 0.0)
 
+    def feed(self, data: bytes) -> None:
+        """Takes what an agent has read, which limits the bytes per second; lines are processed in pieces."""
+        self._fed.append(data)
+        if self._pause is None:
+            self._digest()
+
+    def _digest(self) -> None:
+        unread = b"".join((self._unread, *self._fed))
+        self._fed.clear()
+        if len(unread) > _BACKLOG:
+            # More than can be logged in this second: its lines are only counted.
+            self._logged = LINES_A_SECOND
+        self._take_piece(unread)
+        self._pause = self._loop.call_later(_PAUSE, self._digest) if self._unread else None
+
     def data_received(self, data: bytes) -> None:
         allowed = self._allowance()
         *lines, rest = (self._partial + data).split(b"\n", allowed)
@@ -127,6 +143,12 @@ class LineReader:
 
     def finish(self) -> None:
         """Processes what remains at the end of the stream."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        unread, self._unread = b"".join((self._unread, *self._fed)), b""
+        self._fed.clear()
+        self.data_received(unread)
         if self._partial:
             self._take(self._partial)
         self._tell_left_out()

@@ -1,0 +1,108 @@
+"""Workers for which there is no machine in a cluster, from the registration to the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.models.test_preparation import SOURCES, write
+from tests.pools.test_pool import request as row
+
+from modelserver.cluster.hub import Hub
+from modelserver.cluster.launcher import Cluster
+from modelserver.cluster.processes import ProcessPlacer
+from modelserver.errors import ServiceUnavailable, StartFailed
+from modelserver.models.preparation import Preparation
+from modelserver.models.registry import Registry
+from modelserver.options.resolve import Registration
+from modelserver.pools.devices import DeviceRing
+from modelserver.settings.settings import Settings
+from modelserver.telemetry.metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+class FullPlacer(ProcessPlacer):
+    """Has so many places; whoever comes then waits for one that never comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = 0
+
+    async def place(self, invitation: str, demand: Any, label: str) -> Any:
+        if self.room:
+            self.room -= 1
+            return await super().place(invitation, demand, label)
+        return _Waiting()
+
+    def situation(self) -> str:
+        return "Free are 0.5 of 4 CPUs."
+
+
+class _Waiting:
+    """A place that was asked for and never comes."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def withdraw(self) -> None:
+        """Nothing is there."""
+
+
+@pytest.fixture
+async def placer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FullPlacer]:
+    monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))
+    made = FullPlacer()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def registry(tmp_path: Path, placer: FullPlacer) -> AsyncIterator[Registry]:
+    """With the model ``m``; a machine is waited for only a moment."""
+    write(tmp_path / "store" / "m")
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    hub = Hub(bound, "127.0.0.1")
+    await hub.open()
+    (tmp_path / "work").mkdir()
+    settings = Settings(model_store=tmp_path / "store", worker_launcher="agents")
+    cluster = Cluster(hub, placer, placement_timeout=2.0, lost_after=4.0)
+    metrics, devices = ServerMetrics(mode="prometheus"), DeviceRing(0)
+    preparation = Preparation(settings, SOURCES, tmp_path / "work", metrics, devices, cluster=cluster)
+    made = Registry(preparation)
+    yield made
+    await made.close(grace=1.0)
+    hub.close()
+
+
+@pytest.mark.slow
+async def test_no_machine_is_free(
+    registry: Registry, placer: FullPlacer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registration fails with what is free. Workers that are there serve on, and those that wait for a
+    machine are not given up; without any, requests are refused at once.
+    """
+    model = await registry.register(Registration(url="m", initial_workers=1))
+    with pytest.raises(StartFailed, match=r"no machine was found within 2 s\. Free are 0\.5 of 4 CPUs\."):
+        await registry.wait_loaded(model)
+
+    model = await registry.register(Registration(url="m"))
+    started = await registry.scale("m", None, 1, 1)
+    with pytest.raises(ServiceUnavailable) as refused:
+        model.pool.submit(row(b"x"))
+    assert dict(refused.value.headers)[b"retry-after"] == b"1"
+    with pytest.raises(StartFailed):
+        await registry.wait_scaled(model, started, None)
+    placer.room = 1
+    while not model.pool.ready:  # noqa: ASYNC110 - asked for again after a second
+        await asyncio.sleep(0.05)
+    more = await registry.scale("m", None, 2, 2)
+    with pytest.raises(StartFailed, match="Free are"):
+        await registry.wait_scaled(model, more, None)
+    assert [worker.state.value for worker in model.pool.workers] == ["READY", "LOADING"]
+    model.pool.submit(row(b"x"))
