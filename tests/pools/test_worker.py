@@ -557,7 +557,7 @@ async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
 
     assert time.process_time() - began < 0.1
     assert stage.processes[0].killed
-    assert (worker.state, worker.pids, owner.ready) == (WorkerState.UNLOADING, [], 0)
+    assert (worker.state, worker.process, owner.ready) == (WorkerState.UNLOADING, None, 0)
 
 
 async def test_no_retry_where_none_is_wanted(make: Any, stage: Any) -> None:

@@ -43,7 +43,7 @@ from modelserver.wire.messages import (
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Batch, Request
-    from modelserver.pools.spec import Launcher, Node, Process, WorkerOwner, WorkerSpec
+    from modelserver.pools.spec import Launcher, Process, WorkerOwner, WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -129,14 +129,9 @@ class Worker:
         self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
 
     @property
-    def pids(self) -> list[int]:
-        """Its processes; none between the end of one and the start of the next."""
-        return [] if self._process is None else self._process.pids
-
-    @property
-    def node(self) -> Node | None:
-        """The other machine that it runs on; None if it runs on this one, or on none now."""
-        return None if self._process is None else self._process.node
+    def process(self) -> Process | None:
+        """Its process; None between the end of one and the start of the next."""
+        return self._process
 
     @property
     def may_serve(self) -> bool:
@@ -145,8 +140,7 @@ class Worker:
         On another machine, only once it has a process there.
         """
         if self._spec.launcher is not None and self._process is None:
-            # There may not be a machine for it for hours.
-            return False
+            return False  # there may be no machine for it for hours
         return self.state is not WorkerState.FAILED and self.load_failures < MANY_LOAD_FAILURES
 
     @property
