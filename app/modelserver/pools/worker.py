@@ -56,8 +56,7 @@ REST = 0.001
 # Seconds for a worker to exit by itself after its connection was closed or it was asked to stop.
 LEAVE_GRACE = 5.0
 
-# The lines of a message stay lines in the log.
-_MULTILINE = {"multiline": True}
+_MULTILINE = {"multiline": True}  # the lines of a message stay lines in the log
 
 # Consecutive failed loads after which requests no longer wait for the worker.
 MANY_LOAD_FAILURES = 3
