@@ -342,6 +342,7 @@ class Preparation:
             gate=self._gate if launcher is None else self._cluster_gate,
             ranks=self._ranks(options),
             concurrency=_concurrency(options),
+            idempotent=options.idempotent,
             ipex=(settings.ipex_enable, settings.ipex_gpu_enable),
         )
 
