@@ -1,7 +1,8 @@
 """The workers' address: agents and workers of other machines connect to it, each with a ticket for one use.
 
 Nothing that an unknown peer sends is decoded: it has the greeting's fixed number of bytes and a few seconds
-to prove that it has a ticket (see :mod:`modelserver.wire.greeting`), and only so many may try at once.
+to prove that it has a ticket (see :mod:`modelserver.wire.greeting`), and only so many may try at once. When
+there are more, the oldest of the address with the most has to go, so that whoever has a ticket can get in.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _log = logging.getLogger("modelserver.workers")
 
 # Seconds for a greeting, with the TLS handshake before it.
 GREETING_TIME = 10.0
-# Connections that have not proven anything yet; more are closed at once.
+# Connections that have not proven anything yet; for one more, an older one is closed.
 MAX_STRANGERS = 512
 _BACKLOG = 1024
 _MINUTE = 60.0
@@ -65,7 +66,7 @@ class Hub:
         self._expected: dict[bytes, tuple[Invitation, ProtocolFactory]] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self.refused = Refusals()
-        self.strangers = 0
+        self.strangers = Strangers()
 
     @property
     def port(self) -> int:
@@ -87,7 +88,7 @@ class Hub:
 
     def invite(self, make: ProtocolFactory) -> Invitation:
         """An invitation for one connection, whose protocol is made by ``make`` once it has proven itself."""
-        certificate = "" if self._certificate is None else self._certificate.chain.decode()
+        certificate = "" if self._certificate is None else first_certificate(self._certificate.chain.decode())
         invitation = invite(self._host, self.port, certificate=certificate, path=self._path)
         self._expected[invitation.ticket] = invitation, make
         return invitation
@@ -114,6 +115,34 @@ class Hub:
         for server in self._servers:
             server.close()
         self._expected.clear()
+        while self.strangers.count:
+            self.strangers.oldest().refuse()
+
+
+class Strangers:
+    """The connections that have not proven anything yet, by the address they come from."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._doors: dict[str, dict[_Door, None]] = {}
+
+    def add(self, address: str, door: _Door) -> None:
+        """One more."""
+        self.count += 1
+        self._doors.setdefault(address, {})[door] = None
+
+    def remove(self, address: str, door: _Door) -> None:
+        """One less."""
+        self.count -= 1
+        doors = self._doors[address]
+        del doors[door]
+        if not doors:
+            del self._doors[address]
+
+    def oldest(self) -> _Door:
+        """The oldest connection of the address that has the most."""
+        most = max(self._doors, key=lambda address: len(self._doors[address]))
+        return next(iter(self._doors[most]))
 
 
 class Refusals:
@@ -142,18 +171,16 @@ class _Door(asyncio.Protocol):
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._received = b""
+        self._address = ""
         self._transport: asyncio.Transport | None = None
         self._securing: asyncio.Task[None] | None = None
         self._nonce = b""
-        self._is_stranger = True
-        self._timer = self._loop.call_later(GREETING_TIME, self._refuse, "no greeting came in time")
-        hub.strangers += 1
+        self._is_stranger = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._hub.strangers > MAX_STRANGERS:
-            self._refuse(f"{MAX_STRANGERS} others have not greeted yet")
-            return
+        self._enter()
         keep_watch(self._transport.get_extra_info("socket"))
         if self._context is None:
             self._greet()
@@ -163,15 +190,20 @@ class _Door(asyncio.Protocol):
             self._securing = self._loop.create_task(self._secure(self._transport, self._context))
 
     async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        if not self._is_stranger:
+            return
         try:
             secured = await self._loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=GREETING_TIME
             )
         except OSError as error:
-            self._refuse(f"no TLS handshake: {error.strerror or error}")
+            self.refuse(f"no TLS handshake: {error.strerror or error}")
+            return
+        if secured is None:
+            self.refuse("no TLS handshake: the connection was closed")
             return
         self._transport = secured
-        if secured is not None and self._is_stranger:
+        if self._is_stranger:
             self._greet()
 
     def _greet(self) -> None:
@@ -180,13 +212,15 @@ class _Door(asyncio.Protocol):
         self._transport.write(first)
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_stranger:
+            return
         self._received += data
-        if len(self._received) < RESPONSE.size or not self._is_stranger:
+        if len(self._received) < RESPONSE.size:
             return
         try:
             confirmation, make = self._hub.redeem(self._nonce, self._received)
         except GreetingError as error:
-            self._refuse(str(error))
+            self.refuse(str(error))
             return
         self._leave()
         assert self._transport is not None  # noqa: S101 - set when the connection was made
@@ -198,19 +232,40 @@ class _Door(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str = "") -> None:
+        """Closes the connection, and logs the reason, if there is one."""
         if self._is_stranger:
             self._leave()
-            self._hub.refused.tell(reason)
+            if reason:
+                self._hub.refused.tell(reason)
         if self._transport is not None:
             self._transport.abort()
+
+    def _enter(self) -> None:
+        """It is one of the strangers now; if there are too many, an older one leaves."""
+        assert self._transport is not None  # noqa: S101 - set when the connection was made
+        peer = self._transport.get_extra_info("peername")
+        self._address = peer[0] if isinstance(peer, tuple) else ""
+        strangers = self._hub.strangers
+        while strangers.count >= MAX_STRANGERS:
+            strangers.oldest().refuse(f"{MAX_STRANGERS} had not greeted yet, it was the oldest")
+        strangers.add(self._address, self)
+        self._is_stranger = True
+        self._timer = self._loop.call_later(GREETING_TIME, self.refuse, "no greeting came in time")
 
     def _leave(self) -> None:
         """It is no stranger any more, or gone."""
         if self._is_stranger:
             self._is_stranger = False
-            self._hub.strangers -= 1
+            self._hub.strangers.remove(self._address, self)
+        if self._timer is not None:
             self._timer.cancel()
+
+
+def first_certificate(chain: str) -> str:
+    """The server's own of a chain in PEM: those who signed it could also sign another server's."""
+    end = "-----END CERTIFICATE-----"
+    return f"{chain[chain.index('-----BEGIN CERTIFICATE-----') :].partition(end)[0]}{end}\n"
 
 
 def keep_watch(connection: socket.socket | None) -> None:

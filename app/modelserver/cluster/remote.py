@@ -219,7 +219,7 @@ class RemoteWorker(asyncio.Protocol):
         """Says that the server is there, and notices if the agent is not."""
         now = self._loop.time()
         # If this loop was late, what the agent said meanwhile is still to be read.
-        self._heard += max(0.0, now - self._due)
+        self._heard = min(now, self._heard + max(0.0, now - self._due))
         if now - self._heard > self._lost_after:
             _log.error(
                 "Worker %s: nothing was heard of its node %s for %g s",
