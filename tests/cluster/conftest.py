@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from modelserver.cluster.hub import Hub
 from modelserver.cluster.launcher import Cluster
@@ -14,8 +16,18 @@ from modelserver.node.dial import LOCAL_SOCKET
 from modelserver.tls.throwaway import make_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop of Python, or of the kind that the server has."""
+    made = request.param()
+    yield made
+    # Transports close in the loop's next turns.
+    made.run_until_complete(asyncio.sleep(0.02))
+    made.close()
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ async def test_its_output_and_its_memory_are_told(conversation: Conversation) ->
     worker.send(*predict(0, b"print"))
     await conversation.next()
     # The first report may be of a process that has hardly begun; the test's own time limits this.
-    while worker.node.resident <= 1 << 20:
+    while worker.node.resident <= 1 << 20:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     worker.send(Stop())
     await asyncio.wait_for(worker.wait(), 10)

@@ -8,9 +8,11 @@ there are more, the oldest of the address with the most has to go, so that whoev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from modelserver.tls.context import server_context
@@ -26,7 +28,6 @@ from modelserver.wire.greeting import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from modelserver.tls.context import Certificate
 
@@ -37,6 +38,8 @@ GREETING_TIME = 10.0
 # Connections that have not proven anything yet; for one more, an older one is closed.
 MAX_STRANGERS = 512
 _BACKLOG = 1024
+# Connections that are accepted before other work has its turn, and seconds of rest if no more can be.
+_AT_ONCE, _REST = 64, 0.5
 _MINUTE = 60.0
 # Seconds between probes of a silent connection, and how many may remain unanswered.
 _PROBE, _PROBES = 5, 2
@@ -64,27 +67,47 @@ class Hub:
         self._certificate = certificate
         self._path = "" if folder is None else str(folder / "workers.sock")
         self._expected: dict[bytes, tuple[Invitation, ProtocolFactory]] = {}
-        self._servers: list[asyncio.AbstractServer] = []
+        self._listeners: list[socket.socket] = []
+        self.port: int = bound.getsockname()[1]
         self.refused = Refusals()
         self.strangers = Strangers()
 
-    @property
-    def port(self) -> int:
-        """The port it listens at."""
-        port: int = self._bound.getsockname()[1]
-        return port
-
     async def open(self) -> None:
         """Starts to listen. Raises OSError."""
-        loop = asyncio.get_running_loop()
         context = None if self._certificate is None else server_context(self._certificate, ("modelserver",))
         if context is not None:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._servers.append(
-            await loop.create_server(lambda: _Door(self, context), sock=self._bound, backlog=_BACKLOG)
-        )
+        self._listen(self._bound, context)
         if self._path:
-            self._servers.append(await loop.create_unix_server(lambda: _Door(self, None), self._path))
+            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            local.bind(self._path)
+            self._listen(local, None)
+
+    def _listen(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener, context)
+
+    def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        """By hand, as a loop's server would tell of a connection only after its TLS handshake."""
+        for _ in range(_AT_ONCE):
+            try:
+                connection, peer = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # There are too many open files, for example.
+                self.refused.tell(f"none can be accepted: {error.strerror}")
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                loop.call_later(_REST, self._accept_again, listener, context)
+                return
+            _Door(self, connection, peer[0] if isinstance(peer, tuple) else "", context)
+
+    def _accept_again(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener, context)
 
     def invite(self, make: ProtocolFactory) -> Invitation:
         """An invitation for one connection, whose protocol is made by ``make`` once it has proven itself."""
@@ -112,8 +135,13 @@ class Hub:
 
     def close(self) -> None:
         """Stops listening; connections that have proven themselves stay."""
-        for server in self._servers:
-            server.close()
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        if self._path:
+            Path(self._path).unlink(missing_ok=True)
         self._expected.clear()
         while self.strangers.count:
             self.strangers.oldest().refuse()
@@ -166,45 +194,48 @@ class Refusals:
 class _Door(asyncio.Protocol):
     """A connection that has not proven anything yet."""
 
-    def __init__(self, hub: Hub, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, hub: Hub, connection: socket.socket, address: str, context: ssl.SSLContext | None
+    ) -> None:
         self._hub = hub
-        self._context = context
-        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._address = address
         self._received = b""
-        self._address = ""
         self._transport: asyncio.Transport | None = None
-        self._securing: asyncio.Task[None] | None = None
         self._nonce = b""
-        self._is_stranger = False
-        self._timer: asyncio.TimerHandle | None = None
+        strangers, loop = hub.strangers, asyncio.get_running_loop()
+        while strangers.count >= MAX_STRANGERS:
+            strangers.oldest().refuse(f"{MAX_STRANGERS} had not greeted yet, it was the oldest")
+        strangers.add(address, self)
+        self._is_stranger = True
+        self._timer = loop.call_later(GREETING_TIME, self.refuse, "no greeting came in time")
+        keep_watch(connection)
+        # Counted before its handshake, which can be as slow as the greeting.
+        self._opening = loop.create_task(self._open(context))
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._enter()
-        keep_watch(self._transport.get_extra_info("socket"))
-        if self._context is None:
-            self._greet()
-        else:
-            # Counted before its handshake, which can be as slow as the greeting.
-            self._transport.pause_reading()
-            self._securing = self._loop.create_task(self._secure(self._transport, self._context))
-
-    async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+    async def _open(self, context: ssl.SSLContext | None) -> None:
         if not self._is_stranger:
+            self._connection.close()
             return
+        self._connection.setblocking(False)
         try:
-            secured = await self._loop.start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=GREETING_TIME
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self,
+                self._connection,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else GREETING_TIME,
             )
         except OSError as error:
             self.refuse(f"no TLS handshake: {error.strerror or error}")
-            return
-        if secured is None:
+        if self._transport is None:
             self.refuse("no TLS handshake: the connection was closed")
-            return
-        self._transport = secured
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
         if self._is_stranger:
             self._greet()
+        else:
+            self._transport.abort()
 
     def _greet(self) -> None:
         assert self._transport is not None  # noqa: S101 - set when the connection was made
@@ -240,25 +271,16 @@ class _Door(asyncio.Protocol):
                 self._hub.refused.tell(reason)
         if self._transport is not None:
             self._transport.abort()
-
-    def _enter(self) -> None:
-        """It is one of the strangers now; if there are too many, an older one leaves."""
-        assert self._transport is not None  # noqa: S101 - set when the connection was made
-        peer = self._transport.get_extra_info("peername")
-        self._address = peer[0] if isinstance(peer, tuple) else ""
-        strangers = self._hub.strangers
-        while strangers.count >= MAX_STRANGERS:
-            strangers.oldest().refuse(f"{MAX_STRANGERS} had not greeted yet, it was the oldest")
-        strangers.add(self._address, self)
-        self._is_stranger = True
-        self._timer = self._loop.call_later(GREETING_TIME, self.refuse, "no greeting came in time")
+        elif self._connection.fileno() >= 0:
+            # Its handshake ends by that.
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def _leave(self) -> None:
         """It is no stranger any more, or gone."""
         if self._is_stranger:
             self._is_stranger = False
             self._hub.strangers.remove(self._address, self)
-        if self._timer is not None:
             self._timer.cancel()
 
 
@@ -268,9 +290,9 @@ def first_certificate(chain: str) -> str:
     return f"{chain[chain.index('-----BEGIN CERTIFICATE-----') :].partition(end)[0]}{end}\n"
 
 
-def keep_watch(connection: socket.socket | None) -> None:
+def keep_watch(connection: socket.socket) -> None:
     """Sends small messages at once, and notices a peer that has gone without a word."""
-    if connection is None or connection.family == socket.AF_UNIX:
+    if connection.family == socket.AF_UNIX:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
