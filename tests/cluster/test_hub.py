@@ -367,7 +367,7 @@ async def _ten_thousand(port: int) -> list[socket.socket]:
 @on_loop
 async def test_ten_thousand_strangers(hub: Hub) -> None:
     """Workers at work go on, a new one gets in at any time, and memory and descriptors come back."""
-    with many_descriptors(24_000):
+    with many_descriptors(14_000):
         worker = Peer(*await dial_streams(hub.invite(Echo)))
         process = psutil.Process()
         before = process.memory_info().rss

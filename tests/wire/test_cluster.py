@@ -31,6 +31,8 @@ from modelserver.wire.greeting import invite
 from modelserver.wire.messages import Load, Recalled
 
 if TYPE_CHECKING:
+    from typing import Any
+
     import msgspec
 
 _INVITATION = invite("h", 1, certificate="PEM", path="/p")
@@ -52,7 +54,7 @@ _FROM_AGENT: list[FromAgent] = [
 ]
 
 
-def _read(decoder: msgspec.msgpack.Decoder[object], data: bytes) -> list[object]:
+def _read(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> list[object]:
     return [message for message, _ in FrameReader(decoder, MAX_MESSAGE).feed(data)]
 
 
