@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -230,14 +231,15 @@ class RemoteWorker(asyncio.Protocol):
             )
             return
         self._beats += 1
-        self._beaten = now
+        # The time of the server's loop has milliseconds only.
+        self._beaten = time.perf_counter()
         self.say(Alive(self._beats))
         self._due = now + self._beat_time
         self._beating = self._loop.call_later(self._beat_time, self._beat)
 
     def _measure(self, number: int) -> None:
         if number == self._beats:
-            seconds = self._loop.time() - self._beaten
+            seconds = time.perf_counter() - self._beaten
             before = self.round_trip
             slower = before and seconds > before
             self.round_trip = before + _SHARE * (seconds - before) if slower else seconds
