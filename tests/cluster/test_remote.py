@@ -331,6 +331,7 @@ async def test_a_silent_agent_is_given_up(stage: Stage) -> None:
     assert await end.ended()
 
 
+@pytest.mark.slow
 @on_uvloop
 @plainly
 @on_loop
