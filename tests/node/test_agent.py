@@ -305,7 +305,7 @@ async def test_a_worker_learns_nothing_of_the_tickets(stage: Stage) -> None:
     for hidden in (stage.invitation.secret, stage.invitation.ticket):
         assert hidden.hex().encode() not in out
         assert hidden not in out
-    assert b"secret\":" not in out
+    assert b'secret":' not in out
     await task
 
 
