@@ -364,6 +364,7 @@ async def _ten_thousand(port: int) -> list[socket.socket]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", [uvloop.new_event_loop], indirect=True)
+@pytest.mark.parametrize("hub", ["tls"], indirect=True)
 @on_loop
 async def test_ten_thousand_strangers(hub: Hub) -> None:
     """Workers at work go on, a new one gets in at any time, and memory and descriptors come back."""

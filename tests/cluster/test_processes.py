@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from modelserver.cluster.processes import ProcessPlacer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 
 @pytest.fixture

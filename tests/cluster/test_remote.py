@@ -415,7 +415,7 @@ def far(
         monkeypatch.setattr(
             hub_module, "invite", lambda host, _, **more: invite(host, next(turns).port, **more)
         )
-        made = Far(hub, agents, data, 3.0)
+        made = Far(hub, agents, data, 2.0)
         yield made
 
         async def unmake() -> None:
@@ -459,7 +459,7 @@ async def gone(*pids: int) -> None:
 
 @pytest.mark.slow
 @on_uvloop
-@pytest.mark.parametrize("ways", [(), (TO_NODE,)], ids=["both", "one"])
+@pytest.mark.parametrize("ways", [(), (TO_SERVER,)], ids=["both", "to server"])
 @on_loop
 async def test_a_network_that_stalls_for_less_than_the_lease(
     far: Far, tmp_path: Path, ways: tuple[str, ...]
@@ -469,7 +469,7 @@ async def test_a_network_that_stalls_for_less_than_the_lease(
     far.both("stall", *ways)
     body = os.urandom(5)
     conversation.worker.send(*predict(0, body))
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.0)
     far.both("resume")
     assert (await conversation.next())[1] == body * 2
     await answers(conversation, 1, 2_000_000)
@@ -488,10 +488,10 @@ async def test_a_network_that_stalls_for_longer(far: Far, tmp_path: Path, ways: 
     far.both("stall", *ways)
     began = time.monotonic()
     how = await asyncio.wait_for(worker.wait(), 8)
-    assert "is out of reach: nothing was heard of its node process-1 for 3 s" in how or (
+    assert "is out of reach: nothing was heard of its node process-1 for 2 s" in how or (
         ways == (TO_NODE,) and "out of reach" in how
     )
-    assert time.monotonic() - began > 2
+    assert time.monotonic() - began > 1
     await gone(worker.pid, agent)
     far.both("resume")
     await asyncio.sleep(0.3)

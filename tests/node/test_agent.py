@@ -389,10 +389,10 @@ async def test_stopping_and_going_on(stage: Stage, process: Callable[[str], subp
     """An agent that was stopped, for shorter or longer than its lease, serves on if its server does."""
     child = process("sleep 60")
     await stage.server.next(Present)
-    stage.server.say(stage.start(lease=1.5))
+    stage.server.say(stage.start(lease=1.2))
     started = await stage.server.next(Started)
     beating = asyncio.create_task(keep_alive(stage.server))
-    for pause in (1.0, 3.0):
+    for pause in (0.8, 2.0):
         child.send_signal(signal.SIGSTOP)
         await asyncio.sleep(pause)
         child.send_signal(signal.SIGCONT)
