@@ -69,7 +69,7 @@ class End:
         try:
             while True:
                 await self.hear()
-        except (EOFError, OSError):
+        except (EOFError, ConnectionError):
             return True
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from modelserver.wire.cluster import (
     Refused,
     Started,
 )
-from modelserver.wire.frames import encode
+from modelserver.wire.frames import encode, to_worker_decoder
 from modelserver.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result, Stop
 
 if TYPE_CHECKING:
@@ -226,6 +226,21 @@ async def test_a_worker_that_never_connects(stage: Stage, monkeypatch: pytest.Mo
     late = End(start.worker, None, 1)  # type: ignore[arg-type]
     with pytest.raises(ConnectionError):
         await late.dial()
+
+
+@plainly
+@on_loop
+async def test_a_worker_of_a_failed_start(stage: Stage) -> None:
+    """If it has connected already, its connection is closed, and means nothing for the next one."""
+    agent = await stage.placed()
+    agent.present()
+    agent.listen()
+    start = await agent.start
+    end = End(start.worker, to_worker_decoder, 1 << 20)
+    await end.dial()
+    agent.say(Refused("it cannot be watched"))
+    assert await stage.refusal() == "it cannot be watched"
+    assert await end.ended()
 
 
 @plainly

@@ -278,6 +278,7 @@ async def test_an_agent_that_was_stopped_listens_first(stage: Stage) -> None:
     task = await stage.run("sleep 60", lease=1.0)
     await stage.server.next(Started)
     time.sleep(1.5)  # noqa: ASYNC251 - as if it had been stopped
+    await asyncio.sleep(0.2)
     stage.server.say(Alive(1))
     await asyncio.sleep(0.5)
     assert not task.done()
@@ -422,8 +423,9 @@ async def test_a_killed_agent(
     stage.server = PlayedServer()
     stage.invitation = stage.hub.invite(lambda: stage.server)
     task = await stage.run("true")
-    await stage.server.next(Ended)
-    await gone(descendant)
+    # Before its own worker starts.
+    await stage.server.next(Started)
+    assert not is_alive(descendant)
     await task
 
 
