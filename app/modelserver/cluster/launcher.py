@@ -204,6 +204,7 @@ class _Start:
     def abandon(self) -> None:
         """Ends what has been started."""
         self.worker.kill()
+        self._channel.close()
         self.worker.leave()
 
     def close(self) -> None:
