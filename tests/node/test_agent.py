@@ -15,12 +15,15 @@ import pytest
 
 from modelserver import __version__
 from modelserver.cluster.hub import Hub
+from modelserver.cluster.packing import Packer
+from modelserver.cluster.sending import ArchiveSender
 from modelserver.node import agent as agent_module
 from modelserver.node.agent import Agent
 from modelserver.tls.throwaway import make_certificate
 from modelserver.wire.cluster import (
     MAX_MESSAGE,
     Alive,
+    ArchiveTicket,
     Condition,
     Ended,
     Heard,
@@ -31,6 +34,7 @@ from modelserver.wire.cluster import (
     Refused,
     Start,
     Started,
+    WantArchive,
     from_agent_decoder,
 )
 from modelserver.wire.frames import FrameReader, encode
@@ -54,13 +58,17 @@ class PlayedServer(asyncio.Protocol):
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._frames = FrameReader(from_agent_decoder, MAX_MESSAGE)
+        self.send_archive: Callable[[int], None] | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         for message, _ in self._frames.feed(data):
-            self.messages.put_nowait(message)
+            if isinstance(message, WantArchive) and self.send_archive is not None:
+                self.send_archive(message.offset)
+            else:
+                self.messages.put_nowait(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(None)
@@ -97,12 +105,21 @@ class Stage:
         self._monkeypatch.setattr(sys, "executable", str(self.program(script)))
         task = asyncio.create_task(Agent(self.invitation, "n1").run())
         await self.server.next(Present)
-        self.server.say(self.start(lease))
+        self.server.say(await self.start(lease))
         return task
 
-    def start(self, lease: float = _LEASE) -> Start:
-        load = Load("m", "1", "/m", "h", 1)
-        return Start(load, "", 0, {"SEEN": "1"}, "", "", False, self.hub.invite(PlayedServer), lease)
+    async def start(self, lease: float = _LEASE) -> Start:
+        """A start with a model of one file, which the agent gets when it asks for it."""
+        model = self._folder / "model"
+        model.mkdir(exist_ok=True)
+        (model / "h.py").write_text("")
+        packed = await Packer().pack(model)
+        self.server.send_archive = lambda offset: self.server.say(
+            ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
+        )
+        load, worker = Load("m", "1", "/m", "h", 1), self.hub.invite(PlayedServer)
+        own = {"SEEN": "1"}
+        return Start(load, packed.digest, packed.size, own, "", 1, "", False, worker, lease, metrics=b"")
 
     async def output_until_end(self) -> tuple[bytes, bytes, Ended]:
         """Everything that the worker prints, and how it ends."""
@@ -117,6 +134,7 @@ async def stage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: socket.socket
 ) -> AsyncIterator[Stage]:
     monkeypatch.setattr("modelserver.node.dial.PAUSES", ())
+    monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))
     hub = Hub(bound, "127.0.0.1", certificate=make_certificate([]) if request.param == "tls" else None)
     await hub.open()
     made = Stage(hub, tmp_path, monkeypatch)
@@ -150,7 +168,7 @@ async def test_a_worker_from_start_to_end(stage: Stage) -> None:
     """The agent says who it is, what the worker is and prints, how it is, and how it ended."""
     task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
     started = await stage.server.next(Started)
-    assert (started.model_dir, started.pid > 0) == ("/m", True)
+    assert (Path(started.model_dir, "h.py").is_file(), started.pid > 0) == (True, True)
     stage.server.say(Alive(7))
     out, errors, ended = await stage.output_until_end()
     assert (out, errors) == (b"out 1\n", b"err\n")
@@ -201,7 +219,7 @@ async def test_kill_before_the_start(stage: Stage) -> None:
     task = asyncio.create_task(Agent(stage.invitation, "n1").run())
     stage._monkeypatch.setattr(sys, "executable", str(stage.program("sleep 60")))
     await stage.server.next(Present)
-    stage.server.transport.write(b"".join(encode(stage.start()) + encode(Kill())))
+    stage.server.transport.write(b"".join(encode(await stage.start()) + encode(Kill())))
     assert (await stage.server.next(Ended)).code == -9
     await task
 
@@ -222,7 +240,7 @@ async def test_a_worker_that_cannot_be_started(stage: Stage) -> None:
     stage._monkeypatch.setattr(sys, "executable", "/nowhere/python")
     task = asyncio.create_task(Agent(stage.invitation, "n1").run())
     await stage.server.next(Present)
-    stage.server.say(stage.start())
+    stage.server.say(await stage.start())
     assert "/nowhere/python" in (await stage.server.next(Refused)).reason
     await asyncio.wait_for(task, 5)
 
@@ -376,7 +394,7 @@ async def test_sigterm_ends_everything_in_order(
     """An agent that is asked to go ends its worker and that one's descendants, and says so."""
     child = process("setsid sleep 60 & echo $!; sleep 60")
     await stage.server.next(Present)
-    stage.server.say(stage.start())
+    stage.server.say(await stage.start())
     started = await stage.server.next(Started)
     descendant = int((await stage.server.next(Output)).data)
     child.send_signal(signal.SIGTERM)
@@ -390,7 +408,7 @@ async def test_stopping_and_going_on(stage: Stage, process: Callable[[str], subp
     """An agent that was stopped, for shorter or longer than its lease, serves on if its server does."""
     child = process("sleep 60")
     await stage.server.next(Present)
-    stage.server.say(stage.start(lease=1.2))
+    stage.server.say(await stage.start(lease=1.2))
     started = await stage.server.next(Started)
     beating = asyncio.create_task(keep_alive(stage.server))
     for pause in (0.8, 2.0):
@@ -413,7 +431,7 @@ async def test_a_killed_agent(
     """What its worker has left behind is ended by the next agent of this machine."""
     child = process("setsid sleep 60 & echo $!; sleep 60")
     await stage.server.next(Present)
-    stage.server.say(stage.start())
+    stage.server.say(await stage.start())
     await stage.server.next(Started)
     descendant = int((await stage.server.next(Output)).data)
     child.kill()

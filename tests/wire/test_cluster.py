@@ -37,7 +37,19 @@ if TYPE_CHECKING:
 
 _INVITATION = invite("h", 1, certificate="PEM", path="/p")
 _START = Start(
-    Load("m", "1", "/m", "h", 1), "ab", 2, {"A": "é"}, "S.*", "requirements.txt", True, _INVITATION, 5.0
+    *(
+        Load("m", "1", "/m", "h", 1),
+        "ab",
+        2,
+        {"A": "é"},
+        "S.*",
+        3,
+        "requirements.txt",
+        True,
+        _INVITATION,
+        5.0,
+    ),
+    metrics=b"yaml",
 )
 _TO_AGENT: list[ToAgent] = [_START, Alive(3), Recall(4), Kill(), ArchiveTicket(_INVITATION)]
 _FROM_AGENT: list[FromAgent] = [

@@ -25,6 +25,7 @@ from modelserver.wire.greeting import (
     invite,
     named_ticket,
 )
+from modelserver.wire.local_socket import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +81,8 @@ class Hub:
         self._listen(self._bound, context)
         if self._path:
             local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            local.bind(self._path)
+            with address_of(self._path) as address:
+                local.bind(address)
             self._listen(local, None)
 
     def _listen(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from modelserver.wire.greeting import CHALLENGE, CONFIRMATION, GreetingError, Invitation, respond
+from modelserver.wire.local_socket import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +59,8 @@ def _dial_locally(invitation: Invitation) -> socket.socket:
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         local.settimeout(DIAL_TIME)
-        local.connect(invitation.path)
+        with address_of(invitation.path) as address:
+            local.connect(address)
         _greet(local, invitation)
     except BaseException:
         local.close()
