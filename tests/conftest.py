@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib.util
 import os
 import signal
@@ -23,6 +24,19 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Files whose locks processes of pytest-xdist share: of tests that run now, and of the one that is next.
 _NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The objects of imported libraries stay. There are millions: to look for garbage among them would take
+    more than half of the time of tests that collect it, as handlers do when they have loaded a model.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -209,7 +209,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
         as_json=loaded.settings.log_format == "json",
         in_background=loaded.settings.async_logging,
     )
-    path = pid_file()
+    path, snapshots = pid_file(), loaded.settings.snapshot_folder or log_dir / "config"
 
     async def run() -> None:
         await Server(
@@ -219,7 +219,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             on_progress=readiness.progress,
             # In the foreground the log says it.
             on_notice=(lambda _: None) if options.foreground else say,
-            snapshots=None if options.no_config_snapshots else log_dir / "config",
+            snapshots=None if options.no_config_snapshots else snapshots,
             wait=options.wait and not options.foreground,
         ).run()
 

@@ -42,6 +42,7 @@ from modelserver.pools.devices import DeviceRing
 from modelserver.pools.spawner import Spawner, can_fork
 from modelserver.resources import usable_cpus
 from modelserver.settings.load import given_properties
+from modelserver.standby import active
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.collector import Collector, is_torchserves
 from modelserver.telemetry.logs import log_directories
@@ -132,7 +133,23 @@ class Server:
         self._signals = 0
 
     async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT; a second one stops it at once. Raises ConfigError (addresses)."""
+        """Serves until SIGTERM or SIGINT; a second one stops it at once.
+
+        A standby first waits until it is the active one. Raises ConfigError (addresses, the shared folder).
+        """
+        if not self._settings.standby:
+            await self._run()
+            return
+        if self._snapshots is None:
+            raise ConfigError("standby=true: snapshots are needed, and --no-config-snapshots turns them off")
+        async with active(self._snapshots.path, self._on_standby):
+            await self._run()
+
+    def _on_standby(self, other: str) -> None:
+        _log.info("Standby: %s is active, this server takes over when it ends", other)
+        self._on_progress(f"Standing by while {other} is active")
+
+    async def _run(self) -> None:
         settings = self._settings
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()

@@ -42,6 +42,7 @@ async def cluster(
     certificate = make_certificate(["127.0.0.1"]) if kind == "tls" else None
     if kind != "local":
         monkeypatch.setenv(LOCAL_SOCKET, "0")
+    monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))
     hub = Hub(bound, "127.0.0.1", certificate=certificate, folder=tmp_path)
     await hub.open()
     placer = ProcessPlacer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import resource
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
+from tests.e2e.preloaded import Forked, Preloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,6 +76,12 @@ def worker_processes(server: int) -> list[psutil.Process]:
     return found
 
 
+@functools.cache
+def preloaded() -> Preloaded:
+    """One for all tests of this process."""
+    return Preloaded(ROOT)
+
+
 class Home:
     """A directory that commands run in, with a temporary directory, so a pid file, of its own.
 
@@ -92,6 +100,8 @@ class Home:
             for k, v in os.environ.items()
             if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION", "METRICS_LOCATION"))
         }
+        # What an interpreter or a library reads from it at its start would come too late.
+        self._forks = environment is None
         self.environment = {**kept, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
 
     def write_config(self, settings: Mapping[str, object], name: str = "server.properties") -> Path:
@@ -113,9 +123,12 @@ class Home:
             check=False,
         )
 
-    def popen(self, *arguments: object) -> subprocess.Popen[bytes]:
+    def popen(self, *arguments: object) -> subprocess.Popen[bytes] | Forked:
         """Starts the command; what it prints goes to ``out.txt``."""
         with (self.path / "out.txt").open("wb") as out:
+            if self._forks and self.python == sys.executable:
+                texts = [str(each) for each in arguments]
+                return preloaded().start(texts, self.path, self.environment, out.fileno())
             return subprocess.Popen(
                 [self.python, "-m", "modelserver", *map(str, arguments)],
                 cwd=self.path,
@@ -173,7 +186,7 @@ class Server:
         self.management = _client(str(self.settings["management_address"]))
         self.metrics = _client(str(self.settings["metrics_address"]))
         self.port = ports["inference"]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._terminated = False
 
     def start(self) -> Server:
@@ -187,7 +200,7 @@ class Server:
         return self
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | Forked:
         assert self._process is not None
         return self._process
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from modelserver.environments import environment_store as store
@@ -47,6 +49,24 @@ def test_the_longest_unused_give_way(tmp_path: Path) -> None:
     assert store.prune(tmp_path, 5 * MIB) == []
     assert store.prune(tmp_path, 2 * MIB + MIB // 2) == [tmp_path / "venv-1", tmp_path / "venv-2"]
     assert names(tmp_path) == ["venv-3", "venv-4"]
+
+
+def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the limit asks for gives way if the disk has to have a number of bytes free."""
+    for number in (1, 2, 3):
+        made(tmp_path, f"archive-{number}", used=number)
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=(10 - len(list(folder.iterdir()))) * MIB)
+
+    total = store.total(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    assert total >= 3 * MIB
+    assert store.prune(tmp_path, free=7 * MIB) == []
+    assert store.prune(tmp_path, free=9 * MIB) == [tmp_path / "archive-1", tmp_path / "archive-2"]
+    assert store.prune(tmp_path, free=11 * MIB) == [tmp_path / "archive-3"]
+    assert store.total(tmp_path) == 0
 
 
 def test_what_is_used_stays(tmp_path: Path) -> None:

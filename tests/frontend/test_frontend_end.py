@@ -544,7 +544,6 @@ async def test_nothing_outlives_its_connection(
         assert [each for each in gc.get_objects() if isinstance(each, kinds)] == []
         assert pair.front.listener.intake.held == 0
     finally:
-        gc.unfreeze()
         gc.enable()
     assert (pair.forwarder._asked, pair.forwarder._streams, pair.forwarder._calls) == ({}, {}, {})
     assert (pair.desk.exchanges, pair.desk._calls) == ({}, {})

@@ -797,7 +797,6 @@ def uncollected() -> Iterator[Callable[[], list[object]]]:
     try:
         yield lambda: [each for each in gc.get_objects() if isinstance(each, kinds)]
     finally:
-        gc.unfreeze()
         gc.enable()
 
 

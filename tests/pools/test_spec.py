@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools import spec as spec_module
-from modelserver.pools.spec import THREAD_VARIABLES, Ports, WorkerSpec
+from modelserver.pools.spec import Ports, WorkerSpec
 from modelserver.wire.messages import Load
 
 
@@ -69,3 +70,19 @@ def test_threads_of_the_models_own() -> None:
     environment = spec(own_threads=2).environment({"OMP_NUM_THREADS": "7"})
 
     assert {environment[name] for name in THREAD_VARIABLES} == {"2"}
+
+
+def test_what_a_worker_has_beside_its_machines_variables() -> None:
+    """Its own alone go to another machine: nothing of the server's environment does."""
+    own = spec(own_threads=2, extra_environment={"A": "1", "MKL_NUM_THREADS": "4"}).own_environment()
+
+    assert own == {
+        "OMP_NUM_THREADS": "2",
+        "MKL_NUM_THREADS": "4",
+        "OPENBLAS_NUM_THREADS": "2",
+        "TS_DECODE_INPUT_REQUEST": "true",
+        "TS_IPEX_ENABLE": "false",
+        "TS_IPEX_GPU_ENABLE": "false",
+        "A": "1",
+    }
+    assert "OMP_NUM_THREADS" not in spec().own_environment()

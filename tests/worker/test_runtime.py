@@ -23,7 +23,7 @@ from modelserver.wire.messages import (
     ToServer,
 )
 from modelserver.worker.loader import HandlerNotUsable
-from modelserver.worker.runtime import load_service, read_config, read_manifest, serve
+from modelserver.worker.runtime import is_permanent, load_service, read_config, read_manifest, serve
 
 
 class Channel:
@@ -219,3 +219,20 @@ def test_sigterm_ends_forked_processes_that_do_not_react_otherwise() -> None:
         "child of a handler that blocks 1",
         "handler that blocks True",
     ]
+
+
+def test_workers_import_little() -> None:
+    """What few workers need is imported by those alone: each of hundreds of starts would pay for it."""
+    code = "import sys, modelserver.worker.runtime; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert not {"asyncio", "importlib.metadata", "numpy", "torch", "yaml"} & set(run.stdout.split())
+
+
+def test_files_that_are_not_yaml_are_not_read_again() -> None:
+    """Loading again cannot help where a handler reads a file that is not YAML."""
+    import yaml
+
+    assert is_permanent(yaml.YAMLError("no"))
+    assert is_permanent(SyntaxError("no"))
+    assert not is_permanent(OSError("no"))

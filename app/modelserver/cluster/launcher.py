@@ -6,21 +6,26 @@ import asyncio
 import logging
 import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from modelserver import __version__
 from modelserver.cluster.channel import RemoteChannel
+from modelserver.cluster.packing import Packer
 from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.remote import RemoteWorker
+from modelserver.cluster.sending import ArchiveSender
 from modelserver.pools.spec import Demand
-from modelserver.wire.cluster import Start
+from modelserver.wire.cluster import ArchiveTicket, Start
+from modelserver.wire.messages import METRICS_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.cluster.hub import Hub
+    from modelserver.cluster.packing import Packed
     from modelserver.cluster.placing import Placer
     from modelserver.pools.spec import WorkerSpec
     from modelserver.wire.cluster import Present, Started
@@ -47,6 +52,7 @@ class Cluster:
     placer: Placer
     placement_timeout: float
     lost_after: float
+    packer: Packer = field(default_factory=Packer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ class _Start:
         # The machine's cores are shared by Ray, not by this server.
         self._spec = replace(spec, threads=max(1, int(launcher.demand.num_cpus)))
         self._invitations: list[Invitation] = []
+        self._packed: Packed | None = None
         self.worker = RemoteWorker(
             label, self._cluster.lost_after, on_message, self._send_archive, spec.measured
         )
@@ -101,10 +108,11 @@ class _Start:
         """Returns once the worker is connected and has been told what to load. Raises NoPlace."""
         worker, loop = self.worker, asyncio.get_running_loop()
         began = loop.time()
+        packed = self._packed = await self._cluster.packer.pack(Path(self._spec.load.model_dir))
         present = await self._placed()
         _check_versions(present)
         placed = loop.time()
-        worker.say(await self._start())
+        worker.say(self._start(packed))
         started: Started = await worker.started
         await self._until(self._channel.connected, CONNECT_TIME, "its process did not connect")
         worker.channel = self._channel
@@ -143,19 +151,23 @@ class _Start:
                 *(self.worker.label, ended.result()),
             )
 
-    async def _start(self) -> Start:
+    def _start(self, packed: Packed) -> Start:
         spec = self._spec
         hidden = spec.hidden_variables
+        environment = spec.own_environment()
+        metrics = environment.pop(METRICS_CONFIG, None)
         return Start(
             load=self._load(),
-            digest="",
-            size=0,
-            environment=spec.environment({}),
+            digest=packed.digest,
+            size=packed.size,
+            environment=environment,
+            threads=spec.threads,
             hidden="" if hidden is None else hidden.pattern,
             requirements=self._launcher.requirements,
             use_venv=self._launcher.use_venv,
             worker=self._invite(lambda: self._channel),
             lease=self._cluster.lost_after,
+            metrics=b"" if metrics is None else Path(metrics).read_bytes(),
         )
 
     def _load(self) -> Load:
@@ -180,6 +192,10 @@ class _Start:
 
     def _send_archive(self, offset: int) -> None:
         """Lets the agent fetch the model's files."""
+        packed = self._packed
+        if packed is not None:
+            invitation = self._invite(lambda: ArchiveSender(packed, offset))
+            self.worker.say(ArchiveTicket(invitation))
 
     def abandon(self) -> None:
         """Ends what has been started."""

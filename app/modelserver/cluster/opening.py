@@ -70,7 +70,7 @@ def _certificate(host: str) -> Certificate:
         from modelserver.tls.throwaway import make_certificate  # noqa: PLC0415 - an optional package
     except ImportError as error:
         raise ConfigError(
-            f"worker_launcher: the package {error.name} is needed for TLS: pip install modelserver[ray]"
+            f"worker_launcher: the package {error.name} is needed for TLS: pip install modelserver[tls]"
         ) from error
     return make_certificate([host])
 

@@ -1,4 +1,4 @@
-"""The folder of installed environments: which are complete, in use, or to be removed.
+"""The folder of installed environments, or of fetched archives: which are complete, in use, or to be removed.
 
 Beside an environment is its lock file, locked while a server creates or removes it; in it is its mark, which
 exists once it is complete, and on which each user holds a shared lock. The system frees the locks of a server
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT = 16 << 30  # bytes of all environments that are kept
-KINDS = ("packages", "venv")
+KINDS = ("packages", "venv", "archive", "files")  # how names begin; the last two are of nodes of a cluster
 
 _MARK = "complete"
 _LOCK = ".lock"
@@ -103,29 +103,41 @@ async def locked(place: Path, waits: Callable[[], None]) -> AsyncIterator[int]:
         _free(place, descriptor)
 
 
-def prune(folder: Path, limit: int = LIMIT) -> list[Path]:
+def total(folder: Path) -> int:
+    """Bytes of all complete environments."""
+    return sum(size for _, size, _ in _complete(folder))
+
+
+def prune(folder: Path, limit: int = LIMIT, free: int = 0) -> list[Path]:
     """Removes unfinished installations, and the least recently used environments down to ``limit`` bytes.
 
-    Keeps what any server uses, creates or removes. Returns what was removed; the next call tries again what
-    could not be.
+    It goes on until ``free`` bytes of the disk are free. Keeps what any server uses, creates or removes.
+    Returns what was removed; the next call tries again what could not be.
     """
     removed = []
-    found = []
     for place in _places(folder):
         with contextlib.suppress(OSError):
             if not (place / _MARK).exists():
                 removed += [place] if _removed(place) else []
-            else:
-                found.append(((place / _MARK).stat().st_mtime_ns, _known_bytes(place), place))
+    found = _complete(folder)
     total = sum(size for _, size, _ in found)
     for _, size, place in sorted(found):
-        if total <= limit:
+        if total <= limit and (not free or shutil.disk_usage(folder).free >= free):
             break
         with contextlib.suppress(OSError):
             if _removed(place):
                 removed.append(place)
                 total -= size
     return removed
+
+
+def _complete(folder: Path) -> list[tuple[int, int, Path]]:
+    """When each was last used, its bytes, and its place."""
+    found = []
+    for place in _places(folder):
+        with contextlib.suppress(OSError):
+            found.append(((place / _MARK).stat().st_mtime_ns, _known_bytes(place), place))
+    return found
 
 
 def _places(folder: Path) -> Iterator[Path]:

@@ -51,6 +51,10 @@ print(json.dumps([sys.version, sysconfig.get_platform(), sys.prefix, sites]))
 """
 
 
+def _into_the_log(text: str, source: str) -> None:
+    _model_log.info("%s", text, extra={"source": source})
+
+
 class EnvironmentFailed(BadRequest):
     """The packages of a model cannot be installed."""
 
@@ -96,6 +100,7 @@ class Environments:
         folder: instead of the cache.
         limit: timeout in seconds.
         keep: bytes of all environments; beyond that, unused ones are removed.
+        printed: gets each line that pip prints, and which model's it is; the model's log by default.
     """
 
     python: str
@@ -104,6 +109,7 @@ class Environments:
     folder: Path | None = None
     limit: float = INSTALL_LIMIT
     keep: int = store.LIMIT
+    printed: Callable[[str, str], None] = _into_the_log
 
     async def provide(
         self, wanted: Wanted, tell: Callable[[str], None] | None = None
@@ -228,7 +234,7 @@ class Environments:
         try:
             async for text in _lines(process.stdout):
                 last.append(text)
-                _model_log.info("%s", text, extra={"source": f"{wanted.name}_{wanted.version}-{what}"})
+                self.printed(text, f"{wanted.name}_{wanted.version}-{what}")
             return _Ended(await process.wait(), list(last))
         finally:
             # Its children may outlive it, and all of them a timeout or a cancelled registration.

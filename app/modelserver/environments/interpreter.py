@@ -15,9 +15,9 @@ _ELSEWHERE = str(Path(modelserver.__file__).parent / "worker" / "elsewhere.py")
 _PATIENCE = 60.0
 
 
-def worker_command(python: str) -> list[str]:
-    """The command that starts a worker, without its arguments."""
-    return [python, "-m", MODULE] if python == sys.executable else [python, _ELSEWHERE, MODULE, _handlers()]
+def worker_command(python: str, module: str = MODULE) -> list[str]:
+    """The command that starts a worker by its entry ``module``, without its arguments."""
+    return [python, "-m", module] if python == sys.executable else [python, _ELSEWHERE, module, _handlers()]
 
 
 def check_interpreter(python: str) -> None:

@@ -31,7 +31,7 @@ from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.sequence_pool import SequencePool, sequence_queue
 from modelserver.pools.spec import Demand, PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
 from modelserver.resources import usable_cpus
-from modelserver.wire.messages import ASYNC, CONTINUOUS, Load, OutputSpec, SequenceHeaders
+from modelserver.wire.messages import ASYNC, CONTINUOUS, METRICS_CONFIG, Load, OutputSpec, SequenceHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,8 +50,6 @@ _log = logging.getLogger("modelserver.models")
 MAX_ASYNC_CALLS = 256
 # Reported to handlers, which compare it with the TorchServe that they were written for.
 TORCHSERVE_VERSION = "0.12.0"
-# Tells workers the file with the metrics that handlers may look up.
-METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
 # The most rows that fit in a frame.
 MAX_BATCH_SIZE = 1 << 20
 

@@ -15,12 +15,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from modelserver import __version__
+from modelserver.environments.environments import Wanted
+from modelserver.environments.interpreter import worker_command
+from modelserver.node.archives import ArchiveCache
 from modelserver.node.dial import dial_streams
+from modelserver.node.environment import NodeEnvironment
 from modelserver.node.worker import hand_over
 from modelserver.pools.memory_kills import kills
 from modelserver.resources import available_memory
@@ -37,17 +44,22 @@ from modelserver.wire.cluster import (
     Kill,
     Output,
     Present,
+    Progress,
     Recall,
     Refused,
     Start,
     Started,
     ToAgent,
+    WantArchive,
     to_agent_decoder,
 )
 from modelserver.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.wire.greeting import Invitation
 from modelserver.wire.marks import MARK, end_marked, new_mark
-from modelserver.wire.messages import Recalled
+from modelserver.wire.messages import METRICS_CONFIG, Recalled
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 _log = logging.getLogger("modelserver.node")
 
@@ -55,6 +67,7 @@ _log = logging.getLogger("modelserver.node")
 _REPORT = 2.0
 # Output that is sent at once, in bytes, and the most per second: a worker that prints more has to wait.
 _OUTPUT, _OUTPUT_RATE = 1 << 16, 8 << 20
+_PIECE = 1 << 18
 # Seconds for the last output of an ended worker.
 _LAST_WORDS = 1.0
 
@@ -165,16 +178,23 @@ class Agent:
     async def _work(self) -> None:
         """Runs the worker from start to end."""
         start = await self._started
-        model_dir = await self._fetch(start)
+        async with contextlib.AsyncExitStack() as held:
+            model_dir = await self._fetch(start, held)
+            python, variables = await self._furnish(start, model_dir, held)
+            await self._run_worker(start, model_dir, python, variables)
+
+    async def _run_worker(
+        self, start: Start, model_dir: Path, python: str, variables: dict[str, str]
+    ) -> None:
         self._memory = create()
         out, errors = os.pipe(), os.pipe()
-        process = self._process = await self._spawn(start, out[1], errors[1])
+        process = self._process = await self._spawn(start.worker, python, variables, (out[1], errors[1]))
         forwarding = [
             self._loop.create_task(self._forward(descriptor, is_error=is_error))
             for descriptor, is_error in ((out[0], False), (errors[0], True))
         ]
         reporting = self._loop.create_task(self._report(start.load.gpu_id))
-        self._say(Started(process.pid, model_dir, self._memory_path()))
+        self._say(Started(process.pid, str(model_dir), self._memory_path()))
         if self._is_killed:
             self._kill()
         code = await process.wait()
@@ -185,29 +205,65 @@ class Agent:
             task.cancel()
         self._say(Ended(code, self._begun(), for_memory))
 
-    async def _fetch(self, start: Start) -> str:
-        return start.load.model_dir
+    async def _fetch(self, start: Start, held: contextlib.AsyncExitStack) -> Path:
+        """The directory with the model's files, until ``held`` is closed."""
+        files = await ArchiveCache.of_node(os.environ).hold(
+            start.digest, start.size, self._receive, self._tell
+        )
+        held.push_async_callback(files.release)
+        return files.path
 
-    async def _spawn(self, start: Start, out: int, errors: int) -> asyncio.subprocess.Process:
+    async def _receive(self, offset: int) -> AsyncIterator[bytes]:
+        """The bytes of the model's files from there, on a connection of their own: heartbeats go on."""
+        self._say(WantArchive(offset))
+        reader, writer = await dial_streams(await self._tickets.get())
+        with contextlib.closing(writer):
+            while piece := await reader.read(_PIECE):
+                yield piece
+
+    async def _furnish(
+        self, start: Start, model_dir: Path, held: contextlib.AsyncExitStack
+    ) -> tuple[str, dict[str, str]]:
+        """Has the model's packages installed; returns the worker's Python and its variables."""
+        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="modelserver-node-")))
+        own = dict(start.environment)
+        if start.metrics:
+            own[METRICS_CONFIG] = str(folder / "metrics.yaml")
+            (folder / "metrics.yaml").write_bytes(start.metrics)
+        node = NodeEnvironment(start.hidden, own, start.threads)
+        load = start.load
+        wanted = Wanted(
+            load.model_name, load.model_version, model_dir, start.requirements or None, start.use_venv
+        )
+        packages = await node.packages(wanted, folder, self._tell)
+        held.push_async_callback(asyncio.to_thread, packages.release)
+        return packages.python or sys.executable, node.variables(os.environ, packages)
+
+    def _tell(self, step: str) -> None:
+        self._say(Progress(step))
+
+    async def _spawn(
+        self, invitation: Invitation, python: str, variables: dict[str, str], outputs: tuple[int, int]
+    ) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            hand_over(ours, start.worker, self._memory)
+            hand_over(ours, invitation, self._memory)
             try:
                 return await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "modelserver.node.worker"),
+                    *worker_command(python, "modelserver.node.worker"),
                     *(str(theirs.fileno()), str(os.getpid())),
                     # `-m` searches the current directory first, so nobody else may be able to write to it.
                     cwd="/",
-                    env={**os.environ, **start.environment, MARK: self._mark},
+                    env={**variables, MARK: self._mark},
                     stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=errors,
+                    stdout=outputs[0],
+                    stderr=outputs[1],
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
             finally:
-                os.close(out)
-                os.close(errors)
+                for descriptor in outputs:
+                    os.close(descriptor)
 
     def _memory_path(self) -> str:
         """Where another process of this user finds the memory."""

@@ -165,9 +165,12 @@ class Autoscaler:
 
     def _room(self, pool: Pool, free: float, *, measure: bool) -> float:
         """How many more workers fit into memory. ``measure``: also consider the memory of existing ones."""
+        spec, need = pool.spec, float(pool.spec.need)
+        if spec.launcher is not None:
+            # Whether there is room elsewhere turns out when it is asked for.
+            return math.inf
         if free < SHORTAGE:
             return -1.0
-        spec, need = pool.spec, float(pool.spec.need)
         if measure:
             processes = 1 if spec.ranks is None else max(1, spec.ranks.processes)
             occupied = (self._resident(worker.pid) for worker in pool.workers)

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools.process import launch
-from modelserver.pools.spec import THREAD_VARIABLES, Ranks
 from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from modelserver.pools.process import WorkerProcess
-    from modelserver.pools.spec import Process, WorkerSpec
+    from modelserver.pools.spec import Process, Ranks, WorkerSpec
     from modelserver.wire.messages import ToServer, ToWorker
 
 

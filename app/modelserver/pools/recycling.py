@@ -99,7 +99,8 @@ class Recycler:
                     return
 
     def _size(self, worker: Worker) -> int:
-        return sum(map(resident_bytes, worker.pids))
+        node = worker.node
+        return sum(map(resident_bytes, worker.pids)) if node is None else node.resident
 
     def _recycle(self, worker: Worker, reason: str, why: str) -> None:
         """Starts a new worker, unless another is being replaced."""

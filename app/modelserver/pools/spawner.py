@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools.output import Capture
 from modelserver.pools.preload_reader import PreloadReader
 from modelserver.pools.preloading import EARLY_VARIABLE
-from modelserver.pools.spec import THREAD_VARIABLES
 from modelserver.wire.marks import MARK, new_mark
 from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_report, send
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.batching.policies import Adaptive, Window, make_policy
+from modelserver.environments.variables import THREAD_VARIABLES, worker_variables
 from modelserver.errors import ServiceUnavailable
 from modelserver.pools.gate import BASE_NEED, StartGate
 
@@ -164,18 +165,15 @@ class WorkerSpec:
     ipex: tuple[bool, bool] = (False, False)
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
-        """The server's environment without hidden variables (``blacklist_env_vars``) and with thread counts.
+        """The variables of workers of this machine, of those of the server."""
+        return worker_variables(server, self.hidden_variables, self.own_environment(), self.threads)
 
-        Numeric libraries read their thread counts only when they load.
-        """
-        hidden = self.hidden_variables
-        environment = {k: v for k, v in server.items() if hidden is None or not hidden.fullmatch(k)}
-        for name in THREAD_VARIABLES:
-            environment[name] = str(self.own_threads or environment.get(name) or self.threads)
-        environment["PYTHONUNBUFFERED"] = "1"
-        environment["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
-        environment["TS_IPEX_ENABLE"], environment["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
-        return {**environment, **self.extra_environment}
+    def own_environment(self) -> dict[str, str]:
+        """The variables of workers beside those of their machine."""
+        own = dict.fromkeys(THREAD_VARIABLES, str(self.own_threads)) if self.own_threads else {}
+        own["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
+        own["TS_IPEX_ENABLE"], own["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
+        return {**own, **self.extra_environment}
 
 
 class Child(Protocol):
@@ -237,9 +235,6 @@ class Ranks:
     groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     threads: int = 0
     ports: Ports = field(default_factory=lambda: Ports(0))
-
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
 
     The model's files are ``size`` bytes with the SHA-256 ``digest`` (hexadecimal); ``load.model_dir`` is for
     the agent to fill in. ``environment`` are variables beside the machine's own, ``hidden`` the pattern of
-    those that the worker must not see. The packages in ``requirements`` (a file of the model) are installed
-    first. ``worker`` is the invitation of the worker's own connection. ``lease``: seconds without a word from
-    the server after which the worker is ended.
+    those that the worker must not see, ``threads`` the number for numeric libraries. The packages in
+    ``requirements`` (a file of the model) are installed first. ``worker`` is the invitation of the worker's
+    own connection. ``lease``: seconds without a word from the server after which the worker is ended.
+    ``metrics`` is the content of the file with the metrics that handlers may look up.
     """
 
     load: Load
@@ -37,10 +38,12 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     size: int
     environment: dict[str, str]
     hidden: str
+    threads: int
     requirements: str
     use_venv: bool
     worker: Invitation
     lease: float
+    metrics: bytes
 
 
 class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive"):

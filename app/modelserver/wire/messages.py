@@ -30,6 +30,9 @@ FIELDS = 4  # msgpack of {name: bytes}, which the handler gets unchanged; the an
 CONTINUOUS = "continuous"
 ASYNC = "async"
 
+METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
+"""The environment variable of workers that names the file with the metrics that handlers may look up."""
+
 Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 

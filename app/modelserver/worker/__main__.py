@@ -1,5 +1,12 @@
 """Entry point of a worker process: ``python -m modelserver.worker SOCKET_FD SERVER_PID``."""
 
-from modelserver.worker.runtime import main
+import gc
+
+# A seventh of the time of the imports.
+gc.disable()
+
+from modelserver.worker.runtime import main  # noqa: E402
+
+gc.enable()
 
 main()

@@ -6,7 +6,6 @@ import contextlib
 import re
 import sys
 import traceback
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import INSTANCE, TENSORS
@@ -121,6 +120,8 @@ def _missing(name: str) -> str:
     if name == "torch":
         return _NO_TORCH.format(python=sys.executable)
     if name == "torchvision":
+        from importlib import metadata  # noqa: PLC0415 - an eighth of what a worker would import
+
         with contextlib.suppress(metadata.PackageNotFoundError):
             return _NO_TORCHVISION.format(python=sys.executable, torch=metadata.version("torch"))
     return _PACKAGE.format(name=name)

@@ -7,7 +7,7 @@ import os
 from copy import copy
 from typing import TYPE_CHECKING
 
-from modelserver.wire.messages import Measurement, sendable
+from modelserver.wire.messages import METRICS_CONFIG, Measurement, sendable
 from modelserver_handlers.metrics.cache import MetricsCache, MetricsCacheYamlImpl
 from modelserver_handlers.metrics.emission import long_unit
 from modelserver_handlers.metrics.errors import MetricsCacheKeyError
@@ -16,9 +16,6 @@ from modelserver_handlers.metrics.values import MetricTypes
 if TYPE_CHECKING:
     from modelserver_handlers.metrics.caching import CachingMetric
     from modelserver_handlers.metrics.emission import Emission
-
-METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
-"""The environment variable that names the server's metrics.yaml."""
 
 # Known in every worker, as TorchServe's own metrics.yaml declares them (reference 15.3).
 _DECLARED = ("HandlerTime", "PredictionTime")

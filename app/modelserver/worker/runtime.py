@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import json
@@ -17,8 +16,6 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from modelserver.wire.messages import (
     ASYNC,
     CONTINUOUS,
@@ -31,7 +28,6 @@ from modelserver.wire.messages import (
     Predict,
     Stop,
 )
-from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous
 from modelserver.worker.channel import ServerChannel
 from modelserver.worker.continuous import ContinuousBatch
 from modelserver.worker.failures import explain_failure, print_failure
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-# Retrying cannot help with these.
+# Retrying cannot help with these, nor with yaml.YAMLError.
 _PERMANENT = (
     HandlerNotUsable,
     ModelLoadError,
@@ -64,8 +60,14 @@ _PERMANENT = (
     NameError,
     TypeError,
     UnpicklingError,
-    yaml.YAMLError,
 )
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether loading again cannot help."""
+    # An error of yaml's can only come where yaml has been imported.
+    yaml = sys.modules.get("yaml")
+    return isinstance(error, _PERMANENT) or (yaml is not None and isinstance(error, yaml.YAMLError))
 
 
 def main() -> None:
@@ -133,6 +135,8 @@ def _answer(channel: ServerChannel) -> None:
     if load.rank:
         keep_answers_back(channel)
     if load.mode == ASYNC:
+        import asyncio  # noqa: PLC0415 - a sixth of what other workers would import
+
         asyncio.run(_run_calls(load, channel))
         return
     started = time.perf_counter()
@@ -156,6 +160,8 @@ def _answer(channel: ServerChannel) -> None:
 
 async def _run_calls(load: Load, channel: ServerChannel) -> None:
     """Initialises the handler within the loop that its calls will run in, and answers requests."""
+    from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous  # noqa: PLC0415
+
     started = time.perf_counter()
     with _told(load, channel):
         handler, service = import_service(load)
@@ -178,9 +184,7 @@ def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
         print_failure(error, hint=hint)
         status = 507 if is_out_of_memory(error) else 500
         channel.send(
-            LoadFailed(
-                explain_failure(error, Path(load.model_dir), hint), status, isinstance(error, _PERMANENT)
-            )
+            LoadFailed(explain_failure(error, Path(load.model_dir), hint), status, is_permanent(error))
         )
         os._exit(1)
 
@@ -263,5 +267,7 @@ def read_config(model_dir: Path, name: str) -> dict[str, Any]:
     """The archive's whole model-config.yaml, for handlers."""
     if not name:
         return {}
+    import yaml  # noqa: PLC0415 - a tenth of what workers without such a file would import
+
     config = yaml.safe_load((model_dir / name).read_text("utf-8"))
     return config if isinstance(config, dict) else {}

@@ -18,7 +18,7 @@ _TABLE = {
     "ts.metrics.metric_cache_abstract": "metrics.cache: MetricCacheAbstract=MetricsCache",
     "ts.metrics.metric_cache_errors": (
         "metrics.errors: GeneralMetricsCacheError MetricsCacheIOError MetricsCacheKeyError "
-        "MetricsCachePyYamlError MetricsCacheTypeError MetricsCacheValueError"
+        "MetricsCacheTypeError MetricsCacheValueError; metrics.yaml_errors: MetricsCachePyYamlError"
     ),
     "ts.metrics.metric_cache_yaml_impl": "metrics.cache: MetricsCacheYamlImpl",
     "ts.metrics.metric_encoder": "metrics.metric: MetricEncoder",

@@ -6,14 +6,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from modelserver_handlers.metrics.caching import CachingMetric
 from modelserver_handlers.metrics.emission import Emission, Sink, emit, type_of
 from modelserver_handlers.metrics.errors import (
     MetricsCacheIOError,
     MetricsCacheKeyError,
-    MetricsCachePyYamlError,
     MetricsCacheTypeError,
 )
 from modelserver_handlers.metrics.measures import Measures
@@ -154,6 +151,11 @@ class MetricsCacheYamlImpl(MetricsCache):
 
 
 def _read(path: Any) -> Mapping[str, Any]:
+    # Imported here, as few workers read such a file.
+    import yaml  # noqa: PLC0415
+
+    from modelserver_handlers.metrics.yaml_errors import MetricsCachePyYamlError  # noqa: PLC0415
+
     try:
         with open(path, encoding="utf-8") as file:
             document = yaml.safe_load(file)

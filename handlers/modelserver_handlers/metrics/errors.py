@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import yaml
-
 
 class MetricsCacheTypeError(TypeError):
     """An argument of the wrong type."""
@@ -19,10 +17,6 @@ class MetricsCacheKeyError(KeyError):
 
 class MetricsCacheIOError(OSError):
     """A file that cannot be read."""
-
-
-class MetricsCachePyYamlError(yaml.YAMLError):
-    """A file that is not YAML."""
 
 
 class GeneralMetricsCacheError(Exception):

@@ -10,12 +10,12 @@ from modelserver_handlers.metrics.cache import MetricsCache, MetricsCacheYamlImp
 from modelserver_handlers.metrics.errors import (
     MetricsCacheIOError,
     MetricsCacheKeyError,
-    MetricsCachePyYamlError,
     MetricsCacheTypeError,
     MetricsCacheValueError,
 )
 from modelserver_handlers.metrics.metric import MetricsStore
 from modelserver_handlers.metrics.values import Dimension, MetricTypes
+from modelserver_handlers.metrics.yaml_errors import MetricsCachePyYamlError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,208 @@
+"""The files of a model as one stream of bytes, named by its SHA-256, for workers on other machines.
+
+The stream is a tar archive that is never stored: its headers are kept in memory, contents are read from the
+model's directory when they are sent. So a model takes no further room on disk, and a lost connection can go
+on at any byte. In return the files must not change after the digest was computed, which each read checks.
+
+Equal contents have equal digests: entries are sorted, have neither times nor owners, and say of a file's mode
+only whether it may be executed. Compiled modules in ``__pycache__`` are left out: workers write them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import stat
+import tarfile
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+PIECE: Final = 256 << 10
+"""Bytes that a piece of the stream has at most."""
+
+_END: Final = bytes(2 * tarfile.BLOCKSIZE)
+_LEFT_OUT: Final = "__pycache__"
+
+
+class PackingFailed(OSError):
+    """A model's files cannot be sent to other machines; the message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry of the archive; ``state`` tells whether the file at ``path`` is still as it was hashed."""
+
+    header: bytes
+    path: str = ""
+    size: int = 0
+    state: tuple[int, ...] = ()
+
+    @property
+    def padded(self) -> int:
+        return len(self.header) + self.size + -self.size % tarfile.BLOCKSIZE
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Some bytes from there, at least one. Raises PackingFailed."""
+        if offset < len(self.header):
+            return self.header[offset : offset + most]
+        offset -= len(self.header)
+        if offset < self.size:
+            return self._content(offset, min(most, self.size - offset))
+        return bytes(min(most, self.size + -self.size % tarfile.BLOCKSIZE - offset))
+
+    def _content(self, offset: int, most: int) -> bytes:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                unchanged = _state(os.fstat(descriptor)) == self.state
+                data = os.pread(descriptor, most, offset) if unchanged else b""
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise PackingFailed(f"The model's file {self.path} cannot be read: {error.strerror}.") from error
+        if not data:
+            raise PackingFailed(f"The model's file {self.path} has changed since the model was loaded.")
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A model's directory as a stream of ``size`` bytes with this SHA-256, in hexadecimal."""
+
+    path: Path
+    digest: str
+    size: int
+    _entries: tuple[_Entry, ...] = field(repr=False)
+    _starts: tuple[int, ...] = field(repr=False)
+
+    async def read(self, offset: int = 0) -> AsyncIterator[bytes]:
+        """The stream from there, in pieces of at most ``PIECE`` bytes, read in a thread.
+
+        Raises PackingFailed if a file has changed or cannot be read.
+        """
+        while piece := await asyncio.to_thread(_piece, self._entries, self._starts, offset):
+            yield piece
+            offset += len(piece)
+
+
+class Packer:
+    """Packs directories, and remembers their digests until they change or are gone."""
+
+    def __init__(self) -> None:
+        self._packed: dict[Path, Packed] = {}
+        self._running: dict[Path, asyncio.Task[Packed]] = {}
+        self._hashing = asyncio.Lock()
+
+    async def pack(self, model_dir: Path) -> Packed:
+        """The directory as a stream. All who ask at the same time wait for the same work, done in a thread.
+
+        Raises PackingFailed for what cannot be sent: links that lead out of the directory, devices and other
+        special files, files that cannot be read or that change meanwhile.
+        """
+        running = self._running.get(model_dir)
+        if running is None:
+            running = self._running[model_dir] = asyncio.create_task(self._pack(model_dir))
+            running.add_done_callback(lambda done: self._ended(model_dir, done))
+        return await asyncio.shield(running)
+
+    async def _pack(self, model_dir: Path) -> Packed:
+        entries = await asyncio.to_thread(_entries, model_dir)
+        async with self._hashing:  # the disk is busy with one
+            found = self._packed.get(model_dir)
+            if found is None or found._entries != entries:
+                await asyncio.to_thread(self._forget_removed)
+                found = self._packed[model_dir] = await asyncio.to_thread(_hashed, model_dir, entries)
+        return found
+
+    def _ended(self, model_dir: Path, done: asyncio.Task[Packed]) -> None:
+        del self._running[model_dir]
+        if not done.cancelled():
+            done.exception()  # nobody may be waiting any more
+
+    def _forget_removed(self) -> None:
+        for path in [path for path in self._packed if not path.exists()]:
+            del self._packed[path]
+
+
+def _hashed(model_dir: Path, entries: tuple[_Entry, ...]) -> Packed:
+    *starts, size = accumulate((entry.padded for entry in entries), initial=0)
+    hashed, offset = hashlib.sha256(), 0
+    while piece := _piece(entries, starts, offset):
+        hashed.update(piece)
+        offset += len(piece)
+    return Packed(model_dir, hashed.hexdigest(), size, entries, tuple(starts))
+
+
+def _piece(entries: tuple[_Entry, ...], starts: list[int] | tuple[int, ...], offset: int) -> bytes:
+    """The bytes from an offset, ``PIECE`` unless the stream ends; none at its end. Raises PackingFailed."""
+    piece = bytearray()
+    index = bisect_right(starts, offset) - 1
+    while len(piece) < PIECE and index < len(entries):
+        within = offset + len(piece) - starts[index]
+        if within < entries[index].padded:
+            piece += entries[index].read(within, PIECE - len(piece))
+        else:
+            index += 1
+    return bytes(piece)
+
+
+def _entries(model_dir: Path) -> tuple[_Entry, ...]:
+    """All entries of the archive in their order. Raises PackingFailed."""
+    try:
+        return (*_below(Path(os.path.realpath(model_dir)), ""), _Entry(_END))
+    except PackingFailed:
+        raise
+    except OSError as error:
+        place = error.filename or model_dir
+        raise PackingFailed(f"The model's files cannot be read: {place}: {error.strerror}.") from error
+
+
+def _below(root: Path, folder: str) -> Iterator[_Entry]:
+    with os.scandir(root / folder) as found:
+        children = sorted(found, key=lambda child: os.fsencode(child.name))
+    for child in children:
+        info = tarfile.TarInfo(f"{folder}{child.name}")
+        status = child.stat(follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            if child.name != _LEFT_OUT:
+                info.type, info.mode = tarfile.DIRTYPE, 0o755
+                yield _Entry(_header(info))
+                yield from _below(root, f"{info.name}/")
+        elif stat.S_ISLNK(status.st_mode):
+            info.type, info.linkname = tarfile.SYMTYPE, _target(root, child.path)
+            yield _Entry(_header(info))
+        elif stat.S_ISREG(status.st_mode):
+            info.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
+            info.size = status.st_size
+            yield _Entry(_header(info), child.path, status.st_size, _state(status))
+        else:
+            kind = "neither a file nor a directory"
+            raise PackingFailed(f"The model cannot be sent to other machines: {info.name!r} is {kind}.")
+
+
+def _target(root: Path, link: str) -> str:
+    """Where a link leads, relative to its place. Raises PackingFailed if that is outside of the model."""
+    target = Path(os.path.realpath(link))
+    if not target.is_relative_to(root):
+        name = os.path.relpath(link, root)
+        raise PackingFailed(
+            f"The model cannot be sent to other machines: the link {name!r} leads out of its directory, "
+            f"to {os.readlink(link)!r}."
+        )
+    return os.path.relpath(target, Path(link).parent)
+
+
+def _header(info: tarfile.TarInfo) -> bytes:
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """Differs if a file was changed or replaced."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

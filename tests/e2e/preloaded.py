@@ -1,0 +1,152 @@
+"""Servers forked from a process that has imported the server: the imports are two thirds of a start.
+
+From there on a server runs as the command does: ``modelserver.cli.main`` in a main thread, with its
+arguments, directory, environment and output. Starts from nothing are tested by ``test_command.py``, and
+wherever a server gets an environment or a Python of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_REQUEST = 1 << 20
+
+
+class Forked:
+    """A server's process, with what tests use of :class:`subprocess.Popen`."""
+
+    def __init__(self, pid: int, end: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._end = end
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it lives."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status; TimeoutExpired if it still lives after this many seconds."""
+        if self.returncode is None:
+            if not select.select([self._end], [], [], timeout)[0]:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired("modelserver", timeout)
+            self.returncode = int(self._end.recv(16))
+            self._end.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing if it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Preloaded:
+    """The process that has imported the server; it ends when this object is gone."""
+
+    def __init__(self, root: Path) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            # Its name has a part "modelserver", by which the command knows a server.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.e2e.preloaded", "modelserver", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=root,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join((f"{root}/app", f"{root}/handlers"))},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+
+    def start(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: int
+    ) -> Forked:
+        """Starts the command with these arguments; ``output`` is the descriptor that it prints to."""
+        ours, theirs = socket.socketpair()
+        request = json.dumps([list(arguments), str(folder), dict(environment)]).encode()
+        assert len(request) < _REQUEST
+        with theirs:
+            self._control.sendall(len(request).to_bytes(4, "big"))
+            socket.send_fds(self._control, [b"."], [output, theirs.fileno()])
+            self._control.sendall(request)
+        return Forked(int(ours.recv(16)), ours)
+
+
+def main() -> None:
+    """Forks a server for each request on the socket whose number is the last argument."""
+    gc.disable()
+    import uvloop  # noqa: F401
+
+    from modelserver import cli, server  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
+    control = socket.socket(fileno=int(sys.argv[-1]))
+    ends: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        for ready in select.select([control, *ends], [], [])[0]:
+            if ready is not control:
+                pid, end = ends.pop(ready)
+                _tell(end, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                end.close()
+                os.close(ready)
+                continue
+            size = control.recv(4, socket.MSG_WAITALL)
+            if not size:
+                return
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+            request = control.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+            pid = os.fork()
+            if pid == 0:
+                _become(*json.loads(request), descriptors[0])
+            end = socket.socket(fileno=descriptors[1])
+            os.close(descriptors[0])
+            ends[os.pidfd_open(pid)] = pid, end
+            _tell(end, pid)
+
+
+def _tell(end: socket.socket, number: int) -> None:
+    """Whoever started the server may be gone."""
+    with contextlib.suppress(OSError):
+        end.send(str(number).encode())
+
+
+def _become(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> NoReturn:
+    """Turns this process into the command."""
+    from modelserver import cli
+
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.closerange(3, 1024)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    tempfile.tempdir = None
+    sys.argv[1:] = arguments
+    sys.path[0] = folder
+    sys.exit(cli.main(arguments))
+
+
+if __name__ == "__main__":
+    main()
