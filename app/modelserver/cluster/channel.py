@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from modelserver.pools.channel import FrameChannel
 from modelserver.wire.arena import open_arena
+from modelserver.wire.messages import Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from modelserver.wire.messages import ToServer
+    from modelserver.wire.messages import ToServer, ToWorker
 
 _SMALL = 1 << 18
 
@@ -50,6 +51,12 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
         super().connection_made(transport)
         if not self.connected.done():
             self.connected.set_result(None)
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        super().send(message, bodies)
+        if isinstance(message, Ping):
+            # Only idle workers are pinged.
+            self._reader.trim()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._reader.room()
