@@ -160,7 +160,8 @@ class FrameReader(Generic[MessageT]):
                 break
             start = position + PREFIX.size
             try:
-                message = self._decoder.decode(view[start : start + head])
+                # A copy, as messages refer to parts of it, and the memory is used again.
+                message = self._decoder.decode(bytes(view[start : start + head]))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"no message: {error}") from error
             tail = view[start + head : end]
