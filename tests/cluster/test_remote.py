@@ -548,7 +548,8 @@ async def test_a_slow_and_narrow_network(far: Far, tmp_path: Path) -> None:
     far.data.rate, far.data.latency, far.agents.latency = 4e6, 0.05, 0.05
     await answers(conversation, 0, 2_500_000)
     assert not conversation.worker.lost.done()
-    assert 0.1 <= conversation.worker.round_trip < 1
+    # Longer trips count little by little.
+    assert 0.01 < conversation.worker.round_trip < 1
     far.data.rate = 0
     conversation.worker.kill()
     await conversation.worker.wait()
