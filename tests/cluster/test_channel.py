@@ -103,6 +103,18 @@ async def test_a_large_frame_is_received_in_place(line: Line) -> None:
     assert (await line.received(1))[0][1] == bytes(1_000_000)
 
 
+@on_loop
+async def test_an_idle_worker_keeps_no_memory(line: Line) -> None:
+    """What was kept for large frames is given back with a ping, which only idle workers get."""
+    await line.send(b"".join(encode(Result(0, [Answer(1_000_000)], 0.0), [bytes(1_000_000)])))
+    await line.received(1)
+    kept = len(line.channel._reader._spare)
+    line.channel.send(Ping())
+
+    assert kept > 1_000_000
+    assert line.channel._reader._spare == b""
+
+
 @on_network
 @pytest.mark.parametrize("size", [_LIMIT + 1, 0xFFFFFFFF])
 @on_loop

@@ -325,6 +325,12 @@ def ends() -> Iterator[tuple[ssl.SSLSocket, SecureConnection]]:
     worker.close()
 
 
+def received_by(worker: SecureConnection, size: int, flags: int = 0) -> bytes:
+    """One read of at most so many bytes."""
+    buffer = memoryview(bytearray(size))
+    return bytes(buffer[: worker.recv_into(buffer, 0, flags)])
+
+
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 100_000, 5_000_000])
 def test_both_directions_at_once(ends: tuple[ssl.SSLSocket, SecureConnection], size: int) -> None:
     """A thread writes while another one reads, and all bytes arrive in their order."""
@@ -341,7 +347,7 @@ def test_both_directions_at_once(ends: tuple[ssl.SSLSocket, SecureConnection], s
         thread.start()
     got = bytearray()
     while len(got) < size:
-        got += worker.recv(1 << 18)
+        got += received_by(worker, 1 << 18)
     for thread in threads:
         thread.join()
     assert (received, bytes(got)) == ([there], back)
@@ -357,10 +363,10 @@ def test_nothing_decrypted_stays_behind(ends: tuple[ssl.SSLSocket, SecureConnect
     while got < sum(sizes):
         # What a loop's reader does: only if the descriptor is readable.
         worker._wait(1)
-        got += len(worker.recv(1 << 18, socket.MSG_DONTWAIT))
+        got += len(received_by(worker, 1 << 18, socket.MSG_DONTWAIT))
         assert worker._connection.pending() == 0
     with pytest.raises(BlockingIOError):
-        worker.recv(1, socket.MSG_DONTWAIT)
+        received_by(worker, 1, socket.MSG_DONTWAIT)
 
 
 def test_receiving_in_place(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
@@ -375,6 +381,26 @@ def test_receiving_in_place(ends: tuple[ssl.SSLSocket, SecureConnection]) -> Non
         filled += worker.recv_into(place[filled:], 0, 0)
     thread.join()
     assert place == body
+
+
+def test_one_read_takes_all_that_has_come(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """Records that are there are received by one read, except one that may not fit."""
+    server, worker = ends
+    for _ in range(5):
+        server.sendall(bytes(10_000))
+    buffer = memoryview(bytearray(40_000))
+
+    assert worker.recv_into(buffer) == 30_000
+    assert worker.recv_into(buffer) == 20_000
+
+
+def test_the_end_is_told_after_what_came_before(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """A read that meets the end returns what it has; the following ones return nothing."""
+    server, worker = ends
+    server.sendall(b"last")
+    server.close()
+
+    assert [received_by(worker, 1 << 18) for _ in range(3)] == [b"last", b"", b""]
 
 
 def test_sending_pieces(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
@@ -392,7 +418,7 @@ def test_a_waiting_thread_is_woken_by_the_end(ends: tuple[ssl.SSLSocket, SecureC
 
     def read() -> None:
         try:
-            got.append(worker.recv(10))
+            got.append(received_by(worker, 10))
         except OSError as error:
             got.append(error)
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from modelserver.pools.channel import FrameChannel
 from modelserver.wire.arena import open_arena
+from modelserver.wire.messages import Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from modelserver.wire.messages import ToServer
+    from modelserver.wire.messages import ToServer, ToWorker
 
 _SMALL = 1 << 18
 
@@ -52,6 +53,12 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
         super().connection_made(transport)
         if not self.connected.done():
             self.connected.set_result(None)
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        super().send(message, bodies)
+        if isinstance(message, Ping):
+            # Only idle workers are pinged.
+            self._reader.trim()
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A worker that is killed, or its machine, does not close the connection in good order.

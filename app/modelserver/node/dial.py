@@ -173,27 +173,39 @@ class SecureConnection:
         connection.setblocking(False)
         self._connection = connection
         self._calling = threading.Lock()
+        self._has_ended = False
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """At most ``size`` bytes; ``flags`` may be MSG_DONTWAIT."""
-        buffer = memoryview(bytearray(min(size, _RECORD)))
-        return bytes(buffer[: self.recv_into(buffer, 0, flags)])
-
     def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0, /) -> int:
-        """The number of bytes received, 0 at the end of the connection."""
+        """The number of bytes received, 0 at the end of the connection; ``flags`` may be MSG_DONTWAIT.
+
+        The buffer must have room for a record.
+        """
+        size = size or len(buffer)
         while True:
             event = select.POLLIN
-            with self._calling, contextlib.suppress(ssl.SSLWantReadError):
+            with self._calling:
                 try:
-                    return self._connection.recv_into(buffer, size or len(buffer))
+                    received = self._read(buffer, size)
                 except ssl.SSLWantWriteError:
-                    event = select.POLLOUT
+                    received, event = 0, select.POLLOUT
+            if received or self._has_ended:
+                return received
             if flags & socket.MSG_DONTWAIT:
                 raise BlockingIOError
             self._wait(event)
+
+    def _read(self, buffer: memoryview, size: int) -> int:
+        """What is there, as whole records."""
+        received = 0
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while not self._has_ended and (not received or size - received >= _RECORD):
+                count = self._connection.recv_into(buffer[received:size])
+                received += count
+                self._has_ended = not count
+        return received
 
     def sendall(self, data: bytes, /) -> None:
         """Sends all of it. Raises OSError."""
@@ -208,12 +220,22 @@ class SecureConnection:
     def _send(self, view: memoryview) -> int:
         while True:
             event = select.POLLOUT
-            with self._calling, contextlib.suppress(ssl.SSLWantWriteError):
+            with self._calling:
                 try:
-                    return self._connection.send(view)
+                    sent = self._write(view)
                 except ssl.SSLWantReadError:
-                    event = select.POLLIN
+                    sent, event = 0, select.POLLIN
+            if sent:
+                return sent
             self._wait(event)
+
+    def _write(self, view: memoryview) -> int:
+        """As much as there is room for; OpenSSL sends a record at a time."""
+        sent = 0
+        with contextlib.suppress(ssl.SSLWantWriteError):
+            while sent < len(view):
+                sent += self._connection.send(view[sent : sent + _RECORD])
+        return sent
 
     def _wait(self, event: int) -> None:
         poller = select.poll()
