@@ -42,13 +42,26 @@ _ALLOWED = {
         "settings",
         "telemetry",
         "tensors",
+        "wire",
     },
     "archiver": {"archives"},
     "archives": {"errors", "options"},
     "auth": {"errors", "settings"},
     "batching": {"ids", "wire"},
-    "cli": {"auth", "daemon", "errors", "models", "pidfile", "server", "settings", "telemetry", "tuning"},
-    "cluster": {"errors", "pools", "settings", "tls", "wire"},
+    "cluster": {"errors", "node", "pools", "settings", "tls", "wire", "worker"},
+    "binding": {"api", "errors", "settings"},
+    "cli": {
+        "auth",
+        "daemon",
+        "errors",
+        "models",
+        "pidfile",
+        "server",
+        "serving",
+        "settings",
+        "telemetry",
+        "tuning",
+    },
     "container": {"archives", "cli", "errors", "pidfile", "settings"},
     "daemon": {"settings"},
     "environments": {"errors"},
@@ -86,7 +99,7 @@ _ALLOWED = {
         "tensors",
         "wire",
     },
-    "listeners": {"api", "auth", "errors", "frontend", "http", "settings", "telemetry", "tls", "wire"},
+    "listeners": {"api", "auth", "binding", "frontend", "http", "settings", "telemetry", "tls", "wire"},
     "model_archiver": {"archiver"},
     "modelserver_handlers": set(),
     "models": {
@@ -100,6 +113,7 @@ _ALLOWED = {
         "resources",
         "settings",
         "telemetry",
+        "tensors",
         "wire",
     },
     "node": {"environments", "pools", "resources", "telemetry", "wire", "worker"},
@@ -108,31 +122,61 @@ _ALLOWED = {
     "payloads": {"errors", "ids", "settings"},
     "pidfile": set(),
     "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},
-    "resources": set(),
-    "server": {
+    "reception": {
         "api",
         "auth",
-        "cluster",
-        "daemon",
-        "environments",
-        "errors",
+        "binding",
         "frontend",
-        "grpc",
         "http",
         "inference",
         "listeners",
         "models",
         "payloads",
-        "pools",
         "resources",
         "settings",
         "telemetry",
         "tensors",
         "tls",
         "watching",
+    },
+    "resources": set(),
+    "server": {
+        "api",
+        "auth",
+        "binding",
+        "cluster",
+        "daemon",
+        "environments",
+        "errors",
+        "grpc",
+        "http",
+        "listeners",
+        "models",
+        "options",
+        "payloads",
+        "pools",
+        "reception",
+        "settings",
+        "standby",
+        "telemetry",
+        "tls",
+        "watching",
         "wire",
     },
+    "serving": {
+        "archives",
+        "auth",
+        "errors",
+        "models",
+        "options",
+        "pools",
+        "server",
+        "settings",
+        "telemetry",
+        "tensors",
+    },
     "settings": {"errors"},
+    "standby": {"errors"},
     "telemetry": {"errors", "resources"},
     "tensors": {"errors"},
     "tls": {"errors", "settings"},
@@ -227,9 +271,12 @@ def test_the_server_does_not_import_the_library_of_grpc() -> None:
 
 
 def test_only_the_worker_side_imports_handlers() -> None:
-    """The server names them, and user code runs in workers only, here or on nodes."""
+    """The server names them, and user code runs in workers only, here or on nodes; the package offers
+    ``Handler`` to it. Ray's helper is a process of its own, which ends with the server as workers do.
+    """
     side = {"worker", "node", "modelserver_handlers"}
-    others = [module for module in _MODULES if module.room not in side]
+    helper = "modelserver.cluster.ray_helper"
+    others = [m for m in _MODULES if m.room not in {*side, "modelserver"} and m.name != helper]
 
     assert [m.name for m in others if imported_rooms(m) & side] == []
 
@@ -313,11 +360,12 @@ def test_functions_are_typed() -> None:
         "object_detector.ObjectDetector",
         "text_classifier.TextClassifier",
         "envelopes.BaseEnvelope",
+        "typed.handler.Handler",
     ],
 )
 def test_handler_methods_are_described(name: str) -> None:
     """What users override and call has a docstring, inherited or its own."""
-    module, _, attribute = name.partition(".")
+    module, _, attribute = name.rpartition(".")
     handler = getattr(import_module(f"modelserver_handlers.{module}"), attribute)
     methods = [
         method

@@ -19,6 +19,7 @@ from tests.documents import describe_listener
 from modelserver import archiver
 from modelserver.cli import build_parser
 from modelserver.inference.routes import parse_route
+from modelserver.serving.wanted import build_parser as serving_parser
 
 _ROOT = Path(__file__).parents[1]
 _TEXTS = (
@@ -183,7 +184,10 @@ def is_there(path: str) -> bool:
 @pytest.mark.parametrize("command", cases(*_OURS))
 def test_flags_exist(command: Command) -> None:
     """The parser of the command accepts them."""
-    _OURS[command.name]().parse_args(command.arguments)
+    if command.arguments[:1] == ["serve"]:
+        serving_parser().parse_args(command.arguments[1:])
+    else:
+        _OURS[command.name]().parse_args(command.arguments)
 
 
 @pytest.mark.parametrize("command", cases("curl", "python", "python3", *_OURS))

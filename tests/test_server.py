@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import pytest
 
+from modelserver.binding import bind
 from modelserver.errors import ConfigError
-from modelserver.listeners import bind
 from modelserver.server import Server, open_grpc, raise_descriptor_limit, work_directory
 from modelserver.settings.address import Address
 from modelserver.settings.load import LoadedSettings, load_settings

@@ -1,3 +1,24 @@
-"""A model server for PyTorch with batching built in and TorchServe's APIs."""
+"""A model server for PyTorch with batching built in and TorchServe's APIs.
+
+``Handler`` is the base class for handlers, and ``serve`` serves one from a script. They are imported when
+they are first used: this package itself imports nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modelserver.serving.script import serve as serve
+    from modelserver_handlers.typed.handler import Handler as Handler
 
 __version__ = "0.1.0"
+
+_PUBLIC = {"Handler": "modelserver_handlers.typed.handler", "serve": "modelserver.serving.script"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)

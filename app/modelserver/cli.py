@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["tune"]:
         return tune(arguments[1:])
+    if arguments[:1] == ["serve"]:
+        return serve_one(arguments[1:])
     options = build_parser().parse_args(arguments)
     if options.version:
         print(f"modelserver Version is {__version__}")
@@ -63,7 +65,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "modelserver",
         description="Serves PyTorch models over HTTP.",
-        epilog="modelserver tune --help: find batch size, workers and threads for a model on this machine.",
+        epilog="modelserver serve --help: serve one script or model file, in the foreground. "
+        "modelserver tune --help: find batch size, workers and threads for a model on this machine.",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-v", "--version", action="store_true", help="print the version and exit")
@@ -115,6 +118,13 @@ def agent_keys() -> list[Key]:
 def tune(arguments: Sequence[str]) -> int:
     """``modelserver tune``, imported only when used."""
     from modelserver.tuning import command  # noqa: PLC0415
+
+    return command.main(arguments)
+
+
+def serve_one(arguments: Sequence[str]) -> int:
+    """``modelserver serve``, imported only when used."""
+    from modelserver.serving import command  # noqa: PLC0415
 
     return command.main(arguments)
 
@@ -209,7 +219,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
         as_json=loaded.settings.log_format == "json",
         in_background=loaded.settings.async_logging,
     )
-    path = pid_file()
+    path, snapshots = pid_file(), loaded.settings.snapshot_folder or log_dir / "config"
 
     async def run() -> None:
         await Server(
@@ -219,7 +229,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             on_progress=readiness.progress,
             # In the foreground the log says it.
             on_notice=(lambda _: None) if options.foreground else say,
-            snapshots=None if options.no_config_snapshots else log_dir / "config",
+            snapshots=None if options.no_config_snapshots else snapshots,
             wait=options.wait and not options.foreground,
         ).run()
 

@@ -1,20 +1,18 @@
-"""The server's listening sockets and their connections."""
+"""The server's listeners and their connections."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
 
-from modelserver.api.app import Role, Services, build_app
 from modelserver.auth.guard import Guard
 from modelserver.auth.origins import check_origin
-from modelserver.errors import ConfigError
+from modelserver.binding import roles_by_address
 from modelserver.frontend.processes import Fleet
 from modelserver.http.connection import HttpProtocol, Listener, check_regularly
 from modelserver.http.cors import Cors
@@ -25,6 +23,9 @@ from modelserver.tls.context import renew, server_context, tls_arguments
 from modelserver.wire.frontend import Setup, Tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from modelserver.api.services import LateApp, Role, Services
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.http.exchange import HotRoutes
     from modelserver.settings.address import Address
@@ -34,74 +35,25 @@ if TYPE_CHECKING:
 BACKLOG = 2048
 
 
-def roles_by_address(settings: Settings) -> dict[Address, set[Role]]:
-    """The roles of each address (reference 1: equal addresses share one listener)."""
-    roles: dict[Address, set[Role]] = {}
-    roles.setdefault(settings.inference_address, set()).add("inference")
-    roles.setdefault(settings.management_address, set()).add("management")
-    if settings.enable_metrics_api:
-        roles.setdefault(settings.metrics_address, set()).add("metrics")
-        if settings.inference_address == settings.management_address:
-            roles[settings.inference_address].add("metrics")
-    return roles
-
-
-def bind(address: Address, keys: str) -> socket.socket:
-    """A bound socket that does not listen yet.
-
-    Raises:
-        ConfigError: the address cannot be bound; the message names the setting.
-    """
-    try:
-        if address.scheme == "unix":
-            return _bind_unix(address.path)
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((address.host, address.port))
-        except OSError:
-            bound.close()
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"Cannot listen on {keys}={address}: {reason}") from error
-    return bound
-
-
-def _bind_unix(path: str) -> socket.socket:
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # A socket file without a listener is left over from an earlier server.
-        if os.path.exists(path) and bound.connect_ex(path) != 0:
-            os.unlink(path)
-            bound.close()
-            bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        bound.bind(path)
-        os.chmod(path, 0o600)
-    except OSError:
-        bound.close()
-        raise
-    return bound
-
-
 class Listeners:
     """All listeners of the server.
 
     Args:
         settings: for addresses and limits.
         services: used by the applications; ``hot`` is the endpoint of the hot routes.
+        apps: the application of each address.
         on_response: called for each answer of this process.
         fleet: the front ends of the inference address, if any.
         certificate: of the https addresses.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is needed
         self,
         settings: Settings,
         services: Services,
         hot: HotRoutes,
         on_response: OnResponse,
+        apps: Mapping[Address, LateApp],
         fleet: Fleet | None = None,
         *,
         certificate: Certificate | None = None,
@@ -110,6 +62,7 @@ class Listeners:
         self._settings = settings
         self._services = services
         self._hot = hot
+        self._apps = apps
         self._on_response = on_response
         self._fleet = fleet
         self._servers: list[asyncio.Server] = []
@@ -129,7 +82,7 @@ class Listeners:
         for address, roles in roles_by_address(self._settings).items():
             if self._fleet is not None and "inference" in roles:
                 continue
-            app = make_edge(roles, self._services, self._settings, self._on_response)
+            app = make_edge(self._apps[address], self._services, self._settings, self._on_response)
             listener = Listener(
                 self._hot if "inference" in roles else None,
                 limit,
@@ -183,13 +136,13 @@ class Listeners:
                 connection.transport.abort()
 
 
-def make_edge(roles: set[Role], services: Services, settings: Settings, on_response: OnResponse) -> Edge:
-    """The ASGI application of an address with these roles."""
+def make_edge(app: LateApp, services: Services, settings: Settings, on_response: OnResponse) -> Edge:
+    """The ASGI application of an address."""
     cors, check = Cors.of(settings), None
     # With tokens, a page would need one; off loopback without tokens, every client is allowed.
     if services.tokens is None and settings.management_address.is_loopback:
         check = partial(check_origin, allowed=settings.cors_allowed_origin or "")
-    return Edge(build_app(roles, services), on_response, settings.max_request_size, cors, check)
+    return Edge(app, on_response, settings.max_request_size, cors, check)
 
 
 def make_guard(roles: set[Role], services: Services, settings: Settings) -> Guard | None:
@@ -206,6 +159,7 @@ def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
     services: Services,
     hot: HotRoutes,
     on_response: OnResponse,
+    app: LateApp,
     *,
     stamped_log: bool,
     certificate: Certificate | None = None,
@@ -231,7 +185,7 @@ def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
         else None,
         names_failures=not settings.as_torchserve,
     )
-    edge = make_edge(roles, services, settings, on_response)
+    edge = make_edge(app, services, settings, on_response)
     fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response)
     if tokens is not None:
         allow = partial(_allow, fleet, tokens)

@@ -18,20 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelserver import __version__
-from modelserver.api.app import Role, Services
-from modelserver.api.payloads import LoggedRoutes
 from modelserver.auth.policy import WARNING, notice
 from modelserver.auth.rotation import Rotation, kept_tokens
-from modelserver.cluster.opening import open_cluster
+from modelserver.binding import bind, roles_by_address
 from modelserver.daemon import STARTED_LINE
 from modelserver.environments.interpreter import check_interpreter
 from modelserver.errors import ConfigError
-from modelserver.frontend.processes import front_ends
 from modelserver.grpc.ports import reserved
 from modelserver.http.aside import Aside
-from modelserver.http.intake import Intake
-from modelserver.inference.inference import InferenceApi
-from modelserver.listeners import Listeners, bind, make_fleet, roles_by_address
 from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
@@ -40,8 +34,8 @@ from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.spawner import Spawner, can_fork
-from modelserver.resources import usable_cpus
 from modelserver.settings.load import given_properties
+from modelserver.standby import active
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.collector import Collector, is_torchserves
 from modelserver.telemetry.logs import log_directories
@@ -49,21 +43,23 @@ from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
-from modelserver.tensors.limits import RequestLimits
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
-from modelserver.watching import call_observer, show_payloads, show_pools, watch_collector, watch_system
+from modelserver.watching import call_observer, show_pools, watch_collector, watch_system
 from modelserver.wire.marks import end_orphans
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
+    from modelserver.api.services import LateApp, Role, Services
     from modelserver.cluster.launcher import Cluster
     from modelserver.grpc.calls import OnCall
     from modelserver.grpc.server import GrpcServers
-    from modelserver.http.exchange import HotRoutes
+    from modelserver.listeners import Listeners
+    from modelserver.options.resolve import Registration
     from modelserver.payloads.log import PayloadLog
+    from modelserver.reception import Reception
     from modelserver.settings.address import Address
     from modelserver.settings.load import LoadedSettings
     from modelserver.settings.settings import Settings
@@ -90,6 +86,11 @@ class Server:
         on_notice: called with the addresses, restored models and load results.
         wait: ``on_started`` is called only after all models have loaded or failed.
         snapshots: the folder of snapshots; None disables them (``--ncs``).
+        registrations: the models to load instead of those in the settings.
+        beside: runs while the server listens; cancelled when it stops.
+        spawner: what starts workers of torch models, if it was started before.
+        apps_late: listens before what is needed only for management, metadata and documentation is imported;
+            the first such request may wait for that.
 
     Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config``, ``system_metrics_cmd`` or
     ``payload_log_ca_file``.
@@ -105,6 +106,10 @@ class Server:
         on_notice: Callable[[str], None] = lambda _: None,
         snapshots: Path | None = None,
         wait: bool = False,
+        registrations: Sequence[Registration] | None = None,
+        beside: Callable[[Registry], Coroutine[Any, Any, None]] | None = None,
+        spawner: Spawner | None = None,
+        apps_late: bool = False,
     ) -> None:
         self._loaded = loaded
         self._settings = loaded.settings
@@ -125,6 +130,10 @@ class Server:
         self._payloads = None if loaded.settings.payload_log_url is None else payload_log(loaded.settings)
         self._aside = Aside(loaded.settings.max_request_size)
         self._wait = wait
+        self._registrations = registrations
+        self._beside = beside
+        self._spawner = spawner
+        self._apps_late = apps_late
         self._began = time.monotonic()
         self._all_loaded = True
         self._rpc: GrpcServers | None = None
@@ -132,7 +141,23 @@ class Server:
         self._signals = 0
 
     async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT; a second one stops it at once. Raises ConfigError (addresses)."""
+        """Serves until SIGTERM or SIGINT; a second one stops it at once.
+
+        A standby first waits until it is the active one. Raises ConfigError (addresses, the shared folder).
+        """
+        if not self._settings.standby:
+            await self._listen()
+            return
+        if self._snapshots is None:
+            raise ConfigError("standby=true: snapshots are needed, and --no-config-snapshots turns them off")
+        async with active(self._snapshots.path, self._on_standby):
+            await self._listen()
+
+    def _on_standby(self, other: str) -> None:
+        _log.info("Standby: %s is active, this server takes over when it ends", other)
+        self._on_progress(f"Standing by while {other} is active")
+
+    async def _listen(self) -> None:
         settings = self._settings
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()
@@ -153,8 +178,20 @@ class Server:
                 _log.warning("Ended %d worker processes of servers that are gone", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
-            async with open_cluster(settings, workdir) as cluster:
+            async with await self._open_cluster(workdir) as cluster:
                 await self._serve(sockets, workdir, tokens, certificate, held, cluster=cluster)
+
+    def stop(self) -> None:
+        """Ends :meth:`run` as SIGTERM does."""
+        self._stop.set()
+
+    async def _open_cluster(self, workdir: Path) -> contextlib.AbstractAsyncContextManager[Cluster | None]:
+        """The other machines for workers, if there are any."""
+        if self._settings.worker_launcher == "local":
+            return contextlib.nullcontext()
+        made = await asyncio.to_thread(import_module, "modelserver.cluster.opening")
+        opened: contextlib.AbstractAsyncContextManager[Cluster] = made.open_cluster(self._settings, workdir)
+        return opened
 
     async def _serve(
         self,
@@ -175,7 +212,9 @@ class Server:
             known_only=settings.as_torchserve,
         )
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
-        spawner = Spawner() if settings.worker_start == "auto" and can_fork() else None
+        spawner = self._spawner
+        if spawner is None and settings.worker_start == "auto" and can_fork():
+            spawner = Spawner()
         registry = Registry(
             Preparation(
                 *(settings, self._loaded.sources, workdir, metrics, devices), spawner=spawner, cluster=cluster
@@ -190,55 +229,77 @@ class Server:
             metrics.response(status)
             access.log(client, method, target, version, status, seconds, request_id)
 
-        keeper_of_tokens = None if tokens is None else tokens.keeper
-        services = Services(
-            *(registry, metrics, settings, keeper_of_tokens, self._payloads, self._aside),
-            intake=Intake.of(settings),
-        )
-        hot = self._hot_routes(registry, metrics)
-        fleet = None
-        if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
-            fleet = make_fleet(
-                *(count, sockets[settings.inference_address], settings, services, hot, on_response),
-                stamped_log=self._stamped_log,
-                certificate=certificate,
-            )
-            fleet.start()
-        listeners = Listeners(settings, services, hot, on_response, fleet, certificate=certificate)
         metrics.on_render(lambda: show_pools(registry))
         log_configuration(settings)
         stopping = loop.create_task(self._stop.wait())
-        watching: asyncio.Task[None] | None = None
-        reporting: asyncio.Task[bool] | None = None
-        rpc: GrpcServers | None = None
+        loading = loop.create_task(self._load(registry))
+        reception: Reception | None = None
+        try:
+            # While the first models load: it takes about as long.
+            made: type[Reception] = (
+                await asyncio.to_thread(import_module, "modelserver.reception")
+            ).Reception
+            reception = made.of(
+                *(registry, metrics, settings),
+                tokens=None if tokens is None else tokens.keeper,
+                payloads=self._payloads,
+                aside=self._aside,
+                sockets=sockets,
+                on_response=on_response,
+                certificate=certificate,
+                stamped_log=self._stamped_log,
+            )
+        finally:
+            if reception is None:
+                loading.cancel()
+                await registry.close(grace=0.0)
+        listeners, apps = reception.listeners, reception.apps.values()
         secrets = self._watch_secrets(tokens, certificate, listeners)
         keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
-        loading = loop.create_task(self._load(registry))
+        building = loop.create_task(build_all([] if self._apps_late else apps))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         try:
             if loading.done() and not stopping.done():
                 loading.result()
+                await building
                 await opened(listeners.open(sockets), registry)
-                rpc = self._rpc = await opened(
-                    open_grpc(services, call_observer(metrics, access), held, certificate), registry
-                )
+                calls = call_observer(metrics, access)
+                self._rpc = await opened(open_grpc(reception.services, calls, held, certificate), registry)
                 if keeper is not None:
                     await keeper.write("startup")
                     registry.on_change = keeper.changed
-                if not settings.disable_system_metrics:
-                    watching = loop.create_task(self._watch(metrics))
-                freeze_garbage()
-                loop_watch = LoopWatch(metrics)
-                reporting = await self._tell_started(registry, stopping)
-                await stopping
-                loop_watch.close()
-            for task in (loading, watching, reporting, *secrets):
-                if task is not None:
-                    task.cancel()
-            await self._shut_down(listeners, registry, spawner, keeper, rpc)
+                await self._run(registry, metrics, stopping, apps)
+            for task in (loading, building, *secrets):
+                task.cancel()
+            await self._shut_down(listeners, registry, spawner, keeper, self._rpc)
         finally:
             access.close()
             self._aside.close()
+
+    async def _run(
+        self,
+        registry: Registry,
+        metrics: ServerMetrics,
+        stopping: asyncio.Task[Any],
+        apps: Iterable[LateApp],
+    ) -> None:
+        """Tells that the server listens, and returns when it is to stop."""
+        loop = asyncio.get_running_loop()
+        running: list[asyncio.Task[Any]] = []
+        if not self._settings.disable_system_metrics:
+            running.append(loop.create_task(self._watch(metrics)))
+        loop_watch = LoopWatch(metrics)
+        if not self._apps_late:
+            freeze_garbage()
+        running.append(await self._tell_started(registry, stopping))
+        if self._beside is not None:
+            running.append(loop.create_task(self._beside(registry)))
+        if self._apps_late:
+            running.append(loop.create_task(build_late(apps)))
+        await stopping
+        loop_watch.close()
+        for task in running:
+            task.cancel()
 
     async def _tell_started(self, registry: Registry, stopping: asyncio.Task[Any]) -> asyncio.Task[bool]:
         """Reports the addresses and the load results of models."""
@@ -255,18 +316,6 @@ class Server:
         self._on_started(loaded)
         _log.info(STARTED_LINE)
         return reporting
-
-    def _hot_routes(self, registry: Registry, metrics: ServerMetrics) -> HotRoutes:
-        """The inference routes, with the payload log if there is one."""
-        settings = self._settings
-        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
-        hot = InferenceApi(registry, settings.max_request_size, self._aside, limits)
-        payloads = self._payloads
-        if payloads is None:
-            return hot
-        payloads.start()
-        show_payloads(payloads, metrics)
-        return LoggedRoutes(hot, payloads)
 
     def _watch_secrets(
         self, tokens: Rotation | None, certificate: Certificate | None, listeners: Listeners
@@ -294,6 +343,7 @@ class Server:
     async def _load(self, registry: Registry) -> None:
         self._all_loaded = await load_first(
             *(registry, self._loaded, self._given_state, self._snapshots),
+            registrations=self._registrations,
             on_progress=self._on_progress,
             on_notice=self._on_notice,
         )
@@ -339,6 +389,18 @@ class Server:
             logging.shutdown()
             os._exit(1)
         self._stop.set()
+
+
+async def build_all(apps: Iterable[LateApp]) -> None:
+    """Builds the applications one after the other."""
+    for app in apps:
+        await app.build()
+
+
+async def build_late(apps: Iterable[LateApp]) -> None:
+    """Builds them after the start, of which they are then the last part."""
+    await build_all(apps)
+    freeze_garbage()
 
 
 async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from modelserver_handlers.context import with_gaps
+from modelserver_handlers.context import record_phases, with_gaps
 from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.labels import load_label_mapping
@@ -265,7 +265,7 @@ class BaseHandler:
         started = time.perf_counter()
         take = getattr(self, "preprocess_tensors", None) if isinstance(data, TensorRows) else None
         prepared = self.preprocess(data) if take is None else take(data.tensors)
-        _record_phases(context, time.perf_counter() - started, 0.0, 0.0)
+        record_phases(context, time.perf_counter() - started, 0.0, 0.0)
         return prepared
 
     def _ms_complete(self, prepared: Any, data: Any, context: Any) -> Any:
@@ -283,7 +283,7 @@ class BaseHandler:
             outputs = self.inference(prepared)
             inferred = time.perf_counter()
             answers = self._ms_answers(outputs, data, rejected)
-        _record_phases(context, 0.0, inferred - started, time.perf_counter() - inferred)
+        record_phases(context, 0.0, inferred - started, time.perf_counter() - inferred)
         return with_gaps(answers, len(data), rejected)
 
     def _ms_answers(self, outputs: Any, data: Any, rejected: Mapping[int, Any]) -> Any:
@@ -367,12 +367,6 @@ def _target(row: Mapping[str, Any]) -> int:
 def _rejections(context: Any) -> Mapping[int, Any]:
     rejections: Mapping[int, Any] = getattr(context, "_ms_rejections", None) or {}
     return rejections
-
-
-def _record_phases(context: Any, *seconds: float) -> None:
-    state = getattr(context, "_ms_state", None)
-    if state is not None:
-        state.phases = tuple(before + more for before, more in zip(state.phases, seconds, strict=True))
 
 
 def _without(data: Any, rejected: Mapping[int, Any]) -> list[Any]:

@@ -100,6 +100,13 @@ def with_gaps(answers: Any, size: int, rejected: Collection[int]) -> Any:
     return [None if idx in rejected else next(following) for idx in range(size)]
 
 
+def record_phases(context: Any, *seconds: float) -> None:
+    """Add to the seconds of preprocess, inference and postprocess; does nothing outside the server."""
+    state = getattr(context, "_ms_state", None)
+    if state is not None:
+        state.phases = tuple(before + more for before, more in zip(state.phases, seconds, strict=True))
+
+
 class BatchState:
     """One batch as the context shows it.
 

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import httpx
 
-from modelserver.api.app import Services, build_app
+from modelserver.api.app import build_app
+from modelserver.api.services import Services
 from modelserver.settings.settings import Settings
 
 

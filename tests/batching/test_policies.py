@@ -14,6 +14,7 @@ from modelserver.batching.policies import (
     Adaptive,
     ArrivalEstimate,
     CostCurve,
+    Expectation,
     GapEstimate,
     Greedy,
     Policy,
@@ -601,3 +602,18 @@ def test_window_of_half_a_second_gives_the_documented_figures() -> None:
     assert set(loop.sizes) == {5}
     assert len(loop.sizes) == pytest.approx(10.5361 / (0.5 + 0.019), abs=1.5)
     assert max(loop.waits) == pytest.approx(0.5)
+
+
+def test_expectation_follows_the_size_and_not_single_long_batches() -> None:
+    """After batches of several sizes each has its own; one that takes a hundred times as long adds little."""
+    expectation = Expectation()
+    assert expectation.seconds(8) == 0.0
+    for count in [1, 8, 4, 32] * 30:
+        expectation.add(count, 0.005 + 0.00025 * count)
+    assert expectation.seconds(16) == pytest.approx(0.009)
+    expectation.add(16, 0.9)
+    assert expectation.seconds(16) == pytest.approx(0.009, rel=0.05)
+    for _ in range(300):
+        expectation.add(16, 0.09)
+
+    assert expectation.seconds(16) == pytest.approx(0.09, rel=0.05)

@@ -236,6 +236,16 @@ async def put(placer: RayPlacer, folder: Path, **demand: Any) -> tuple[Invited, 
     return invited, await placer.place(invited.invitation, Demand(**demand), "W-9000-noop_1.0")
 
 
+async def test_workers_are_spread_over_the_nodes(placer: RayPlacer, folder: Path) -> None:
+    """Three agents with room for two on each node run on three nodes. First, as nothing runs there yet."""
+    nodes = set()
+    for _ in range(3):
+        invited, _ = await put(placer, folder)
+        nodes.add((await invited.until_up())["node"])
+
+    assert len(nodes) == 3
+
+
 async def test_an_agent_is_placed_and_withdrawn(placer: RayPlacer, folder: Path) -> None:
     """It runs on a node with its invitation; once withdrawn it is gone, and its resources are free again."""
     invited, place = await put(placer, folder, num_cpus=2)
@@ -251,14 +261,6 @@ async def test_an_agent_is_placed_and_withdrawn(placer: RayPlacer, folder: Path)
     await asyncio.gather(*(other.until_up() for other, _ in again))
 
     assert await place.ended == "it was withdrawn"
-
-
-async def test_workers_are_spread_over_the_nodes(placer: RayPlacer, folder: Path) -> None:
-    """Three agents with room for two on each node run on three nodes."""
-    invited = [await put(placer, folder) for _ in range(3)]
-    nodes = {(await each.until_up())["node"] for each, _ in invited}
-
-    assert len(nodes) == 3
 
 
 async def test_a_resource_and_a_label_choose_the_node(placer: RayPlacer, folder: Path) -> None:

@@ -249,7 +249,7 @@ def test_an_address_that_does_not_answer_is_said() -> None:
     assert unreachable("127.0.0.1:1") == "nothing answers at 127.0.0.1:1: Connection refused"
 
 
-def start(folder: Path, ray: str, pid: int | None = None) -> subprocess.Popen[bytes]:
+def start(folder: Path, ray: str, pid: int | None = None, inherited: int = 2) -> subprocess.Popen[bytes]:
     """The real process with a module ``ray`` of our own."""
     (folder / "ray.py").write_text(ray)
     return subprocess.Popen(
@@ -260,6 +260,7 @@ def start(folder: Path, ray: str, pid: int | None = None) -> subprocess.Popen[by
         env={**os.environ, "PYTHONPATH": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        pass_fds=[inherited],
     )
 
 
@@ -274,6 +275,18 @@ def test_only_messages_are_written(tmp_path: Path) -> None:
     assert json.loads(line)["type"] == "refused"
     assert "Ray 2.40.0" in json.loads(line)["reason"]
     assert process.returncode == 1
+
+
+def test_it_keeps_no_file_of_its_server(tmp_path: Path) -> None:
+    """Not even the other end of its own input, which the server's event loop leaves open."""
+    listing = "import os\nopen(__file__ + '.up', 'w').write(' '.join(os.listdir('/proc/self/fd')))\n1 / 0"
+    high = os.dup2(0, 200)
+    with start(tmp_path, listing, inherited=high) as process:
+        os.close(high)
+        assert process.stdout is not None
+        process.stdout.read()
+
+    assert "200" not in (tmp_path / "ray.py.up").read_text().split()
 
 
 def test_it_ends_with_its_input_while_ray_hangs(tmp_path: Path) -> None:

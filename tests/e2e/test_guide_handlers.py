@@ -82,3 +82,14 @@ def test_describing_itself(shared_server, model_store):
     answer = server.management.get("/models/described", params={"customized": "true"})
 
     assert answer.json()[0]["customizedMetadata"] == {"classes": 0, "trained": "2024-05-01"}
+
+
+def test_annotated_rows(shared_server, model_store):
+    """The handler with annotations, packed like any other."""
+    server = served(shared_server, model_store, "mean", examples_under("Annotated rows")[0])
+
+    def ask(row: object) -> object:
+        return server.inference.post("/predictions/mean", json=row)
+
+    assert ask([1, 2, 4]).json() == 2.333
+    assert ask("x").status_code == 400

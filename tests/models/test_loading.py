@@ -109,7 +109,7 @@ async def test_settings_and_snapshot(
 ) -> None:
     """What the settings name is loaded beside what is restored, and nothing twice (design, section 9)."""
     registry = await restore(new_registry(), saved(a={"1.0": entry("a", batchSize=4)}))
-    await load_initial(registry, naming(store, "a", "b"), lambda _: None, restored=True)
+    await load_initial(registry, initial(naming(store, "a", "b")), lambda _: None, restored=True)
 
     assert registry.names() == ["a", "b"]
     assert registry.get("a").options.batch_size == 4
@@ -148,7 +148,7 @@ async def test_a_folder_outside_of_the_store(
         write_model(tmp_path, name, name)
     registry = new_registry()
     settings = naming(store, f"{tmp_path}/mine")
-    assert await load_initial(registry, settings, lambda _: None, restored=False) == []
+    assert await load_initial(registry, initial(settings), lambda _: None, restored=False) == []
     document = registry_document(registry)
     assert document["models"]["mine"]["1.0"]["trusted"] is True
 
@@ -168,7 +168,9 @@ async def test_load_initial(
 ) -> None:
     """What cannot be loaded at start is logged and left out; progress is told (F55)."""
     registry, told = new_registry(), list[str]()
-    left_out = await load_initial(registry, naming(store, "absent", "a"), told.append, restored=False)
+    left_out = await load_initial(
+        registry, initial(naming(store, "absent", "a")), told.append, restored=False
+    )
 
     assert registry.get("a").loaded_at_startup
     assert left_out == ["Failed to load model: absent: Model not found at: absent"]
@@ -179,7 +181,7 @@ async def test_load_initial(
 async def test_a_model_without_a_name(registry: Registry) -> None:
     """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
     settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))
-    assert await load_initial(registry, settings, lambda _: None, restored=False) == []
+    assert await load_initial(registry, initial(settings), lambda _: None, restored=False) == []
     with pytest.raises(InvalidModel):
         await registry.register(Registration(url="-1.0.mar"))
 

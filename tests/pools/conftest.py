@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.pools import worker as worker_module
-from modelserver.pools.spec import WorkerSpec, WorkerTimes
+from modelserver.pools.spec import Node, WorkerSpec, WorkerTimes
 from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class PlayedProcess:
         self.received: list[tuple[Any, list[bytes]]] = []
         self.killed = False
         self.begun: int | None = None
+        self.node: Node | None = None
+        self.round_trip = 0.0
+        # What it was asked to give back from elsewhere: sequences.
+        self.recalled: list[int] = []
         self.output = ""
         self._on_message = on_message
         self._on_lost = on_lost
@@ -54,15 +58,16 @@ class PlayedProcess:
         return [self.pid]
 
     recalls = True
-    node = None
-    round_trip = 0.0
     for_memory: bool | None = False
 
     def allow(self, limit: int) -> None:
         """Its messages are never frames."""
 
-    def recall(self, sequence: int) -> int:
-        """Gives up all batches but the oldest, which it has begun."""
+    def recall(self, sequence: int) -> int | None:
+        """Gives up all batches but the oldest, which it has begun; from elsewhere, the test does that."""
+        if self.node is not None:
+            self.recalled.append(sequence)
+            return None
         if not self.batches:
             return sequence
         begun = self.batches[0].sequence + 1
@@ -72,6 +77,10 @@ class PlayedProcess:
         return begun
 
     # -- what a test makes it do
+
+    def move(self, seconds: float) -> None:
+        """Runs on another machine, so many seconds away and back."""
+        self.node, self.round_trip = Node("elsewhere"), seconds
 
     @property
     def batches(self) -> list[Predict]:
@@ -116,12 +125,15 @@ class Stage:
         self.processes: list[PlayedProcess] = []
         self.error: OSError | None = None
         self.sleeps: list[float] = []
+        self.away = 0.0
         self.specs: list[WorkerSpec] = []
 
     async def launch(self, spec: WorkerSpec, label: str, on_message: Any, on_lost: Any) -> PlayedProcess:
         if self.error is not None:
             raise self.error
         process = PlayedProcess(1000 + len(self.processes), on_message, on_lost)
+        if self.away:
+            process.move(self.away)
         process.send(spec.load)
         self.specs.append(spec)
         self.processes.append(process)

@@ -382,6 +382,54 @@ async def test_lost_batches(pool: Pool, stage: Any) -> None:
     assert contents(waiting) == [b"c", b"d"]
 
 
+async def test_what_may_run_twice_is_tried_once_more(make: Any, stage: Any, spec: WorkerSpec) -> None:
+    """A worker that is out of reach may have begun it; the second loss is final."""
+    stage.away = 0.001
+    pool = make()
+    pool.spec = replace(spec, idempotent=True)
+    pool.resize(0)
+    pool.resize(1)
+    first = await stage.enter(2)
+    first.load()
+    asked = request(b"a")
+    submit(pool, asked)
+    await stage.settle()
+    first.exit("is out of reach")
+    second = await stage.enter(3)
+    second.load()
+    assert len(second.batches) == 1
+    second.exit("is out of reach")
+    await until(lambda: asked.done)
+
+    assert isinstance(asked.error, WorkerDied)
+
+
+async def test_what_clients_have_a_part_of_is_not_tried_again(
+    make: Any, stage: Any, spec: WorkerSpec
+) -> None:
+    """Of a batch that may run twice only those requests are, of whose answer nothing was sent."""
+    stage.away = 0.001
+    pool = make()
+    pool.spec = replace(spec, idempotent=True)
+    pool.resize(0)
+    pool.resize(1)
+    first = await stage.enter(2)
+    first.load()
+    streamed, waiting = request(b"a"), request(b"b")
+    for each in (streamed, waiting):
+        each.on_part = lambda request, answer, part: None
+    submit(pool, streamed, waiting)
+    await stage.settle()
+    first.say(Parts(first.batches[0].sequence, [0], [Answer(1)]), [b"x"])
+    first.exit("is out of reach")
+    second = await stage.enter(3)
+    second.load()
+    second.answer()
+
+    assert isinstance(streamed.error, WorkerDied)
+    assert contents(waiting) == [b"b"]
+
+
 async def test_requeued_once(pool: Pool, stage: Any) -> None:
     """A request is put back once; one whose second worker dies too before it began is failed (F21)."""
     waiting = request(b"c", b"d")

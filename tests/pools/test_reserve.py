@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from tests.pools.conftest import Counts
 
 from modelserver.batching.request import Request
+from modelserver.errors import ServiceUnavailable
 from modelserver.pools import worker as worker_module
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.pool import Pool
-from modelserver.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
+from modelserver.pools.spec import Node, PoolLimits, WorkerSpec, WorkerState, WorkerTimes
 from modelserver.pools.worker import MANY_LOAD_FAILURES, MAX_IN_FLIGHT, REST
-from modelserver.wire.messages import Answer, Load, Loaded, Predict, Result, Returned, Row, Stop
+from modelserver.wire.messages import Answer, Load, Loaded, Predict, Recalled, Result, Returned, Row, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -43,36 +44,51 @@ class Process:
     """A worker process: takes the batches one after the other, each for as long as its body says."""
 
     recalls = True
-    node = None
-    round_trip = 0.0
     for_memory = False
     pid = 1
     pids = (1,)
 
     def __init__(self, world: World, on_message: Callable[..., None], on_lost: Callable[..., None]) -> None:
         self.begun: int | None = None
+        self.round_trip = world.round_trips.pop(0) if world.round_trips else 0.0
+        self.node = Node("elsewhere") if self.round_trip else None
+        self._way = self.round_trip / 2
+        self._arrives = 0.0
         self._world = world
         self._say, self._on_lost = on_message, on_lost
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Predict, float]] = []
         self._running: Predict | None = None
-        self._next = 0
+        self._next = self._recalled = 0
         self._end: asyncio.Future[str] = self._loop.create_future()
 
     def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
         if isinstance(message, Load):
             self._later(0.0, self._say, Loaded(pipelined=self._world.pipelined), memoryview(b""))
         elif isinstance(message, Predict):
-            self._waiting.append((message, max(float(body) for body in bodies)))
-            self._later(0.0001, self._begin)
+            seconds = max(float(body) for body in bodies)
+            if self._way:
+                self._far(self._receive, message, seconds)
+            else:
+                self._receive(message, seconds)
         elif isinstance(message, Stop):
-            self._later(0.0, self._leave)
+            self._far(self._leave)
+
+    def _receive(self, message: Predict, seconds: float) -> None:
+        if message.sequence >= self._recalled:
+            self._waiting.append((message, seconds))
+            self._later(0.0001, self._begin)
 
     def allow(self, limit: int) -> None:
         """Its messages are never frames."""
 
     def _later(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
         self._loop.call_later(seconds, lambda: None if self._end.done() else call(*arguments))
+
+    def _far(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """What is sent arrives in order."""
+        self._arrives = max(self._arrives + 1e-9, self._loop.time() + self._way)
+        self._later(self._arrives - self._loop.time(), call, *arguments)
 
     def _begin(self) -> None:
         if self._running is None and self._waiting:
@@ -84,14 +100,19 @@ class Process:
     def _answer(self, seconds: float) -> None:
         assert self._running is not None
         batch, self._running = self._running, None
-        self._say(
-            Result(batch.sequence, [Answer(1) for _ in batch.rows], seconds),
-            memoryview(b"x" * len(batch.rows)),
-        )
+        result = Result(batch.sequence, [Answer(1) for _ in batch.rows], seconds)
+        tail = memoryview(b"x" * len(batch.rows))
+        if self._way:
+            self._far(self._say, result, tail)
+        else:
+            self._say(result, tail)
         self._begin()
 
-    def recall(self, sequence: int) -> int:
+    def recall(self, sequence: int) -> int | None:
         self._world.recalls += 1
+        if self._way:
+            self._far(self._give_back, sequence)
+            return None
         taken, self._waiting = self._waiting, []
         if taken and self._running is None and self._world.random.random() < 0.5:
             # It wanted to begin this one at the same moment.
@@ -100,9 +121,14 @@ class Process:
             return first + 1
         return self._next
 
+    def _give_back(self, below: int) -> None:
+        self._recalled = below
+        self._waiting = [item for item in self._waiting if item[0].sequence >= below]
+        self._far(self._say, Recalled(self._next, below), memoryview(b""))
+
     def _leave(self) -> None:
         if self._running is None and not self._waiting:
-            self._exit("exited with status 0")
+            self._far(self._exit, "exited with status 0")
         else:
             self._later(0.001, self._leave)
 
@@ -125,8 +151,9 @@ class Process:
 class World:
     """A pool whose processes are played, and what became of its requests."""
 
-    def __init__(self, seed: int = 0, *, pipelined: bool = False) -> None:
+    def __init__(self, seed: int = 0, *, pipelined: bool = False, round_trips: Sequence[float] = ()) -> None:
         self.random = random.Random(seed)
+        self.round_trips = list(round_trips)
         self.pipelined = pipelined
         self.processes: list[Process] = []
         self.began: list[str] = []
@@ -372,6 +399,234 @@ def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytes
         await pool.close(1.0)
 
     play(main, World())
+
+
+# -- workers on other machines
+
+
+def test_workers_elsewhere_are_kept_busy() -> None:
+    """Two that are 10 ms away get each batch so early that they never wait for it, and nothing comes back."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        await answered([world.ask(pool, 0.05) for _ in range(2)])
+        began = pool.clock()
+        await answered([world.ask(pool, 0.05) for _ in range(40)])
+
+        # 20 batches each, and the way once.
+        assert pool.clock() - began == pytest.approx(20 * 0.05 + 0.01, abs=0.006)
+        assert world.recalls == 0
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01, 0.01]))
+
+
+def test_batches_that_are_not_full_leave_early_too() -> None:
+    """What has come when a worker elsewhere is about to be free goes there, as it would if it were here."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(1, 4)
+        await answered([world.ask(pool, 0.05)])
+        world.ask(pool, 0.05)
+        await asyncio.sleep(0.02)
+        request = world.ask(pool, 0.05)
+        await asyncio.sleep(0.02)
+        assert len(pool.workers[0].in_flight) == 1
+        began = pool.clock() - 0.04
+        await answered([request])
+
+        assert pool.clock() - began == pytest.approx(0.01 + 0.1, abs=0.001)
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01]))
+
+
+def test_short_batches_do_not_wait_for_the_way() -> None:
+    """Where the way is longer than a batch, as many are on it as keep the worker busy."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        for _ in range(60):
+            await answered([world.ask(pool, 0.002)])
+        began = pool.clock()
+        await answered([world.ask(pool, 0.002) for _ in range(200)])
+
+        assert pool.clock() - began < 1.25 * (100 * 0.0021 + 0.01)
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01, 0.01]))
+
+
+def test_full_batches_leave_in_time_for_a_worker_that_is_early() -> None:
+    """Where batches end a little sooner or later than expected, the next full one is there before."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        for _ in range(20):
+            await answered([world.ask(pool, 0.05) for _ in range(2)])
+        began = pool.clock()
+        # Two workers, each in turn early and late.
+        seconds = [0.046, 0.046, 0.054, 0.054] * 10
+        await answered([world.ask(pool, each) for each in seconds])
+
+        assert pool.clock() - began == pytest.approx(20 * 0.05 + 0.01, abs=0.006)
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01, 0.01]))
+
+
+def test_the_nearest_idle_worker_is_first() -> None:
+    """Of workers with nothing to do the one here gets the batch, then the nearer of the others."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(3)
+        await answered([world.ask(pool, 0.05) for _ in range(3)])
+        for _ in range(3):
+            requests = [world.ask(pool, 0.05) for _ in range(2)]
+            await asyncio.sleep(0.001)
+            assert [len(worker.in_flight) for worker in pool.workers] == [0, 1, 1]
+            await answered(requests)
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.02, 0.004, 0.0]))
+
+
+def test_nothing_leaves_for_far_away_that_one_here_begins_sooner() -> None:
+    """One 100 ms away and one here that is done in 20 ms: a batch in between waits for the one here."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        await answered([world.ask(pool, 0.05) for _ in range(2)])
+        first = [world.ask(pool, 0.05) for _ in range(2)]
+        await asyncio.sleep(0.03)
+        last = world.ask(pool, 0.05)
+        await answered([*first, last])
+
+        assert last.queued == pytest.approx(0.02, abs=0.002)
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.1, 0.0]))
+
+
+def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once() -> None:
+    """It is asked for a single time, while it is on its way back too, and begins at another worker."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        await answered([world.ask(pool, 0.05) for _ in range(6)])
+        slow = world.ask(pool, 5.0)
+        quick = world.ask(pool, 0.05)
+        await asyncio.sleep(0.053)
+        follower = world.ask(pool, 0.05)
+        other = world.ask(pool, 0.05)
+        assert [len(worker.in_flight) for worker in pool.workers] == [2, 2]
+        began = pool.clock()
+        await answered([quick, follower, other])
+
+        assert not slow.done
+        # The other's turn, finding out, and the way back.
+        assert pool.clock() - began < 0.05 + 0.05 + 4 * 0.01
+        assert world.recalls == 1
+        assert len(world.began) == len(set(world.began))
+        await answered([slow])
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01, 0.01]))
+
+
+def test_a_recall_in_vain_is_not_sent() -> None:
+    """What will have begun before it could come back stays, although another worker is idle."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        await answered([world.ask(pool, 0.05) for _ in range(2)])
+        requests = [world.ask(pool, seconds) for seconds in (0.05, 0.046)]
+        await asyncio.sleep(0.0515)
+        requests.append(world.ask(pool, 0.05))
+        await answered(requests)
+
+        assert world.recalls == 0
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01, 0.01]))
+
+
+def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it() -> None:
+    """Seconds of a batch for the policy: the handler's, and the round trip unless it had left in advance."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(1, 4)
+        told: list[float] = []
+        pool.queue.policy.finished = lambda count, seconds, now: told.append(seconds)  # type: ignore[method-assign]
+        await answered([world.ask(pool, 0.05)])
+        world.ask(pool, 0.05)
+        await asyncio.sleep(0.02)
+        await answered([world.ask(pool, 0.05)])
+
+        assert told == pytest.approx([0.06, 0.06, 0.05], abs=0.001)
+        await pool.close(1.0)
+
+    play(main, World(round_trips=[0.01]))
+
+
+def test_a_batch_that_comes_back_when_nobody_is_left_is_refused() -> None:
+    """A recall is answered while the pool is being closed: its request gets its 503, and nobody hangs."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(2)
+        await answered([world.ask(pool, 0.05) for _ in range(2)])
+        slow = [world.ask(pool, 1.0) for _ in range(2)]
+        await asyncio.sleep(0.052)
+        request = world.ask(pool, 0.05)
+        while not world.recalls:  # noqa: ASYNC110 - no time passes
+            await asyncio.sleep(0.001)
+        await pool.close(10.0)
+
+        assert isinstance(request.error, ServiceUnavailable)
+        assert [each.error for each in slow] == [None, None]
+
+    play(main, World(round_trips=[0.01, 0.01]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    asked=st.lists(
+        st.tuples(st.sampled_from([0.001, 0.02, 0.02, 0.02, 0.3]), st.floats(0.0, 0.02)),
+        min_size=10,
+        max_size=40,
+    ),
+    round_trips=st.lists(st.sampled_from([0.0, 0.0005, 0.001, 0.01]), min_size=1, max_size=4),
+    batch_size=st.sampled_from([1, 3]),
+    pipelined=st.booleans(),
+    deaths=st.sets(st.integers(0, 39), max_size=2),
+    seed=st.integers(0, 1000),
+)
+def test_each_request_is_answered_once_at_any_distance(
+    asked: list[tuple[float, float]],
+    round_trips: list[float],
+    batch_size: int,
+    pipelined: bool,
+    deaths: set[int],
+    seed: int,
+) -> None:
+    """Whatever handlers take and whoever dies: none is begun twice, all have one end, few fail."""
+
+    async def main(world: World) -> None:
+        pool = await world.pool(len(round_trips), batch_size)
+        for number, (seconds, pause) in enumerate(asked):
+            world.ask(pool, seconds)
+            if number in deaths:
+                world.random.choice(world.processes).kill()
+            await asyncio.sleep(pause)
+        await answered(world.sent, 0.005)
+
+        assert world.ends.keys() == {request.id for request in world.sent}
+        assert len(world.began) == len(set(world.began))
+        if not deaths:
+            assert [request for request in world.sent if request.error is not None] == []
+        await pool.close(10.0)
+
+    play(main, World(seed, pipelined=pipelined, round_trips=round_trips))
 
 
 durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02), st.floats(0.05, 0.3))

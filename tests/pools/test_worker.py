@@ -16,7 +16,7 @@ from modelserver.pools.gate import StartGate
 from modelserver.pools.output import quote
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
-from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Result, Row, Stop
+from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Recalled, Result, Row, Stop
 
 if TYPE_CHECKING:
     from modelserver.pools.spec import WorkerSpec
@@ -30,6 +30,7 @@ class Owner:
         self.answered: list[Batch] = []
         self.lost: list[tuple[Batch | None, list[Batch], ModelServerError]] = []
         self.streamed: list[tuple[Batch, bytes]] = []
+        self.returned: list[Batch] = []
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
         self.ready += 1
@@ -39,6 +40,9 @@ class Owner:
 
     def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
         self.streamed.append((batch, bytes(tail)))
+
+    def worker_returned(self, worker: Worker, batch: Batch) -> None:
+        self.returned.append(batch)
 
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
@@ -281,6 +285,127 @@ async def test_only_what_was_begun_is_lost(
     assert owner.lost[-1][1] == sent[lost:]
 
 
+@pytest.mark.parametrize(("idempotent", "lost"), [(False, 2), (True, 0)])
+async def test_all_that_an_unreachable_worker_had_counts_as_begun(
+    stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner, idempotent: bool, lost: int
+) -> None:
+    """Nobody knows what it had begun when it was lost: nothing runs again, unless it may run twice."""
+    stage.away = 0.001
+    worker = Worker(9000, "W-9000-m", replace(spec, idempotent=idempotent), times, owner)
+    process = await stage.enter()
+    process.load()
+    sent = [batch(), batch()]
+    for each in sent:
+        worker.send(each)
+    process.exit("is out of reach")
+    await stage.enter(2)
+    await worker.stop(0.01)
+    running = [each for each, _, _ in owner.lost if each is not None]
+
+    assert running == sent[:lost]
+    assert [each for _, unbegun, _ in owner.lost for each in unbegun] == sent[lost:]
+
+
+async def test_what_took_too_long_elsewhere_is_not_tried_again(
+    stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner
+) -> None:
+    """Of batches that may run twice, the one past the response timeout fails; the next goes elsewhere."""
+    stage.away = 0.001
+    times = replace(times, response=0.02)
+    worker = Worker(9000, "W-9000-m", replace(spec, idempotent=True), times, owner)
+    (await stage.enter()).load()
+    sent = [batch(), batch()]
+    for each in sent:
+        worker.send(each)
+    await stage.enter(2)
+    await worker.stop(0.01)
+
+    assert owner.lost[0][:2] == (sent[0], sent[1:])
+
+
+async def test_batches_come_back_from_elsewhere_later(make: Any, stage: Any, owner: Owner) -> None:
+    """They are asked for once, and come back once; those answered meanwhile do not come back."""
+    stage.away = 0.001
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    sent = [batch() for _ in range(4)]
+    for each in sent:
+        worker.send(each)
+    assert worker.take_back() == []
+    assert worker.take_back() == []
+    assert process.recalled == [4]
+    process.answer()
+    process.answer()
+    assert worker.take_back() == []
+    process.say(Recalled(3, 4))
+    process.say(Recalled(3, 4))
+
+    assert owner.answered == sent[:2]
+    assert owner.returned == sent[3:]
+    assert list(worker.in_flight) == sent[2:3]
+
+
+async def test_none_leaves_early_while_batches_come_back(make: Any, stage: Any) -> None:
+    """Not even after an answer, until the machine has said which are coming; then all is as before."""
+    stage.away = 0.001
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    for _ in range(3):
+        worker.send(batch())
+    worker.take_back()
+    process.answer(seconds=0.0001)
+    assert (worker.foreseen, worker.shared_capacity) == (False, 1)
+    process.say(Recalled(2, 3))
+    process.answer(seconds=0.0001)
+    assert worker.foreseen
+    worker.send(batch())
+    worker.send(batch())
+    worker.take_back()
+
+    assert process.recalled == [3, 5]
+
+
+async def test_death_while_batches_come_back(make: Any, stage: Any, owner: Owner) -> None:
+    """Each is lost once; what the old machine says about them later changes nothing."""
+    stage.away = 0.001
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    sent = [batch(), batch()]
+    for each in sent:
+        worker.send(each)
+    worker.take_back()
+    process.begun = 1
+    process.exit("was killed by SIGKILL")
+    successor = await stage.enter(2)
+    successor.load()
+    fresh = [batch(), batch()]
+    for each in fresh:
+        worker.send(each)
+    process.say(Recalled(1, 2))
+
+    assert owner.lost == [(sent[0], sent[1:], owner.lost[0][2])]
+    assert (owner.returned, list(worker.in_flight)) == ([], fresh)
+    worker.take_back()
+    assert successor.recalled == [4]
+
+
+async def test_the_distance_is_measured_anew_with_each_answer(make: Any, stage: Any) -> None:
+    """What its machine last measured counts."""
+    stage.away = 0.001
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    assert worker.round_trip == 0.001
+    process.move(0.003)
+    worker.send(batch())
+    process.answer()
+
+    assert worker.round_trip == 0.003
+
+
 async def test_response_timeout(make: Any, stage: Any, owner: Owner) -> None:
     """Past the response timeout the clients hear first, then the process is killed and
     replaced without a pause.
@@ -432,7 +557,7 @@ async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
 
     assert time.process_time() - began < 0.1
     assert stage.processes[0].killed
-    assert (worker.state, worker.pids, owner.ready) == (WorkerState.UNLOADING, [], 0)
+    assert (worker.state, worker.process, owner.ready) == (WorkerState.UNLOADING, None, 0)
 
 
 async def test_no_retry_where_none_is_wanted(make: Any, stage: Any) -> None:

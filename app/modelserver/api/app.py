@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -23,28 +22,8 @@ from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError
 from modelserver.http.answers import JSON, error_body, is_kserve
 
 if TYPE_CHECKING:
-    from modelserver.auth.keeper import TokenKeeper
-    from modelserver.http.aside import Aside
-    from modelserver.http.intake import Intake
-    from modelserver.models.registry import Registry
-    from modelserver.payloads.log import PayloadLog
-    from modelserver.settings.settings import Settings
+    from modelserver.api.services import Role, Services
     from modelserver.telemetry.metrics import ServerMetrics
-
-Role = Literal["inference", "management", "metrics"]
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What the applications of all listeners need."""
-
-    registry: Registry
-    metrics: ServerMetrics
-    settings: Settings
-    tokens: TokenKeeper | None = None
-    payloads: PayloadLog | None = None
-    aside: Aside | None = None
-    intake: Intake | None = None
 
 
 def build_app(roles: set[Role], services: Services) -> FastAPI:

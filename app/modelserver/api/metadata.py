@@ -91,11 +91,11 @@ def is_ready(registry: Registry) -> bool:
 
 
 def describe_tensors(model: ModelVersion) -> dict[str, list[dict[str, Any]]]:
-    """The inputs and outputs of a model, from its signature.
+    """The inputs and outputs of a model, from its signature, else from its handler's annotations.
 
-    Without one, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
+    Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
     """
-    signature = model.options.signature
+    signature = model.signature
     built_in = model.pool.splits and not model.envelope
     return {
         "inputs": _described(signature.inputs) or list(_ANY_INPUT if built_in else ()),

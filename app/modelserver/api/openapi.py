@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from modelserver.api.descriptions import Document
     from modelserver.models.registry import Registry
     from modelserver.options.signature import Signature
+    from modelserver.wire.messages import Annotations
 
 _INFO = {
     "title": "modelserver APIs",
@@ -62,7 +63,9 @@ def add_descriptions(app: FastAPI, roles: AbstractSet[str], registry: Registry) 
 
     async def of_inference(name: str, version: str | None = None) -> Response:
         model = registry.get(name.partition(":")[0], version)
-        return _json(describe_model(model.name, version, signature=model.options.signature))
+        return _json(
+            describe_model(model.name, version, signature=model.signature, annotations=model.annotations)
+        )
 
     async def of_management(name: str, version: str | None = None) -> Response:
         registry.get(name, version)
@@ -111,20 +114,30 @@ def _described_path(path: str) -> tuple[str, list[Document]]:
     return _PARAMETER.sub(renamed, path), within
 
 
-def describe_model(name: str, version: str | None = None, *, signature: Signature | None = None) -> Document:
+def describe_model(
+    name: str,
+    version: str | None = None,
+    *,
+    signature: Signature | None = None,
+    annotations: Annotations | None = None,
+) -> Document:
     """The document of one model's inference API (reference 6.3), with its actual paths.
 
-    With a signature, its V2 requests and answers are typed.
+    With a signature, its V2 requests and answers are typed; with ``annotations`` of its handler, the others.
     """
     segment = _segment(name)
     path = f"/predictions/{segment}" + (f"/{_segment(version)}" if version else "")
     v2 = f"/v2/models/{segment}" + (f"/versions/{_segment(version)}" if version else "")
     paths = {
-        path: {"post": predictions.predict("predictions", "Predict with this model.")},
-        f"/v1/models/{segment}:predict": {"post": predictions.predict_v1("v1_predict", "predict")},
+        path: {"post": predictions.predict("predictions", "Predict with this model.", annotations)},
+        f"/v1/models/{segment}:predict": {
+            "post": predictions.predict_v1("v1_predict", "predict", annotations)
+        },
         f"{v2}/infer": {"post": predictions.predict_v2("v2_infer", "infer", signature)},
     }
-    return _document({"title": f"RESTful API for: {name}", "version": "1.0.0"}, paths)
+    document = _document({"title": f"RESTful API for: {name}", "version": "1.0.0"}, paths)
+    document["components"]["schemas"] |= predictions.schemas_of(annotations)
+    return document
 
 
 def describe_model_management(name: str, version: str | None = None) -> Document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
 
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.options.signature import Signature
     from modelserver.tensors.tensor import TensorSpec
+    from modelserver.wire.messages import Annotations, Side
 
 # Elements shown in an example.
 _LONGEST_EXAMPLE = 8
 _TENSOR = {"name": "input", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
+_NULL = {"type": "null"}
 _ID = {"type": "string", "format": "uuid"}
 _ANSWER_HEADERS = {
     "x-request-id": {"description": "The request's id, as the handler sees it.", "schema": _ID},
@@ -127,9 +129,9 @@ def add_hot(app: FastAPI, path: str, describe: oas.Endpoint, **operations: oas.D
     app.add_api_route(path, describe, methods=["OPTIONS"], openapi_extra=operations)
 
 
-def predict(operation_id: str, summary: str) -> oas.Document:
-    """A path whose body goes to the handler, and whose answer is the handler's."""
-    body = {
+def predict(operation_id: str, summary: str, annotations: Annotations | None = None) -> oas.Document:
+    """A path whose body goes to the handler, and whose answer is the handler's, typed by its annotations."""
+    body: oas.Document = {
         "description": "What the model's handler expects: a file, JSON, or a form of several fields.",
         "content": {
             "*/*": {"schema": oas.BINARY, "example": "kitten.jpg"},
@@ -142,17 +144,28 @@ def predict(operation_id: str, summary: str) -> oas.Document:
         "The handler's answer: bytes, text or JSON, with the status and content type that it "
         "sets. By default only JSON has a content type."
     )
-    return _inference(operation_id, summary, {"description": about}, body)
+    done: oas.Document = {"description": about}
+    if annotations is not None and annotations.inputs.media:
+        body["content"] = {annotations.inputs.media: {"schema": _as_openapi(annotations.inputs.schema)}}
+    if annotations is not None and annotations.outputs.media:
+        schema = _as_openapi(annotations.outputs.schema)
+        done["content"] = {annotations.outputs.media: {"schema": schema}}
+    return _inference(operation_id, summary, done, body)
 
 
-def predict_v1(operation_id: str, verb: str) -> oas.Document:
-    """A path of the V1 protocol."""
+def predict_v1(operation_id: str, verb: str, annotations: Annotations | None = None) -> oas.Document:
+    """A path of the V1 protocol, with instances and predictions typed by the handler's annotations."""
     body = oas.json_body(
         "The instances; other keys reach the handler.",
-        oas.ref("V1Request"),
+        _listing("V1Request", "instances", None if annotations is None else annotations.inputs),
         example={"instances": [[1.0, 2.0]]},
     )
-    done = oas.answer("One prediction for each instance, in order.", oas.ref("V1Response"))
+    if annotations is not None and annotations.inputs.schema:
+        del body["content"][JSON]["example"]
+    answers = None if annotations is None else annotations.outputs
+    done = oas.answer(
+        "One prediction for each instance, in order.", _listing("V1Response", "predictions", answers)
+    )
     return _inference(operation_id, f"{verb.capitalize()}, V1 protocol.", done, body)
 
 
@@ -176,6 +189,42 @@ def predict_v2(operation_id: str, verb: str, signature: Signature | None = None)
 def _inference(operation_id: str, summary: str, done: oas.Document, body: oas.Document) -> oas.Document:
     responses = {"200": {**done, "headers": _ANSWER_HEADERS}, **oas.errors(400, 404, 413, 500, 503, 504, 507)}
     return oas.operation("Inference", operation_id, summary, responses, body=body)
+
+
+def schemas_of(annotations: Annotations | None) -> oas.Document:
+    """The schemas that those of the annotations refer to, by name."""
+    if annotations is None:
+        return {}
+    named = {**annotations.inputs.schemas, **annotations.outputs.schemas}
+    return {name: _as_openapi(schema) for name, schema in named.items()}
+
+
+def _listing(schema: str, key: str, side: Side | None) -> oas.Document:
+    """The schema of all requests or answers, where the elements of the list ``key`` are of a type."""
+    if side is None or not side.schema:
+        return oas.ref(schema)
+    return {"allOf": [oas.ref(schema), oas.record({key: oas.array(_as_openapi(side.schema))})]}
+
+
+def _as_openapi(schema: Any) -> Any:
+    """A JSON schema in the words of OpenAPI 3.0, which has no type null, no const and no tuples."""
+    if isinstance(schema, list):
+        return [_as_openapi(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    said = {key: _as_openapi(value) for key, value in schema.items()}
+    for key in ("anyOf", "oneOf"):
+        if _NULL in said.get(key, ()):
+            said |= {key: [each for each in said[key] if each != _NULL], "nullable": True}
+    if "const" in said:
+        said["enum"] = [said.pop("const")]
+    if "prefixItems" in said:
+        del said["prefixItems"]
+        said["items"] = {}
+    for limit in ("Minimum", "Maximum"):
+        if f"exclusive{limit}" in said:
+            said |= {limit.lower(): said.pop(f"exclusive{limit}"), f"exclusive{limit}": True}
+    return {} if said == _NULL else said
 
 
 def _typed(schema: str, side: str, specs: Sequence[TensorSpec]) -> oas.Document:

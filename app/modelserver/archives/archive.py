@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from modelserver.archives.single_file import SingleFile
+
 # Bytes of a manifest, and of a configuration file.
 _MAX_MANIFEST: Final = 4 << 20
 _MAX_CONFIG: Final = 1 << 20
@@ -93,12 +95,19 @@ def nameless(url: str, manifest: Manifest) -> InvalidModel:
 
 
 def open_archive(
-    path: Path, url: str, workdir: Path, *, temporary: bool = False, name: str | None = None
+    path: Path,
+    url: str,
+    workdir: Path,
+    *,
+    temporary: bool = False,
+    name: str | None = None,
+    single: SingleFile | None = None,
 ) -> ModelArchive:
     """Open the file or directory at ``path``; not on the event loop, as it blocks.
 
     Files are unpacked into a new directory of ``workdir``, called ``name`` if given; directories are used in
-    place (``temporary``: the server made it). Raises ``InvalidModel`` for content that cannot be served and
+    place (``temporary``: the server made it). A ``single`` file, a script or a model file, gets a directory
+    of its own, too. Raises ``InvalidModel`` for content that cannot be served and
     ``InternalError`` if it cannot be stored, and leaves nothing behind then.
     """
     packed = not path.is_dir()
@@ -108,16 +117,19 @@ def open_archive(
     with contextlib.ExitStack() as undo:
         undo.callback(opened.close)
         if packed:
-            _unpack(path, url, model_dir)
+            _unpack(path, url, model_dir, single)
         archive = _described(opened, path.name)
         undo.pop_all()
     return archive
 
 
-def _unpack(path: Path, url: str, model_dir: Path) -> None:
+def _unpack(path: Path, url: str, model_dir: Path, single: SingleFile | None) -> None:
     try:
         model_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unpack(path, model_dir)
+        if single is not None:
+            single.lay_out(model_dir)
+        else:
+            unpack(path, model_dir)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
 

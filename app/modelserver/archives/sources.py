@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from modelserver.archives.incoming import AS_USUAL, Incoming, failed
+from modelserver.archives.single_file import SingleFile
 from modelserver.archives.torchvision_url import TorchvisionSource
 from modelserver.archives.urls import UrlPolicy, leaves_its_place, scheme
 from modelserver.errors import InternalError, ModelNotFound
@@ -29,13 +30,14 @@ class Located:
     """The resolved path of an archive or a model directory.
 
     ``downloaded`` is the file that was fetched into the model store; ``temporary`` marks a directory that the
-    server wrote. ``open_archive`` needs both.
+    server wrote; ``single`` is a handler's script or a model file. ``open_archive`` needs them.
     """
 
     url: str
     path: Path
     downloaded: Path | None = None
     temporary: bool = False
+    single: SingleFile | None = None
 
 
 async def locate(
@@ -60,7 +62,7 @@ async def locate(
         raise ModelNotFound(f"Relative path is not allowed in url: {url}")
     match scheme(url):
         case None:
-            return Located(url, await asyncio.to_thread(_local, url, store, trusted=trusted))
+            return await asyncio.to_thread(_from_path, url, store, trusted=trusted)
         case "http" | "https":
             path = await download(url, store, policy, transfer)
             return Located(url, path, downloaded=path)
@@ -149,6 +151,24 @@ def _path_of(url: str) -> Path | None:
         return None
     path = Path(unquote(parts.path))
     return path if parts.netloc.lower() in ("", "localhost") and path.is_absolute() else None
+
+
+def _from_path(url: str, store: Path | None, *, trusted: bool) -> Located:
+    """A file or directory; a script or model file is marked as such, with its own paths resolved."""
+    single = SingleFile.parse(url)
+    if single is None:
+        return Located(url, _local(url, store, trusted=trusted))
+    path = _single(single.path, store, trusted=trusted)
+    if path.is_dir():
+        return Located(url, path)
+    model_file = single.model_file and str(_single(single.model_file, store, trusted=trusted))
+    return Located(url, path, single=replace(single, path=str(path), model_file=model_file))
+
+
+def _single(url: str, store: Path | None, *, trusted: bool) -> Path:
+    """As :func:`_local`, but the operator's absolute path is not looked for in the store."""
+    found = _existing(Path(url)) if trusted and os.path.isabs(url) else None
+    return _local(url, store, trusted=trusted) if found is None else found
 
 
 def _local(url: str, store: Path | None, *, trusted: bool) -> Path:

@@ -334,6 +334,28 @@ class CostCurve:
         return mean_t - b * mean_n, b
 
 
+class Expectation:
+    """What the next batch should take, from those before it; single long ones move it little."""
+
+    # Longer than this many times the expected counts as that.
+    LONGEST = 2.0
+
+    def __init__(self) -> None:
+        self._curve = CostCurve()
+        self._line = (0.0, 0.0)
+
+    def add(self, count: int, seconds: float) -> None:
+        """A batch of ``count`` instances took so many seconds."""
+        usual = self.seconds(count)
+        self._curve.add(count, min(seconds, self.LONGEST * usual) if usual else seconds)
+        self._line = self._curve.line()
+
+    def seconds(self, count: int) -> float:
+        """Expected for a batch of ``count`` instances; 0 before the first."""
+        a, b = self._line
+        return a + b * count
+
+
 def make_policy(name: str, max_delay: float) -> Policy:
     """The policy called ``name`` (window, greedy, adaptive) with its cap in seconds."""
     if name == "window":

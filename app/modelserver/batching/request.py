@@ -136,6 +136,32 @@ class Batch:
     heard_at: float = 0.0
     sequence: int = -1
 
+    def sent(self, worker: Any, now: float) -> None:
+        """Notes that the worker gets it."""
+        self.sent_at = now
+        for parcel in self.parcels:
+            request = parcel.request
+            request.worker = worker
+            if not request.batch_id:
+                request.batch_id = self.id
+                request.batch_size = self.size
+
+    def returned(self) -> None:
+        """Forgets the worker, which has not begun it."""
+        for parcel in self.parcels:
+            request = parcel.request
+            if request.batch_id == self.id:
+                request.batch_id = ""
+            if parcel.count == len(request.rows):
+                request.worker = None
+
+    def try_again(self) -> list[Request]:
+        """Notes that it is sent again; returns the requests whose clients have a part of the answer."""
+        requests = [parcel.request for parcel in self.parcels]
+        for request in requests:
+            request.requeued = True
+        return [request for request in requests if request.on_part is not None and request.began is not None]
+
     def request_of(self, row: int) -> Request | None:
         """The request that the row at this position belongs to; None if there is no such row."""
         for parcel in self.parcels:

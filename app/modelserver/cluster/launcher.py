@@ -54,6 +54,10 @@ class Cluster:
     lost_after: float
     packer: Packer = field(default_factory=Packer)
 
+    def launcher(self, demand: Demand, requirements: str, *, use_venv: bool) -> ClusterLauncher:
+        """What starts the workers of one model version."""
+        return ClusterLauncher(self, demand, requirements, use_venv)
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterLauncher:
@@ -200,6 +204,7 @@ class _Start:
     def abandon(self) -> None:
         """Ends what has been started."""
         self.worker.kill()
+        self._channel.close()
         self.worker.leave()
 
     def close(self) -> None:

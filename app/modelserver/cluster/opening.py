@@ -28,14 +28,11 @@ _ANY = {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound
 
 
 @contextlib.asynccontextmanager
-async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Cluster | None]:
-    """The cluster, listening at the workers' address; None if all workers run on this machine.
+async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Cluster]:
+    """The cluster, listening at the workers' address.
 
     Raises ConfigError if the address is taken, or packages are missing.
     """
-    if settings.worker_launcher == "local":
-        yield None
-        return
     host, _ = parse_endpoint(settings.worker_address)
     certificate = None if settings.worker_tls == "off" else _certificate(host)
     bound = _bind(settings.worker_address)

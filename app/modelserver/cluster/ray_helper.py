@@ -249,6 +249,8 @@ def main() -> None:
     """The process."""
     address, server_pid = sys.argv[1], int(sys.argv[2])
     die_with(server_pid)
+    # uvloop leaves open what the server has, even the other end of this process's input, which would not end.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     # A duplicate, as Ray and what it starts print on standard output.
     report = Reporter(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import socket
@@ -20,7 +21,6 @@ _OLDEST = (2, 52)
 _ANSWER_PATIENCE = 15.0
 _TRY_PATIENCE = 60.0
 _LONGEST = 300
-_VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)\s.*Ray: (\S+)\s+Python: (\S+)", re.DOTALL)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # Without a token, in a process of its own: Ray reads its settings once.
 _TRY = """
@@ -47,7 +47,8 @@ def join(address: str) -> Any:
     """
     ray = _import_ray()
     _check_token(ray)
-    nodes = _nodes(ray, address)
+    about, nodes = _look_at(ray, address)
+    _check_versions(ray, about, address)
     on_loopback = all(map(is_loopback, [address.rpartition(":")[0], *nodes]))
     if not on_loopback:
         _check_protected(address, nodes)
@@ -96,13 +97,6 @@ def demands_token(address: str) -> bool:
 
 def explained(error: BaseException, address: str) -> str:
     """An error of joining, in one line."""
-    text = str(error)
-    if versions := _VERSIONS.search(text):
-        theirs, ours = versions.groups()[:2], versions.groups()[2:]
-        return (
-            f"the Ray cluster at {address} runs Ray {theirs[0]} with Python {theirs[1]}, but ray_python "
-            f"({sys.executable}) has Ray {ours[0]} with Python {ours[1]}"
-        )
     if type(error).__name__ == "AuthenticationError":
         return (
             f"the Ray cluster at {address} demands another token: the server needs RAY_AUTH_MODE=token and "
@@ -139,33 +133,59 @@ def _import_ray() -> Any:
 
 def _check_token(ray: Any) -> None:
     """Ray ends the process if it is to send a token and has none."""
-    raylet = ray._raylet
-    wanted = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
-    if wanted and not raylet.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
-        raise Unusable(
-            "RAY_AUTH_MODE=token is set, but there is no token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or "
-            "~/.ray/auth_token"
-        )
+    if not _token_mode():
+        return
+    try:
+        if ray._raylet.AuthenticationTokenLoader.instance().has_token():
+            return
+        reason = "there is none"
+    except Exception as error:  # noqa: BLE001 - as of a file that cannot be read
+        reason = one_line(error).partition(". ")[0]
+    raise Unusable(
+        "RAY_AUTH_MODE=token is set, but no token is found in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or "
+        f"~/.ray/auth_token: {reason}"
+    )
 
 
-def _nodes(ray: Any, address: str) -> list[str]:
-    """The addresses of the nodes that are alive. The driver would only say that it cannot connect."""
+def _token_mode() -> bool:
+    return os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+
+
+def _look_at(ray: Any, address: str) -> tuple[dict[str, str], list[str]]:
+    """The versions of the cluster, and the addresses of the nodes that are alive.
+
+    The driver would try for 40 seconds, and then say that it cannot connect.
+    """
     try:
         client = ray._raylet.GcsClient(address=address)
+        about = client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=_ANSWER_PATIENCE)
         found: Iterable[Any] = client.get_all_node_info(timeout=_ANSWER_PATIENCE).values()
     except Exception as error:
         raise Unusable(explained(error, address)) from error
     alive = [node for node in found if node.state == 0]
     if not alive:
         raise Unusable(f"the Ray cluster at {address} has no nodes")
-    return [str(node.node_manager_address) for node in alive]
+    return json.loads(about or b"{}"), [str(node.node_manager_address) for node in alive]
+
+
+def _check_versions(ray: Any, about: dict[str, str], address: str) -> None:
+    """Ray's must be equal, and Python's too, if Ray is not told that major and minor are enough."""
+    own = ray.__version__, ".".join(map(str, sys.version_info[:3]))
+    theirs = about.get("ray_version", own[0]), about.get("python_version", own[1])
+    parts = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
+    if own[0] == theirs[0] and own[1].split(".")[:parts] == theirs[1].split(".")[:parts]:
+        return
+    raise Unusable(
+        f"the Ray cluster at {address} runs Ray {theirs[0]} with Python {theirs[1]}, but ray_python "
+        f"({sys.executable}) has Ray {own[0]} with Python {own[1]}"
+    )
 
 
 def _check_protected(address: str, nodes: list[str]) -> None:
     """Whoever reaches an unprotected Ray runs code on its nodes."""
     others = sorted({node for node in nodes if not is_loopback(node)}) or [address]
     advice = "start Ray with RAY_AUTH_MODE=token on every node, and the server too"
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+    if not _token_mode():
         raise Unusable(
             f"the Ray cluster at {address} is not on loopback ({others[0]}), and RAY_AUTH_MODE=token is not "
             f"set: {advice}"

@@ -104,6 +104,7 @@ class RayPlacer:
         self._told: set[str] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._closing = False
+        self._stop = asyncio.Event()
 
     async def place(self, invitation: str, demand: Demand, label: str) -> RayPlacement:
         """Asks for a place; waits for the helper if it is just starting. Raises NoPlace."""
@@ -142,10 +143,13 @@ class RayPlacer:
         self._closing = True
         if self._keeper is None:
             return
+        self._stop.set()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
-            await asyncio.wait([self._keeper], timeout=_END_PATIENCE)
-        self._keeper.cancel()
+        await asyncio.wait([self._keeper], timeout=_END_PATIENCE)
+        # It is not cancelled while it starts a helper, which would be left behind.
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
         await asyncio.wait([self._keeper])
 
     def _send(self, request: ToHelper) -> None:
@@ -172,7 +176,8 @@ class RayPlacer:
             if self._closing:
                 return
             pause = _FIRST_PAUSE if clock() - began > _LONG_LIFE else min(2 * pause, longest)
-            await asyncio.sleep(pause)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), pause)
 
     async def _live(self) -> str:
         """Runs one helper; returns how it ended."""
@@ -183,12 +188,11 @@ class RayPlacer:
         self._process = process
         printed = asyncio.create_task(_last_printed(process))
         try:
-            ended = await self._listen(process)
+            ended = "" if self._closing else await self._listen(process)
             return ended or await self._end_of(process, printed)
         finally:
             self._process = None
-            await _end(process)
-            printed.cancel()
+            await _end(process, printed)
 
     async def _unreachable(self) -> str:
         host, _, port = self._address.rpartition(":")
@@ -348,7 +352,15 @@ async def _last_printed(process: asyncio.subprocess.Process) -> str:
     return said[-1][:_LONGEST] if said else ""
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, printed: asyncio.Task[str]) -> None:
+    """Kills it, and reads its pipes to the end, without which they would stay open."""
+    assert process.stdin is not None  # noqa: S101 - as above
+    assert process.stdout is not None  # noqa: S101 - as above
     with contextlib.suppress(ProcessLookupError):
         process.kill()
+    process.stdin.close()
+    rest = asyncio.ensure_future(process.stdout.read())
+    await asyncio.wait([rest, printed], timeout=_LAST_WORDS)
+    for reading in (rest, printed):
+        reading.cancel()
     await process.wait()

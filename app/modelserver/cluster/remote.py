@@ -220,7 +220,7 @@ class RemoteWorker(asyncio.Protocol):
         """Says that the server is there, and notices if the agent is not."""
         now = self._loop.time()
         # If this loop was late, what the agent said meanwhile is still to be read.
-        self._heard += max(0.0, now - self._due)
+        self._heard = min(now, self._heard + max(0.0, now - self._due))
         if now - self._heard > self._lost_after:
             _log.error(
                 "Worker %s: nothing was heard of its node %s for %g s",
@@ -231,15 +231,15 @@ class RemoteWorker(asyncio.Protocol):
             )
             return
         self._beats += 1
-        # The loop's clock counts in milliseconds.
-        self._beaten = time.monotonic()
+        # The time of the server's loop has milliseconds only.
+        self._beaten = time.perf_counter()
         self.say(Alive(self._beats))
         self._due = now + self._beat_time
         self._beating = self._loop.call_later(self._beat_time, self._beat)
 
     def _measure(self, number: int) -> None:
         if number == self._beats:
-            seconds = time.monotonic() - self._beaten
+            seconds = time.perf_counter() - self._beaten
             before = self.round_trip
             slower = before and seconds > before
             self.round_trip = before + _SHARE * (seconds - before) if slower else seconds

@@ -28,7 +28,7 @@ from modelserver.tensors.limits import RequestLimits
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from modelserver.api.app import Services
+    from modelserver.api.services import Services
     from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
     from modelserver.grpc.messages import AnyMessage

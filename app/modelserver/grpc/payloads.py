@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator
 
-    from modelserver.api.app import Services
+    from modelserver.api.services import Services
     from modelserver.grpc.call import Call
     from modelserver.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
-    from modelserver.api.app import Services
+    from modelserver.api.services import Services
     from modelserver.tls.context import Certificate
 
     Handlers: TypeAlias = dict[str, Served]

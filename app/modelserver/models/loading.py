@@ -36,13 +36,14 @@ async def load_first(
     given: Sequence[SavedModel],
     snapshots: SnapshotFolder | None,
     *,
+    registrations: Sequence[Registration] | None = None,
     on_progress: Callable[[str], None],
     on_notice: Callable[[str], None],
 ) -> bool:
     """Loads the latest snapshot and the models in the settings (design, section 9); True if all succeeded.
 
-    ``given`` is the state in ``model_snapshot``. Steps are reported to ``on_progress``, outcomes to
-    ``on_notice``.
+    ``given`` is the state in ``model_snapshot``; ``registrations`` replace the models in the settings. Steps
+    are reported to ``on_progress``, outcomes to ``on_notice``.
     """
     settings, saved, origin = loaded.settings, given, loaded.sources["model_snapshot"]
     if (
@@ -63,7 +64,9 @@ async def load_first(
         restored = shortened(f"Restored from {origin}: {_listed(registry.versions())}", _LONGEST_NOTICE)
         _log.info("%s", restored)
         on_notice(restored)
-    left_out = [] if alone else await load_initial(registry, settings, on_progress, restored=bool(saved))
+    if registrations is None:
+        registrations = [] if alone else await asyncio.to_thread(initial, settings)
+    left_out = await load_initial(registry, registrations, on_progress, restored=bool(saved))
     for line in left_out:
         on_notice(shortened(line, _LONGEST_NOTICE))
     return not left_out
@@ -107,14 +110,18 @@ async def _restore_one(
 
 
 async def load_initial(
-    registry: Registry, settings: Settings, on_progress: Callable[[str], None], *, restored: bool
+    registry: Registry,
+    registrations: Sequence[Registration],
+    on_progress: Callable[[str], None],
+    *,
+    restored: bool,
 ) -> list[str]:
-    """Registers the models in the settings (reference 2.3); returns a line for each that failed.
+    """Registers models at startup (reference 2.3); returns a line for each that failed.
 
     ``restored``: a snapshot was restored before; its models are not loaded again.
     """
     left_out = []
-    for registration in await asyncio.to_thread(initial, settings):
+    for registration in registrations:
         if restored and _is_restored(registry, registration):
             _log.info("%s was already restored", registration.url)
             continue

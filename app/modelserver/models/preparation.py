@@ -16,7 +16,6 @@ from modelserver.archives.incoming import Transfer
 from modelserver.archives.manifest import Manifest
 from modelserver.archives.sources import locate
 from modelserver.archives.urls import UrlPolicy
-from modelserver.cluster.launcher import Cluster, ClusterLauncher
 from modelserver.environments.environments import Environments, Wanted, WorkerEnvironment
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.reading import Reader
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from modelserver.cluster.launcher import Cluster, ClusterLauncher
     from modelserver.models.changes import Change
     from modelserver.models.version import SavedModel
     from modelserver.options.table import ModelConfig
@@ -342,6 +342,7 @@ class Preparation:
             gate=self._gate if launcher is None else self._cluster_gate,
             ranks=self._ranks(options),
             concurrency=_concurrency(options),
+            idempotent=options.idempotent,
             ipex=(settings.ipex_enable, settings.ipex_gpu_enable),
         )
 
@@ -356,7 +357,7 @@ class Preparation:
         if self._cluster is None or demand is None:
             return None
         requirements = archive.manifest.requirements_file if self._settings.install_py_dep_per_model else None
-        return ClusterLauncher(self._cluster, demand, requirements or "", options.use_venv)
+        return self._cluster.launcher(demand, requirements or "", use_venv=options.use_venv)
 
     def _frame_limit(self, options: ModelOptions) -> int:
         return options.batch_size * (self._settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM

@@ -12,6 +12,7 @@ import msgspec
 
 from modelserver.archives.archive import ModelArchive, ReadConfig, open_archive
 from modelserver.archives.manifest import Manifest
+from modelserver.archives.single_file import SingleFile  # noqa: TC001 - helpers read annotations at run time
 from modelserver.errors import InvalidModel, ModelServerError
 from modelserver.offload.helpers import Helpers
 from modelserver.options.yaml_file import parse_model_config
@@ -55,7 +56,13 @@ class Reader:
         seconds = _SECONDS + (size or 0) / _BYTES_A_SECOND
         try:
             contents = await self._helpers.call(
-                seconds, read_archive, str(located.path), located.url, str(folder), located.temporary
+                seconds,
+                read_archive,
+                str(located.path),
+                located.url,
+                str(folder),
+                located.temporary,
+                located.single,
             )
         except ModelServerError:
             # A reader that was killed may have left files.
@@ -74,10 +81,14 @@ class Reader:
         self._helpers.close()
 
 
-def read_archive(path: str, url: str, folder: str, temporary: bool) -> Contents:
+def read_archive(
+    path: str, url: str, folder: str, temporary: bool, single: SingleFile | None = None
+) -> Contents:
     """Runs in a helper; unpacks a packed archive into ``folder``. Raises as :func:`open_archive`."""
     target = Path(folder)
-    archive = open_archive(Path(path), url, target.parent, temporary=temporary, name=target.name)
+    archive = open_archive(
+        Path(path), url, target.parent, temporary=temporary, name=target.name, single=single
+    )
     manifest = replace(archive.manifest, raw={})
     return Contents(str(archive.model_dir), archive.temporary, manifest, _read_config(archive.config_text))
 

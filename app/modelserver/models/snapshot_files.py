@@ -63,7 +63,7 @@ class SnapshotFolder:
     def __init__(
         self, path: Path, properties: Mapping[str, str], now: Callable[[], datetime] = datetime.now
     ) -> None:
-        self._path = path
+        self.path = path
         self._properties = dict(properties)
         self._now = now
         self._last = ""
@@ -79,9 +79,9 @@ class SnapshotFolder:
 
     def write(self, kind: Kind, document: Mapping[str, Any]) -> Path:
         """Writes the document with the file's name; if it raises OSError, no file is left."""
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = self.next_name(kind)
-        path, partial = self._path / name, self._path / f".{name}.part"
+        path, partial = self.path / name, self.path / f".{name}.part"
         try:
             write_synced(partial, file_content(self._properties, {"name": name, **document}))
             partial.replace(path)
@@ -89,7 +89,7 @@ class SnapshotFolder:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-        sync_folder(self._path)
+        sync_folder(self.path)
         self._sweep(partial.name)
         return path
 
@@ -106,16 +106,16 @@ class SnapshotFolder:
     def _files(self) -> list[Path]:
         """The snapshot files, the newest last."""
         try:
-            names = sorted(name for name in os.listdir(self._path) if _NAME.fullmatch(name))
+            names = sorted(name for name in os.listdir(self.path) if _NAME.fullmatch(name))
         except OSError:
             return []
-        return [self._path / name for name in names]
+        return [self.path / name for name in names]
 
     def _sweep(self, own: str) -> None:
         """Deletes the oldest files, and partial files of servers killed while writing."""
-        partial = [n for n in os.listdir(self._path) if _PARTIAL.fullmatch(n) and n != own]
+        partial = [n for n in os.listdir(self.path) if _PARTIAL.fullmatch(n) and n != own]
         old = self._files()[:-KEPT_FILES]
-        for path in (*old, *(self._path / name for name in partial)):
+        for path in (*old, *(self.path / name for name in partial)):
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from modelserver.options.resolve import Registration
+from modelserver.options.signature import Signature
+from modelserver.tensors.tensor import TensorSpec
 
 if TYPE_CHECKING:
     from modelserver.archives.archive import ModelArchive
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.pool import Pool
     from modelserver.telemetry.metrics import ModelMetrics
-    from modelserver.wire.messages import SequenceHeaders
+    from modelserver.wire.messages import Annotations, SequenceHeaders, Side
 
 
 @dataclass(slots=True)
@@ -46,6 +48,21 @@ class ModelVersion:
         return self.options.batcher or self.options.batch_size > 1
 
     @property
+    def annotations(self) -> Annotations | None:
+        """What the annotations of the loaded handler say, None if it has none, or no worker has loaded it."""
+        return next((worker.annotations for worker in self.pool.workers if worker.annotations), None)
+
+    @property
+    def signature(self) -> Signature:
+        """Its inputs and outputs: as declared in model-config.yaml, else as the handler is annotated."""
+        declared, annotations = self.options.signature, self.annotations
+        if annotations is None:
+            return declared
+        return Signature(
+            declared.inputs or _specs(annotations.inputs), declared.outputs or _specs(annotations.outputs)
+        )
+
+    @property
     def splits(self) -> Literal["always", "never"]:
         """Whether V1 bodies are split into instances (design, section 9, "Rows")."""
         return "never" if self.options.split_instances == "false" else "always"
@@ -54,6 +71,10 @@ class ModelVersion:
     def splits_tensors(self) -> Literal["always", "never"]:
         """Whether V2 bodies are split into rows; an envelope gets them whole."""
         return "never" if self.envelope else self.splits
+
+
+def _specs(side: Side) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(spec.name, spec.datatype, spec.shape) for spec in side.tensors)
 
 
 @dataclass(slots=True)

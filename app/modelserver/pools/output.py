@@ -28,6 +28,9 @@ _PAUSE = 0.01
 # While lines are dropped, that pause as a multiple of the time spent.
 _OTHERS = 19
 
+_QUOTED = " Its last output was:\n"
+_NOTHING = " It printed nothing."
+
 _log = logging.getLogger("modelserver.model")
 
 
@@ -221,4 +224,9 @@ class Capture:
 
 def quote(output: str) -> str:
     """A worker's last output, for the end of an error message."""
-    return f" Its last output was:\n{output}" if output.strip() else " It printed nothing."
+    return f"{_QUOTED}{output}" if output.strip() else _NOTHING
+
+
+def without_quote(message: str) -> str:
+    """The message without its end by :func:`quote`."""
+    return message.partition(_QUOTED)[0].removesuffix(_NOTHING)

@@ -29,7 +29,7 @@ from modelserver.errors import (
 )
 from modelserver.pools.devices import Places
 from modelserver.pools.recycling import Recycler
-from modelserver.pools.reserve import Reserve
+from modelserver.pools.reserve import Reserve, has_idle, idled
 from modelserver.pools.spec import PoolLimits, PoolStatistics, WorkerState, WorkerTimes, no_worker, policy_for
 from modelserver.pools.worker import Worker
 from modelserver.wire.frames import ProtocolError
@@ -209,6 +209,9 @@ class Pool:
             return
         ready = WorkerState.READY
         idle = [worker for worker in self.workers if not worker.in_flight and worker.state is ready]
+        due = math.inf
+        if far := self._reserve.far:
+            idle = self._reserve.add_soon_free(self, idle, now)
         while idle:
             batch = queue.take(now, len(idle))
             if batch is None:
@@ -216,42 +219,37 @@ class Pool:
             self.send(idle.pop(0), batch, now)
         if not idle:
             self._crowded = not self._reserve.fill(self, now)
-        elif self._reserve.used and self._reserve.take_back(self, now, others_idle=True):
+            if far and queue.requests:
+                due = self._reserve.next_look(now)
+        elif self._reserve.used and self._reserve.take_back(self, now, others_idle=has_idle(idle)):
             self.pump()
+            return
         elif queue.requests:
             due = queue.due(now, len(idle))
-            if due < math.inf:
-                self._timer = self._loop.call_later(max(0.0, due - now), self.pump)
+        if due < math.inf:
+            self._timer = self._loop.call_later(max(0.0, due - now), self.pump)
 
     def worker_returned(self, worker: Worker, batch: Batch) -> None:
         self.put_back(batch)
+        self._refuse_if_hopeless()
         self.pump()
 
     def put_back(self, batch: Batch) -> None:
         """Queues a batch again that no worker has begun, as if it had not been sent."""
-        for parcel in batch.parcels:
-            request = parcel.request
-            if request.batch_id == batch.id:
-                request.batch_id = ""
-            if parcel.count == len(request.rows):
-                request.worker = None
+        batch.returned()
         self.queue.put_back(batch)
         # Requests that have ended are not queued.
         self._check_quiet()
 
     def send(self, worker: Worker, batch: Batch, now: float) -> None:
         """Sends a batch to the worker; if that is impossible, the batch fails."""
-        batch.sent_at = now
-        for parcel in batch.parcels:
-            request = parcel.request
-            request.worker = worker
-            if not request.batch_id:
-                request.batch_id = batch.id
-                request.batch_size = batch.size
+        batch.sent(worker, now)
         try:
             worker.send(batch)
         except ProtocolError as error:
             self._fail_batch(batch, InternalError(f"The batch cannot be sent to a worker: {error}"))
+        if worker.round_trip:
+            self._reserve.note(self, worker)
 
     def _expire(self, request: Request) -> None:
         self._deadlines.pop(request, None)
@@ -280,14 +278,16 @@ class Pool:
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
-        now, seconds = self.clock(), result.handler_time
+        now, seconds, way = self.clock(), result.handler_time, worker.round_trip
         if not batch.at_once:
-            self.queue.policy.finished(batch.size, seconds, now)
+            self.queue.policy.finished(batch.size, seconds + (idled(worker, batch) if way else 0.0), now)
         # The handler began when it was free, unless it had prepared the batch before.
         began = now - seconds
         if not self.spec.concurrency:
             began = worker.freed_at if worker.freed_at < began else began
             worker.freed_at = now
+        if way:
+            self._reserve.note(self, worker)
         began = began if batch.sent_at < began else batch.sent_at
         self.last_handler_time = seconds
         self.last_phases = result.phases
@@ -369,8 +369,8 @@ class Pool:
     ) -> None:
         for batch in reversed(unbegun):
             if worker.state is WorkerState.UNLOADING or not any(p.request.requeued for p in batch.parcels):
-                for parcel in batch.parcels:
-                    parcel.request.requeued = True
+                for request in batch.try_again():
+                    self._end(request, error)
                 self.put_back(batch)
             else:
                 self._fail_batch(batch, error)

@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 from modelserver.pools import preloading
 from modelserver.pools.preloading import Preload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -23,6 +22,9 @@ _log = logging.getLogger("modelserver.workers")
 TIME_LIMIT = 15.0
 # Remembered states of models.
 _REMEMBERED = 256
+
+# Bytes of sources that are searched here.
+_MOST_SEARCHED = 1 << 20
 
 _State: TypeAlias = tuple[str, str, tuple[tuple[str, int, int, int], ...]]
 
@@ -59,8 +61,25 @@ def _files(model_dir: Path) -> tuple[tuple[str, int, int, int], ...]:
     return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)
 
 
+def _mentions_none(model_dir: Path, handler: str) -> bool:
+    """Whether the model brings its handler, and no source has the name of a package worth preloading.
+
+    Searching takes no process. False where there is too much to search. Raises OSError.
+    """
+    name = Path(handler.partition(":")[0]).name.removesuffix(".py")
+    sources = list(model_dir.glob("*.py"))
+    if not any(source.stem == name for source in sources):
+        return False
+    if sum(source.stat().st_size for source in sources) > _MOST_SEARCHED:
+        return False
+    heavy = re.compile("|".join([*preloading.HEAVY, "modelserver_handlers", r"ts\.torch_handler"]).encode())
+    return not any(heavy.search(source.read_bytes()) for source in sources)
+
+
 async def _read(model_dir: Path, handler: str) -> Preload | None:
     """Raises OSError if no process can be started, ValueError for an invalid answer."""
+    if await asyncio.to_thread(_mentions_none, model_dir, handler):
+        return None
     heavy = ",".join(sorted(preloading.HEAVY))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", preloading.__file__, str(model_dir), handler, heavy),

@@ -9,16 +9,23 @@ single queue would, from which idle workers take the next batch. So:
 * it is taken back when an idle worker could begin it sooner, when the batch before it takes longer than
   expected, and when its worker is to end.
 
+A worker on another machine would be idle for a round trip after each batch. So it counts as free from a
+round trip before it should be done: a batch that leaves then, full or not, arrives as it is free, and begins
+no later than at an idle worker of the same distance. Taking it back takes a round trip, too, so that is done
+only once the batch before it is late, or if it should begin much later.
+
 Nothing runs twice: worker and server agree on who has a batch, see :mod:`modelserver.wire.arena`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.pools.spec import WorkerState
+from modelserver.pools.worker import MAX_IN_FLIGHT, REST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +33,12 @@ if TYPE_CHECKING:
     from modelserver.batching.queue import BatchQueue
     from modelserver.batching.request import Batch
     from modelserver.pools.worker import Worker
+
+
+# Seconds by which timers may be early, as event loops count in milliseconds.
+EARLY = 0.0005
+# The share of its expected time by which a batch elsewhere may take more or less.
+TOLERANCE = 0.125
 
 
 class Owner(Protocol):
@@ -46,13 +59,64 @@ class Owner(Protocol):
 
 
 class Reserve:
-    """Decides which batches wait at busy workers, and for how long. ``used``: some may."""
+    """Decides which batches wait at busy workers, and for how long.
 
-    __slots__ = ("_timer", "used")
+    ``used``: some may. ``far``: there are workers on other machines.
+    """
+
+    __slots__ = ("_opening", "_soon_free", "_timer", "far", "used")
 
     def __init__(self) -> None:
-        self.used = False
+        self.far = self.used = False
         self._timer: asyncio.TimerHandle | None = None
+        # Distant workers by when the next batch may leave for them, and those for which it may leave now.
+        self._opening: list[tuple[float, int, Worker]] = []
+        self._soon_free: list[Worker] = []
+
+    def note(self, pool: Owner, worker: Worker) -> None:
+        """To be called when what a distant worker has in flight has changed."""
+        self.far = True
+        opens = _full_opens_at(worker)
+        if opens < math.inf:
+            heapq.heappush(self._opening, (opens, worker.id, worker))
+        if worker.has_reserve and (self._timer is None or not self.used):
+            self.watch(pool)
+
+    def add_soon_free(self, pool: Owner, idle: list[Worker], now: float) -> list[Worker]:
+        """The idle workers and those that will be when a batch reaches them, the nearest first."""
+        opening, soon, early = self._opening, self._soon_free, now + EARLY
+        while opening and opening[0][0] <= early:
+            worker = heapq.heappop(opening)[2]
+            if worker not in soon:
+                soon.append(worker)
+        # An entry of before a change is followed by one of after it.
+        self._soon_free = soon = [w for w in soon if _full_opens_at(w) <= early and now <= _late_at(w)]
+        free = idle + [w for w in soon if opens_at(w) <= early and self._is_next(pool, w, now)]
+        # Of two at about the same distance, the one that is certainly free.
+        free.sort(key=lambda worker: worker.round_trip + (REST if worker.in_flight else 0.0))
+        full = pool.queue.instances // pool.queue.batch_size - len(free)
+        if full > 0:
+            later = [w for w in soon if opens_at(w) > early and self._is_next(pool, w, now)]
+            free += sorted(later, key=opens_at)[:full]
+        return free
+
+    def _is_next(self, pool: Owner, worker: Worker, now: float) -> bool:
+        """Whether no nearer worker that is still busy should begin all that waits sooner."""
+        begins = now + worker.round_trip / 2
+        sooner = sum(
+            other.round_trip + REST < worker.round_trip
+            and now < opens_at(other) < begins - other.round_trip / 2
+            for other in pool.workers
+        )
+        return pool.queue.instances > sooner * pool.queue.batch_size
+
+    def next_look(self, now: float) -> float:
+        """When the next batch may leave for a distant worker that is busy; infinity if that is unknown."""
+        due = self._opening[0][0] if self._opening else math.inf
+        for opens in map(opens_at, self._soon_free):
+            # Where it is due already, the worker was passed over for a nearer one.
+            due = min(due, opens if opens > now + EARLY else now + REST)
+        return due
 
     def fill(self, pool: Owner, now: float) -> bool:
         """Sends full batches in advance; False if no worker has room for one that is waiting."""
@@ -73,7 +137,7 @@ class Reserve:
         """Puts batches back into the queue that need not wait at their worker; True if there were any."""
         holders = _holders(pool)
         self.used = bool(holders)
-        late = [worker for worker in holders if not worker.may_rest(now, others_idle=others_idle)]
+        late = [worker for worker in holders if not _may_rest(worker, now, others_idle=others_idle)]
         returned = [batch for worker in late for batch in worker.take_back()]
         for batch in returned:
             pool.put_back(batch)
@@ -92,7 +156,8 @@ class Reserve:
             return
         self.used = True
         if self._timer is None:
-            pause = min(worker.patience for worker in holders)
+            now = pool.clock()
+            pause = min(_pause(worker, now) for worker in holders)
             self._timer = asyncio.get_running_loop().call_later(pause, self._look, pool)
 
     def _look(self, pool: Owner) -> None:
@@ -104,6 +169,74 @@ class Reserve:
 
 def _holders(pool: Owner) -> list[Worker]:
     return [worker for worker in pool.workers if worker.has_reserve]
+
+
+def has_idle(workers: Sequence[Worker]) -> bool:
+    """Whether one of them has nothing to do."""
+    return not all(worker.in_flight for worker in workers)
+
+
+def opens_at(worker: Worker) -> float:
+    """When a batch should leave, to arrive as those in flight end; infinity if it gets none in advance."""
+    held = len(worker.in_flight)
+    if not worker.foreseen or not 0 < held < MAX_IN_FLIGHT or worker.state is not WorkerState.READY:
+        return math.inf
+    return _began(worker) + sum(_seconds(worker, batch) for batch in worker.in_flight) - worker.round_trip
+
+
+def _seconds(worker: Worker, batch: Batch) -> float:
+    """What the batch should take."""
+    return worker.expectation.seconds(batch.size) if worker.round_trip else worker.cost
+
+
+def idled(worker: Worker, batch: Batch) -> float:
+    """Seconds for which the worker had nothing before this batch on account of its distance."""
+    way = worker.round_trip
+    return min(way, max(0.0, batch.sent_at + way - worker.freed_at))
+
+
+def _began(worker: Worker) -> float:
+    """When its oldest batch began, later by the way of the answer."""
+    return max(worker.in_flight[0].sent_at + worker.round_trip, worker.freed_at)
+
+
+def _full_opens_at(worker: Worker) -> float:
+    """As :func:`opens_at` for a full batch, which gains nothing by leaving late, so it is there in time."""
+    opens = opens_at(worker)
+    return opens if opens == math.inf else opens - _slack(worker)
+
+
+def _slack(worker: Worker) -> float:
+    """Seconds by which the oldest batch of a distant worker may well end sooner or later than expected."""
+    return TOLERANCE * _seconds(worker, worker.in_flight[0])
+
+
+def _late_at(worker: Worker) -> float:
+    """From when on the oldest batch of a distant worker is late."""
+    seconds = _seconds(worker, worker.in_flight[0])
+    return _began(worker) + seconds + max(REST, worker.round_trip, _slack(worker))
+
+
+def _patience(worker: Worker) -> float:
+    """Seconds that a batch may run before it counts as slower than expected."""
+    return max(REST, 2 * worker.cost)
+
+
+def _pause(worker: Worker, now: float) -> float:
+    """Seconds until the next look at its reserve."""
+    return max(REST, _late_at(worker) - now) if worker.round_trip else _patience(worker)
+
+
+def _may_rest(worker: Worker, now: float, *, others_idle: bool) -> bool:
+    """Whether its reserve may stay: the batch it runs should end soon."""
+    running = now - _began(worker)
+    if not others_idle:
+        return running <= _patience(worker)
+    if worker.round_trip:
+        # Before its last two round trips, taking back comes in time, and another would begin sooner.
+        soon = _seconds(worker, worker.in_flight[0]) - 2 * worker.round_trip
+        return soon <= running and now <= _late_at(worker)
+    return max(running, worker.cost) <= REST
 
 
 def least_loaded(workers: Sequence[Worker]) -> Worker | None:

@@ -26,7 +26,7 @@ from modelserver.wire.marks import MARK, new_mark
 from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_report, send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from modelserver.pools.spec import WorkerSpec
     from modelserver.wire.spawning import FromSpawner, ToSpawner
@@ -46,6 +46,7 @@ LOOKS = 0.25
 REPORT_PATIENCE = 1.0
 # Unexpected ends of the spawner after which it is no longer used.
 MAX_DEATHS = 3
+_NO_FOLDER = "/nonexistent"
 
 
 class SpawnRefused(Exception):
@@ -132,6 +133,15 @@ class Spawner:
         # What the spawner was last used for, from which the next one is prepared.
         self._latest: tuple[WorkerSpec, Mapping[str, str], Prepare] | None = None
 
+    async def preload(self, handler: str, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Imports what a built-in handler or a script needs, before it is known how its workers are started.
+
+        Workers that need it sooner wait for it. ``environment`` is the server's.
+        """
+        with contextlib.suppress(SpawnRefused):
+            process = await self._running("", environment)
+            await process.prepare(Prepare(_NO_FOLDER, handler, list(modules)))
+
     async def spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
     ) -> ForkedProcess:
@@ -163,7 +173,7 @@ class Spawner:
             threads=int(environment[THREAD_VARIABLES[0]]),
         )
         self._latest = spec, environment, needs
-        process = await self._running(spec, environment)
+        process = await self._running(_hidden_by(spec), environment)
         await process.prepare(needs)
         return await process.spawn(request, [connection, *outputs])
 
@@ -176,10 +186,10 @@ class Spawner:
 
     async def _replace(self, spec: WorkerSpec, environment: Mapping[str, str], needs: Prepare) -> None:
         with contextlib.suppress(SpawnRefused):
-            await (await self._running(spec, environment)).prepare(needs)
+            await (await self._running(_hidden_by(spec), environment)).prepare(needs)
 
-    async def _running(self, spec: WorkerSpec, environment: Mapping[str, str]) -> _SpawnerProcess:
-        hidden = spec.hidden_variables.pattern if spec.hidden_variables else ""
+    async def _running(self, hidden: str, environment: Mapping[str, str]) -> _SpawnerProcess:
+        """The process; ``hidden`` is the pattern of variables that it must not have."""
         async with self._starting:
             if self._closed:
                 raise SpawnRefused("")
@@ -208,6 +218,10 @@ class Spawner:
         if self._process is not None:
             self._process.close()
             await self._process.closed()
+
+
+def _hidden_by(spec: WorkerSpec) -> str:
+    return spec.hidden_variables.pattern if spec.hidden_variables else ""
 
 
 def why_not(spec: WorkerSpec) -> str:

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from modelserver.batching.policies import Adaptive, Window, make_policy
 from modelserver.environments.variables import THREAD_VARIABLES, worker_variables
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from modelserver.batching.policies import Policy
+    from modelserver.batching.request import Batch
+    from modelserver.errors import ModelServerError
     from modelserver.pools.printed_metrics import Measured
-    from modelserver.wire.messages import Load, ToServer, ToWorker
+    from modelserver.wire.messages import Load, Parts, Result, ToServer, ToWorker
+
+Worker_contra = TypeVar("Worker_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,30 @@ class Launcher(Protocol):
         """
 
 
+class WorkerOwner(Protocol[Worker_contra]):
+    """The receiver of a worker's events, called on the event loop."""
+
+    def worker_ready(self, worker: Worker_contra, seconds: float) -> None: ...
+
+    def worker_answered(
+        self, worker: Worker_contra, batch: Batch, result: Result, tail: memoryview
+    ) -> None: ...
+
+    def worker_streamed(
+        self, worker: Worker_contra, batch: Batch, message: Parts, tail: memoryview
+    ) -> None: ...
+
+    def worker_returned(self, worker: Worker_contra, batch: Batch) -> None:
+        """The batch was taken back: it has not begun, and will not there."""
+        ...
+
+    def worker_lost(
+        self, worker: Worker_contra, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
+        """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
+        ...
+
+
 class Spawner(Protocol):
     """Forks workers instead of starting a new Python for each."""
 
@@ -144,8 +172,9 @@ class WorkerSpec:
     process, 0 if it does not; ``frame_limit`` is in bytes. ``spawner`` forks processes if it can; otherwise
     each is a new Python process. ``launcher`` starts them on other machines. ``gate`` limits how many load
     at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
-    at once, answered in any order; 0: one at a time. ``measured`` gets printed metrics. ``ipex``: whether
-    handlers use Intel's extension, and on GPUs.
+    at once, answered in any order; 0: one at a time. ``idempotent``: batches may run again of which nobody
+    knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
+    Intel's extension, and on GPUs.
     """
 
     load: Load
@@ -160,6 +189,7 @@ class WorkerSpec:
     gate: StartGate = field(default_factory=StartGate)
     need: int = BASE_NEED
     concurrency: int = 0
+    idempotent: bool = False
     ranks: Ranks | None = None
     measured: Measured | None = None
     ipex: tuple[bool, bool] = (False, False)

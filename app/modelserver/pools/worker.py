@@ -13,10 +13,11 @@ import logging
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.batching.policies import Expectation
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote
@@ -24,6 +25,7 @@ from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
+    Annotations,
     Cancelled,
     Loaded,
     LoadFailed,
@@ -41,7 +43,7 @@ from modelserver.wire.messages import (
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Batch, Request
-    from modelserver.pools.spec import Launcher, Node, Process, WorkerSpec
+    from modelserver.pools.spec import Launcher, Process, WorkerOwner, WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -54,31 +56,10 @@ REST = 0.001
 # Seconds for a worker to exit by itself after its connection was closed or it was asked to stop.
 LEAVE_GRACE = 5.0
 
-# The lines of a message stay lines in the log.
-_MULTILINE = {"multiline": True}
+_MULTILINE = {"multiline": True}  # the lines of a message stay lines in the log
 
 # Consecutive failed loads after which requests no longer wait for the worker.
 MANY_LOAD_FAILURES = 3
-
-
-class WorkerOwner(Protocol):
-    """The receiver of a worker's events, called on the event loop."""
-
-    def worker_ready(self, worker: Worker, seconds: float) -> None: ...
-
-    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None: ...
-
-    def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None: ...
-
-    def worker_returned(self, worker: Worker, batch: Batch) -> None:
-        """The batch was taken back just before it would have begun."""
-        ...
-
-    def worker_lost(
-        self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
-    ) -> None:
-        """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
-        ...
 
 
 class Worker:
@@ -86,20 +67,23 @@ class Worker:
 
     ``first_load`` ends with the first attempt to load: with None, or :class:`StartFailed`. ``freed_at`` is
     set by the owner: when, by its clock, the last batch was answered. ``capacity`` batches may be in flight
-    if no other worker could run them, otherwise ``shared_capacity``.
+    if no other worker could run them, otherwise ``shared_capacity``. ``round_trip`` are the seconds to its
+    process and back, 0.0 on this machine, elsewhere with the ``expectation`` of what a batch takes there.
+    ``foreseen``: the end of what it has can be expected, and what it gets in advance can be taken back.
     """
 
     # Slots, as attribute access is slower on instances with more than thirty.
     __slots__ = (
-        "_began", "_begun", "_concurrent", "_cost", "_head_since", "_heard", "_killed_because", "_loaded",
-        "_loop", "_owner", "_pipelined", "_process", "_recalls", "_sequence", "_spec", "_stopping", "_task",
-        "_times", "_verdict", "_watchdog", "capacity", "created", "failing_since", "failure", "first_load",
-        "freed_at", "gpu_id", "id", "in_flight", "label", "load_failures", "pid", "precision", "served",
+        "_began", "_begun", "_concurrent", "_head_since", "_heard", "_killed_because", "_loaded", "_loop",
+        "_owner", "_pipelined", "_process", "_recalled_below", "_recalls", "_remote", "_sequence", "_spec",
+        "_stopping", "_task", "_times", "_verdict", "_watchdog", "annotations", "capacity", "cost", "created",
+        "expectation", "failing_since", "failure", "first_load", "foreseen", "freed_at", "gpu_id", "id",
+        "in_flight", "label", "load_failures", "pid", "precision", "round_trip", "served",
         "shared_capacity", "splits", "state", "warnings",
     )  # fmt: skip
 
     def __init__(
-        self, worker_id: int, label: str, spec: WorkerSpec, times: WorkerTimes, owner: WorkerOwner
+        self, worker_id: int, label: str, spec: WorkerSpec, times: WorkerTimes, owner: WorkerOwner[Worker]
     ) -> None:
         self.id = worker_id
         self.label = label
@@ -111,12 +95,14 @@ class Worker:
         self.failing_since: float | None = None
         self.load_failures = 0
         self.capacity = self.shared_capacity = 1
-        self.freed_at = 0.0
-        self._cost = REST
-        self._pipelined = self._recalls = False
+        self.freed_at = self.round_trip = 0.0
+        self.cost, self.expectation = REST, Expectation()
+        self.foreseen = self._pipelined = self._recalls = self._remote = False
+        self._recalled_below = 0  # up to where batches are being taken back
         self.splits = False
         self.warnings: tuple[str, ...] = ()
         self.precision: dict[str, str] = {}
+        self.annotations: Annotations | None = None
         self.in_flight: deque[Batch] = deque()
         # Requests that the current process has answered.
         self.served = 0
@@ -142,14 +128,9 @@ class Worker:
         self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
 
     @property
-    def pids(self) -> list[int]:
-        """Its processes; none between the end of one and the start of the next."""
-        return [] if self._process is None else self._process.pids
-
-    @property
-    def node(self) -> Node | None:
-        """The other machine that it runs on; None if it runs on this one, or on none now."""
-        return None if self._process is None else self._process.node
+    def process(self) -> Process | None:
+        """Its process; None between the end of one and the start of the next."""
+        return self._process
 
     @property
     def may_serve(self) -> bool:
@@ -158,8 +139,7 @@ class Worker:
         On another machine, only once it has a process there.
         """
         if self._spec.launcher is not None and self._process is None:
-            # There may not be a machine for it for hours.
-            return False
+            return False  # there may be no machine for it for hours
         return self.state is not WorkerState.FAILED and self.load_failures < MANY_LOAD_FAILURES
 
     @property
@@ -194,15 +174,21 @@ class Worker:
         self._sequence += 1
 
     def take_back(self) -> list[Batch]:
-        """Takes back batches that have not begun; until its next answer, it gets none in advance."""
-        if self._process is None or not self._recalls or not self.has_reserve:
+        """Takes back batches that have not begun; until its next answer, it gets none in advance.
+
+        Those on another machine come back later, by the owner's ``worker_returned``.
+        """
+        if self._process is None or not self._recalls or self._recalled_below or not self.has_reserve:
             return []
         try:
             begun = self._process.recall(self._sequence)
         except OSError:
             return []
-        self.shared_capacity = 1
-        return [] if begun is None else self._taken_back(begun, self._sequence)
+        self.shared_capacity, self.foreseen = 1, False
+        if begun is None:
+            self._recalled_below = self._sequence
+            return []
+        return self._taken_back(begun, self._sequence)
 
     def _taken_back(self, begun: int, below: int) -> list[Batch]:
         taken = [batch for batch in self.in_flight if begun <= batch.sequence < below]
@@ -214,16 +200,6 @@ class Worker:
     def has_reserve(self) -> bool:
         """Whether batches wait here for the end of another one."""
         return len(self.in_flight) > 1 and not self._concurrent
-
-    @property
-    def patience(self) -> float:
-        """Seconds that a batch may run before it counts as slower than expected."""
-        return max(REST, 2 * self._cost)
-
-    def may_rest(self, now: float, *, others_idle: bool) -> bool:
-        """Whether its reserve may stay at the owner's time ``now``: the batch it runs should end soon."""
-        running = now - max(self.in_flight[0].sent_at, self.freed_at)
-        return max(running, self._cost) <= REST if others_idle else running <= self.patience
 
     def proceed(self, batch: Batch) -> None:
         """Lets the process send further parts of the batch; its timeout restarts."""
@@ -305,10 +281,10 @@ class Worker:
     async def _live(self) -> bool:
         """One process from start to end. Returns whether its failure is permanent."""
         self._loaded = self._loop.create_future()
-        self._verdict = None
-        self._begun = None
+        self._verdict = self._begun = None
         self._killed_because = ""
-        self.served = 0
+        self.served = self._recalled_below = 0
+        self.foreseen = False
         kills.look()
         async with contextlib.AsyncExitStack() as place:
             await place.enter_async_context(self._spec.gate.place(self._spec.need))
@@ -317,6 +293,7 @@ class Worker:
                 return False
             self._process = process
             self._recalls = process.recalls
+            self._remote = process.node is not None
             # It may have changed during the start.
             process.allow(self._spec.frame_limit)
             self.pid = process.pid
@@ -420,8 +397,11 @@ class Worker:
         """How many of these, from the oldest, must not be run again."""
         if self._begun is not None:
             return sum(batch.sequence < self._begun for batch in batches)
-        # The process is alive, or did not report it.
-        return len(batches) if self._concurrent else min(1, len(batches))
+        # The process is alive, or did not report it: out of reach, it may have begun all.
+        if self._remote and self._spec.idempotent and self._verdict is None:
+            return 0
+        all_begun = self._concurrent or (self._remote and not self._spec.idempotent)
+        return len(batches) if all_begun else min(1, len(batches))
 
     # -- messages
 
@@ -438,6 +418,8 @@ class Worker:
                 return
             self._head_since = self._heard
             self.served += len(batch.parcels)
+            if self._remote:
+                self._measure(batch, message.handler_time)
             self._learn(message.handler_time)
             self._owner.worker_answered(self, batch, message, tail)
         elif isinstance(message, Parts):
@@ -445,8 +427,7 @@ class Worker:
         elif isinstance(message, Returned):
             self._on_returned(message)
         elif isinstance(message, Recalled):
-            for batch in self._taken_back(message.begun, message.below):
-                self._owner.worker_returned(self, batch)
+            self._on_recalled(message)
         elif isinstance(message, (Loaded, LoadFailed)):
             self._settle(message)
             if self._process is not None and isinstance(message, Loaded):
@@ -461,9 +442,11 @@ class Worker:
         self.splits = message.splits
         self.warnings = message.warnings
         self.precision = message.precision
+        self.annotations = message.annotations
         self.failing_since = None
         self.load_failures = 0
         self.failure = ""
+        self._measure()
         _log.info("Worker %s is ready, %.1f s after its start.", self.label, self._heard - self._began)
         if not self._stopping:
             self.state = WorkerState.READY
@@ -478,14 +461,27 @@ class Worker:
             self._head_since = self._heard
             self._owner.worker_returned(self, batch)
 
+    def _on_recalled(self, message: Recalled) -> None:
+        if message.below == self._recalled_below:
+            self._recalled_below = 0
+        for batch in self._taken_back(message.begun, message.below):
+            self._owner.worker_returned(self, batch)
+
+    def _measure(self, batch: Batch | None = None, seconds: float = 0.0) -> None:
+        """Notes how far away the process is now, and what a batch took there."""
+        self.round_trip = 0.0 if self._process is None else self._process.round_trip
+        if batch is not None and not batch.at_once:
+            self.expectation.add(batch.size, seconds)
+
     def _learn(self, seconds: float) -> None:
         """Tracks the cost of a batch; it rises at once, so a slower handler gets no batches in advance."""
         if self._concurrent:
             return
-        self._cost = max(seconds, 0.9 * self._cost + 0.1 * seconds)
-        quick = min(MAX_IN_FLIGHT, int(REST / max(self._cost, 1e-6)))
+        self.cost = max(seconds, 0.9 * self.cost + 0.1 * seconds)
+        quick = min(MAX_IN_FLIGHT, int(REST / max(self.cost, 1e-6)))
         self.capacity = max(2, quick)
-        self.shared_capacity = max(2 if self._pipelined else 1, quick) if self._recalls else 1
+        self.foreseen = self._recalls and not self._recalled_below
+        self.shared_capacity = max(2 if self._pipelined else 1, quick) if self.foreseen else 1
 
     def _out_of_turn(self, sequence: int) -> Batch | None:
         """A batch answered before others; None if that is not allowed."""

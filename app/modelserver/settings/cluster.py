@@ -42,6 +42,12 @@ class ClusterSettings(ServingSettings):
         "What a worker needs there if its model does not say: `resources` of model-config.yaml as JSON.",
         kind=Kind.JSON,
     )
+    snapshot_folder: Path | None = setting(
+        None, CLUSTER, "The folder of snapshots; by default `config` in the folder of logs."
+    )
+    standby: bool = setting(
+        False, CLUSTER, "Serve only while no other server with this snapshot_folder does; take over from it."
+    )
     placement_timeout: float = setting(
         60.0, CLUSTER, "Seconds that a worker waits for a machine before it is asked for again.", minimum=1
     )

@@ -12,7 +12,7 @@ copied into another object. Nothing is pickled, as workers run user code.
 from __future__ import annotations
 
 import struct
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -55,6 +55,26 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
+
+
+class Side(msgspec.Struct, frozen=True, array_like=True):
+    """What a handler's annotations say about its rows, or about its answers.
+
+    ``tensors`` are those of the V2 protocol; ``media`` is the content type of a body. ``schema`` is a JSON
+    schema, empty if nothing is known, and ``schemas`` those that it refers to, by name.
+    """
+
+    tensors: list[OutputSpec] = []
+    media: str = ""
+    schema: dict[str, Any] = {}
+    schemas: dict[str, dict[str, Any]] = {}
+
+
+class Annotations(msgspec.Struct, frozen=True, array_like=True):
+    """What a handler's annotations say."""
+
+    inputs: Side = Side()
+    outputs: Side = Side()
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
@@ -159,6 +179,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     ``splits`` means that the handler takes instances (a built-in one), so V1 bodies are always split.
     ``warnings`` are for the client that registers the model. ``pipelined``: it prepares a batch while it
     computes another. ``precision``: which was asked for and is used, and why; empty if there is no choice.
+    ``annotations``: what those of the handler say, None if it has none.
     """
 
     splits: bool = False
@@ -166,6 +187,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     warnings: tuple[str, ...] = ()
     pipelined: bool = False
     precision: dict[str, str] = {}
+    annotations: Annotations | None = None
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):

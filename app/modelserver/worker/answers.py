@@ -6,9 +6,12 @@ import base64
 import io
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FAST = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _V1 = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -20,12 +23,18 @@ class Unserializable(TypeError):
     """The handler returned a value that cannot be encoded."""
 
 
-def encode_body(value: Any) -> tuple[bytes, str]:
-    """A /predictions answer and its content type; text and bytes are unchanged. Raises Unserializable."""
+def encode_body(value: Any, *, lists: bool = False) -> tuple[bytes, str]:
+    """A /predictions answer and its content type; text and bytes are unchanged. Raises Unserializable.
+
+    With ``lists``, tensors and arrays are JSON lists; otherwise a tensor is what torch saves, and arrays are
+    refused, as in TorchServe.
+    """
     if isinstance(value, (bytes, bytearray)):
         return bytes(value), ""
     if isinstance(value, str):
         return _encode_text(value), ""
+    if lists:
+        return dump_indented(value, _as_lists), "application/json"
     if _is_tensor(value):
         buffer = io.BytesIO()
         sys.modules["torch"].save(value, buffer)
@@ -33,16 +42,19 @@ def encode_body(value: Any) -> tuple[bytes, str]:
     return dump_indented(value), "application/json"
 
 
-def dump_indented(value: Any) -> bytes:
-    """``json.dumps(value, indent=2)`` as bytes, by the fast encoder if the result is the same."""
+def dump_indented(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """``json.dumps(value, indent=2)`` as bytes, by the fast encoder if the result is the same.
+
+    ``default`` converts values that JSON does not have.
+    """
     try:
-        fast = orjson.dumps(value, option=_FAST)
+        fast = orjson.dumps(value, default, option=_FAST)
     except TypeError:
         fast = b"null"
     if fast.isascii() and _is_written_alike(fast):
         return fast
     try:
-        return json.dumps(value, indent=2, default=_as_orjson_does).encode()
+        return json.dumps(value, indent=2, default=default or _as_orjson_does).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Unserializable(str(error)) from error
 
@@ -88,6 +100,11 @@ def _encode_text(text: str) -> bytes:
 def _as_orjson_does(value: Any) -> Any:
     """Encodes types that only the fast encoder supports (enums, UUIDs, dates) the same way."""
     return orjson.loads(orjson.dumps(value, option=_FAST))
+
+
+def _as_lists(value: Any) -> Any:
+    """Also what only the fast encoder supports."""
+    return _as_list(value) if hasattr(value, "tolist") else _as_orjson_does(value)
 
 
 def _as_list(value: Any) -> Any:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OURS = str(Path(__file__).parent)
+_TYPED = "/modelserver_handlers/typed/"
 MAX_TEXT = 4000
 MAX_REQUESTS = 16
 
@@ -74,4 +75,6 @@ def in_short(said: str) -> str:
 
 def _is_theirs(frame: traceback.FrameSummary) -> bool:
     name = frame.filename
-    return not (name.startswith((_OURS, "<frozen ")) or name.endswith("importlib/__init__.py"))
+    return not (
+        name.startswith((_OURS, "<frozen ")) or _TYPED in name or name.endswith("importlib/__init__.py")
+    )

@@ -121,8 +121,14 @@ def _only_class(module: ModuleType) -> type[Any]:
         classes = handlers or classes
     if len(classes) != 1:
         names = [c.__name__ for c in classes]
+        wanted = (
+            f": name the one to serve, as in {module.__name__}.py:{names[0]}"
+            if names
+            else ": it has neither a class with the method handle (or predict, of a modelserver.Handler) "
+            "nor a function handle(data, context)"
+        )
         raise HandlerNotUsable(
-            f"Expected only one class in custom service code or a function entry point {names}"
+            f"Expected only one class in custom service code or a function entry point {names}{wanted}"
         )
     return classes[0]
 

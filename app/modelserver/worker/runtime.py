@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Any
 from modelserver.wire.messages import (
     ASYNC,
     CONTINUOUS,
+    Annotations,
     Cancelled,
     Load,
     Loaded,
     LoadFailed,
+    OutputSpec,
     Ping,
     Pong,
     Predict,
+    Side,
     Stop,
 )
 from modelserver.worker.channel import ServerChannel
@@ -193,7 +196,28 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
     splits = handler.built_in or load.envelope in TAKES_INSTANCES
     seconds = time.perf_counter() - started
     pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
-    return Loaded(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision)
+    return Loaded(
+        *(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision),
+        annotations_of(handler.instance),
+    )
+
+
+def annotations_of(instance: Any) -> Annotations | None:
+    """What the annotations of a ``modelserver.Handler`` say; None for other handlers."""
+    describe = getattr(instance, "_ms_signature", None)
+    if describe is None:
+        return None
+    signature = describe()
+    return Annotations(_side(signature.inputs), _side(signature.outputs))
+
+
+def _side(described: Any) -> Side:
+    return Side(
+        [OutputSpec(*tensor) for tensor in described.tensors],
+        described.media,
+        described.schema or {},
+        described.schemas,
+    )
 
 
 def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
@@ -251,7 +275,9 @@ def import_service(load: Load) -> tuple[LoadedHandler, Service]:
             f"The envelope {load.envelope!r} cannot be used with continuousBatching or asyncCommunication."
         )
     entry = ENVELOPES[load.envelope](handler.entry).handle if load.envelope else handler.entry
-    return handler, Service(entry, context, load, metrics)
+    service = Service(entry, context, load, metrics)
+    service.lists = bool(getattr(handler.instance, "_ms_lists", False)) and not load.envelope
+    return handler, service
 
 
 def read_manifest(model_dir: Path) -> dict[str, Any] | None:

@@ -68,6 +68,8 @@ class Service:
     def __init__(self, entry: Entry, context: Context, load: Load, metrics: HandlerMetrics) -> None:
         self.entry = entry
         self.context = context
+        # Whether arrays and tensors in the answer to a body are sent as lists.
+        self.lists = False
         self._load = load
         self._metrics = metrics
         self._outlet: ServerChannel | None = None
@@ -280,7 +282,7 @@ class Service:
         elif row.kind == TENSORS:
             content, content_type = encode_output(output, row, self._load.outputs), ""
         else:
-            content, content_type = encode_body(output)
+            content, content_type = encode_body(output, lists=self.lists)
         limit = self._load.max_response_size
         if len(content) > limit:
             return failure(f"The answer has {len(content)} bytes, max_response_size allows {limit}.", 500)

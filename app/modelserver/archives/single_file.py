@@ -1,0 +1,143 @@
+"""A handler's script or a model file instead of an archive: ``handler.py``, ``net.pt2``.
+
+The server makes an archive's folder of it, from which all else goes on as usual. A script is copied, with the
+sources beside it, so that a later change of the file does not reach workers that are started again; what
+else is in its folder is linked, as handlers read files beside their own.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from modelserver.archives.manifest import MANIFEST_PATH
+from modelserver.archives.store import SUFFIXES
+from modelserver.errors import InvalidModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SCRIPT: Final = re.compile(r"(?P<path>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?(?:\?model_file=(?P<file>.+))?")
+# Suffix to that of the link, by which the handler knows the format.
+_MODELS: Final = {
+    **dict.fromkeys((".pt", ".pth", ".ts", ".torchscript"), ".pt"),
+    ".pt2": ".pt2",
+    ".onnx": ".onnx",
+}
+_TENSORS: Final = "base_handler"
+# Packages that the worker has imported before the script, which could not be imported under their name.
+_TAKEN: Final = frozenset({"modelserver", "modelserver_handlers", "ts", "torch", "numpy", "msgspec"})
+_LARGEST_SOURCE: Final = 1 << 20
+_MANIFEST_FOLDER: Final = MANIFEST_PATH.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SingleFile:
+    """What a URL such as ``handler.py:Sentiment?model_file=weights.pt`` names.
+
+    ``path`` and ``model_file`` are as written until they are located; ``name`` is that of a class or function
+    in a script, and empty for the only one.
+    """
+
+    path: str
+    name: str = ""
+    model_file: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> SingleFile | None:
+        """None for a URL that names something else."""
+        if found := _SCRIPT.fullmatch(url):
+            return cls(found["path"], found["name"] or "", found["file"] or "")
+        return cls(url) if Path(url).suffix.lower() in _MODELS else None
+
+    def lay_out(self, folder: Path) -> None:
+        """Make ``folder`` that of an archive; ``path`` and ``model_file`` are absolute.
+
+        Raises ``InvalidModel`` for a name that the script does not have, and ``OSError``.
+        """
+        path = Path(self.path)
+        (folder / _MANIFEST_FOLDER).mkdir(mode=0o700, parents=True)
+        folder.chmod(0o700)
+        model = {"modelName": self.name or path.stem, "modelVersion": "1.0"}
+        if path.suffix == ".py":
+            model["handler"] = self._lay_out_script(path, folder)
+            if self.model_file:
+                model["serializedFile"] = _linked(folder, Path(self.model_file), Path(self.model_file).name)
+        else:
+            model["handler"] = _TENSORS
+            file = f"{path.stem}{_MODELS[path.suffix.lower()]}"
+            model["serializedFile"] = _linked(folder, path, file)
+        manifest = {"runtime": "python", "model": model}
+        (folder / MANIFEST_PATH).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+
+    def _lay_out_script(self, script: Path, folder: Path) -> str:
+        """Returns the handler of the manifest."""
+        if script.stem in _TAKEN:
+            raise InvalidModel(
+                f"{script.name} hides the package {script.stem}: give the script another name."
+            )
+        if self.name:
+            _check_name(script, self.name)
+        # A module's name has no dots.
+        module = f"{script.stem.replace('.', '_')}.py"
+        shutil.copyfile(script, folder / module)
+        for neighbour in script.parent.iterdir():
+            if _is_of_use(neighbour) and not (folder / neighbour.name).exists():
+                _bring(neighbour, folder / neighbour.name)
+        return f"{module}:{self.name}" if self.name else module
+
+
+def _is_of_use(path: Path) -> bool:
+    """Whether a script may want what is beside it: not archives, caches, or what is hidden."""
+    name = path.name
+    return not (name.startswith((".", "__pycache__")) or name == _MANIFEST_FOLDER or name.endswith(SUFFIXES))
+
+
+def _bring(path: Path, place: Path) -> None:
+    is_source = path.suffix == ".py" and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE
+    if is_source:
+        shutil.copyfile(path, place)
+    else:
+        place.symlink_to(path.absolute())
+
+
+def _linked(folder: Path, path: Path, name: str) -> str:
+    """Links the file into the folder, instead of another of its name; returns the name."""
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(path)
+    return name
+
+
+def _check_name(script: Path, name: str) -> None:
+    """Raises InvalidModel, with the names that there are, if the script does not define or import it."""
+    try:
+        body = ast.parse(script.read_bytes()).body
+    except (SyntaxError, ValueError, RecursionError):
+        # The worker will report it, with the line.
+        return
+    bound = set(_bound(body))
+    if name in bound or "*" in bound:
+        return
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    names = ", ".join(node.name for node in body if isinstance(node, kinds)) or "no class and no function"
+    raise InvalidModel(f"{script.name} has no {name}: it defines {names}.")
+
+
+def _bound(body: list[Any]) -> Iterator[str]:
+    """The names that these statements bind in their module; ``*`` if that is not known."""
+    for statement in body:
+        if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield statement.name
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node.name

@@ -1,0 +1,65 @@
+"""The addresses that the server listens on, and sockets bound to them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from modelserver.api.services import Role
+    from modelserver.settings.address import Address
+    from modelserver.settings.settings import Settings
+
+
+def roles_by_address(settings: Settings) -> dict[Address, set[Role]]:
+    """The roles of each address (reference 1: equal addresses share one listener)."""
+    roles: dict[Address, set[Role]] = {}
+    roles.setdefault(settings.inference_address, set()).add("inference")
+    roles.setdefault(settings.management_address, set()).add("management")
+    if settings.enable_metrics_api:
+        roles.setdefault(settings.metrics_address, set()).add("metrics")
+        if settings.inference_address == settings.management_address:
+            roles[settings.inference_address].add("metrics")
+    return roles
+
+
+def bind(address: Address, keys: str) -> socket.socket:
+    """A bound socket that does not listen yet.
+
+    Raises:
+        ConfigError: the address cannot be bound; the message names the setting.
+    """
+    try:
+        if address.scheme == "unix":
+            return _bind_unix(address.path)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((address.host, address.port))
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"Cannot listen on {keys}={address}: {reason}") from error
+    return bound
+
+
+def _bind_unix(path: str) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A socket file without a listener is left over from an earlier server.
+        if os.path.exists(path) and bound.connect_ex(path) != 0:
+            os.unlink(path)
+            bound.close()
+            bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        bound.bind(path)
+        os.chmod(path, 0o600)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,90 @@
+"""What clients connect to: the hot routes, the applications, the front ends and the listeners.
+
+The server imports this while the first models load, which takes about as long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.api.payloads import LoggedRoutes
+from modelserver.api.services import LateApp, Services
+from modelserver.binding import roles_by_address
+from modelserver.frontend.processes import front_ends
+from modelserver.http.intake import Intake
+from modelserver.inference.inference import InferenceApi
+from modelserver.listeners import Listeners, make_fleet
+from modelserver.resources import usable_cpus
+from modelserver.tensors.limits import RequestLimits
+from modelserver.watching import show_payloads
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from modelserver.auth.keeper import TokenKeeper
+    from modelserver.http.aside import Aside
+    from modelserver.http.edge import OnResponse
+    from modelserver.http.exchange import HotRoutes
+    from modelserver.models.registry import Registry
+    from modelserver.payloads.log import PayloadLog
+    from modelserver.settings.address import Address
+    from modelserver.settings.settings import Settings
+    from modelserver.telemetry.metrics import ServerMetrics
+    from modelserver.tls.context import Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Reception:
+    """The listeners, which do not accept connections yet, and what answers there."""
+
+    services: Services
+    apps: Mapping[Address, LateApp]
+    listeners: Listeners
+
+    @classmethod
+    def of(
+        cls,
+        registry: Registry,
+        metrics: ServerMetrics,
+        settings: Settings,
+        *,
+        tokens: TokenKeeper | None,
+        payloads: PayloadLog | None,
+        aside: Aside,
+        sockets: Mapping[Address, socket.socket],
+        on_response: OnResponse,
+        certificate: Certificate | None,
+        stamped_log: bool,
+    ) -> Reception:
+        """``sockets`` are bound to the addresses; front ends are started if the settings want some."""
+        services = Services(
+            *(registry, metrics, settings, tokens, payloads, aside), intake=Intake.of(settings)
+        )
+        hot = _hot_routes(services)
+        apps = {address: LateApp(roles, services) for address, roles in roles_by_address(settings).items()}
+        fleet = None
+        if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
+            fleet = make_fleet(
+                *(count, sockets[settings.inference_address], settings, services, hot, on_response),
+                apps[settings.inference_address],
+                stamped_log=stamped_log,
+                certificate=certificate,
+            )
+            fleet.start()
+        listeners = Listeners(settings, services, hot, on_response, apps, fleet, certificate=certificate)
+        return cls(services, apps, listeners)
+
+
+def _hot_routes(services: Services) -> HotRoutes:
+    """The inference routes, with the payload log if there is one."""
+    settings, payloads, aside = services.settings, services.payloads, services.aside
+    limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+    assert aside is not None  # noqa: S101 - given above
+    hot = InferenceApi(services.registry, settings.max_request_size, aside, limits)
+    if payloads is None:
+        return hot
+    payloads.start()
+    show_payloads(payloads, services.metrics)
+    return LoggedRoutes(hot, payloads)

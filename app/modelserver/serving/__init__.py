@@ -1,0 +1,1 @@
+"""``modelserver serve``: one model in the foreground, from a script, a model file or anything registrable."""

@@ -1,0 +1,1 @@
+"""``modelserver.Handler``: a handler whose annotations say what its rows are."""

@@ -1,0 +1,254 @@
+"""``modelserver.Handler``: a class with ``predict``, whose annotations say what a row is."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from dataclasses import asdict, dataclass
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from modelserver_handlers.context import record_phases, with_gaps
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.tensor_rows import TensorRows, rows_of
+from modelserver_handlers.typed.parts import by_row
+from modelserver_handlers.typed.reading import Read, is_pydantic, is_tensor, reader_of
+from modelserver_handlers.typed.signature import Described, described, element_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+_EXPLAINS_NOTHING = "The handler has no method for explanations"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the annotations say about a handler's rows and answers."""
+
+    inputs: Described
+    outputs: Described
+
+
+class Handler:
+    """Override ``predict``, and what else is needed; all are called in the worker.
+
+    The annotation of ``predict``'s rows decides what they are: ``list[X]`` for X ``str``, ``bytes``,
+    ``numpy.ndarray``, ``torch.Tensor``, numbers, lists, dicts, data classes, msgspec structs or models of
+    pydantic; ``numpy.ndarray`` or ``torch.Tensor`` alone for the whole batch in one piece. Without one they
+    are decoded JSON, or else bytes. A row of another type is answered with 400, and the others go on.
+
+    ``pipelined = True`` in a class means that its ``prepare`` may run for the next batch, in another thread,
+    while ``predict`` runs for the current one. It is not inherited.
+    """
+
+    pipelined: ClassVar[bool] = False
+    context: Any
+    _ms_types: _Types
+    # Arrays and tensors in answers are sent as lists.
+    _ms_lists: ClassVar[bool] = True
+
+    def load(self, context: Any) -> None:
+        """Called once, before the first batch: loads what ``predict`` needs.
+
+        ``context.system_properties`` has ``model_dir`` and ``gpu_id``.
+        """
+
+    def prepare(self, row: Any) -> Any:
+        """One row before ``predict``, by default unchanged. A ValueError is a 400 for this row."""
+        return row
+
+    def predict(self, rows: Any) -> Any:
+        """The answers to a batch: a list with one for each row, or an array or tensor of them.
+
+        An answer that is a generator is streamed. If ``predict`` itself is one, each list that it yields has
+        the next part of every row.
+        """
+        raise NotImplementedError
+
+    def answer(self, row: Any) -> Any:
+        """One answer of ``predict``, or part of it, before it is sent; by default unchanged."""
+        return row
+
+    def initialize(self, context: Any) -> None:
+        """Reads the annotations, then calls ``load``. Raises TypeError for those that cannot be used."""
+        self.context = context
+        self._ms_types = _Types.of(type(self))
+        self.load(context)
+
+    def handle(self, data: Any, context: Any) -> Any:
+        """Answers, one per row, None for rejected ones: how the server calls the handler."""
+        return self._ms_complete(self._ms_prepare(data, context), data, context)
+
+    def _ms_prepare(self, data: Any, context: Any) -> Any:
+        """The first half of :meth:`handle`: what ``predict`` gets."""
+        self.context = context
+        if context.get_request_header(0, "describe") == "True":
+            return None
+        if context.get_request_header(0, "explain") == "True":
+            raise PredictionException(_EXPLAINS_NOTHING, 501)
+        started, types = time.perf_counter(), self._ms_types
+        if types.whole and not types.prepares and isinstance(data, TensorRows) and len(data.tensors) == 1:
+            # The same memory, without a loop over the rows.
+            rows = types.read(next(iter(data.tensors.values())))
+        else:
+            rows = self._ms_read(data, context)
+            rows = _stacked(rows, types.row) if types.whole and rows else rows
+        record_phases(context, time.perf_counter() - started, 0.0, 0.0)
+        return rows
+
+    def _ms_read(self, data: Any, context: Any) -> list[Any]:
+        """The rows that can be read; the others are rejected."""
+        read, prepare, rows = self._ms_types.read, self.prepare, []
+        for idx, row in enumerate(data):
+            try:
+                rows.append(prepare(read(row)))
+            except (ValueError, PredictionException) as error:  # noqa: PERF203 - each row fails alone
+                _reject(context, idx, error)
+        return rows
+
+    def _ms_complete(self, prepared: Any, data: Any, context: Any) -> Any:
+        """The second half: the answers to the rows that were prepared."""
+        self.context = context
+        if prepared is None:
+            return [{side: asdict(each) for side, each in vars_of(self._ms_signature()).items()}]
+        started = inferred = time.perf_counter()
+        rejected = context._ms_rejections
+        answers: Any = []
+        if (count := len(data) - len(rejected)) > 0:
+            outputs = self.predict(prepared)
+            inferred = time.perf_counter()
+            answers = _listed(outputs, count)
+            if isinstance(answers, list):
+                answers = [self._ms_answer(output) for output in answers]
+        record_phases(context, 0.0, inferred - started, time.perf_counter() - inferred)
+        return with_gaps(answers, len(data), rejected)
+
+    def _ms_answer(self, output: Any) -> Any:
+        if isinstance(output, GeneratorType):
+            return self._ms_each(output)
+        return _built_in(self.answer(output))
+
+    def _ms_each(self, parts: Generator[Any, Any, Any]) -> Generator[Any, None, Any]:
+        try:
+            for part in parts:
+                yield _built_in(self.answer(part))
+        finally:
+            parts.close()
+
+    def _ms_signature(self) -> Signature:
+        """What the annotations say."""
+        return self._ms_types.signature
+
+
+def _reject(context: Any, idx: int, error: ValueError | PredictionException) -> None:
+    if isinstance(error, PredictionException):
+        context.reject(idx, error.message, error.error_code)
+    else:
+        context.reject(idx, str(error) or type(error).__name__, 400)
+
+
+def vars_of(signature: Signature) -> dict[str, Described]:
+    """Its two sides by their names."""
+    return {"inputs": signature.inputs, "outputs": signature.outputs}
+
+
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """The types of a handler's rows and answers.
+
+    ``row`` is that of a row; ``whole``: ``predict`` gets one array or tensor. ``prepares``: ``prepare`` is
+    overridden.
+    """
+
+    row: Any
+    whole: bool
+    prepares: bool
+    read: Read
+    signature: Signature
+
+    @classmethod
+    def of(cls, handler: type[Handler]) -> _Types:
+        """Raises TypeError naming the method and what is wrong with it."""
+        name = f"{handler.__name__}.predict"
+        if handler.predict is Handler.predict:
+            raise TypeError(f"{name}(self, rows) is missing: it gets the rows of a batch")
+        if inspect.iscoroutinefunction(handler.predict) or inspect.isasyncgenfunction(handler.predict):
+            raise TypeError(f"{name} is an async def, which is not possible: def is needed")
+        prepares = handler.prepare is not Handler.prepare
+        batch, outputs = _annotations(handler.predict, name)
+        try:
+            row, whole = element_of(batch)
+        except TypeError as error:
+            raise TypeError(f"{name} {error}") from None
+        answer = _answer_type(outputs)
+        if handler.answer is not Handler.answer:
+            answer = _annotations(handler.answer, f"{handler.__name__}.answer")[1]
+        sent = row
+        if prepares:
+            sent = _annotations(handler.prepare, f"{handler.__name__}.prepare")[0]
+        sides = Signature(described(sent, "input_0"), described(answer, "output_0"))
+        return cls(row, whole, prepares, reader_of(sent), sides)
+
+
+def _annotations(method: Any, name: str) -> tuple[Any, Any]:
+    """Those of the first parameter after self and of the result, None without one. Raises TypeError."""
+    try:
+        hints = get_type_hints(method)
+        parameters = list(inspect.signature(method).parameters)
+    except (NameError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"an annotation of {name} cannot be read: {error}; its names must be imported at run time"
+        ) from error
+    if len(parameters) < 2:
+        raise TypeError(f"{name} must take self and one more argument")
+    return hints.get(parameters[1]), hints.get("return")
+
+
+def _answer_type(annotation: Any) -> Any:
+    """That of one answer, from the annotation of a batch of them; None if nothing is known."""
+    if get_origin(annotation) is list:
+        return next(iter(get_args(annotation)), None)
+    try:
+        row, whole = element_of(annotation)
+    except TypeError:
+        return None
+    return row if whole else None
+
+
+def _stacked(rows: Sequence[Any], row_type: Any) -> Any:
+    """The rows as one array or tensor. Raises ValueError or RuntimeError if their shapes differ."""
+    if is_tensor(row_type):
+        import torch  # noqa: PLC0415 - the annotation has imported it
+
+        return torch.stack(list(rows))
+    import numpy  # noqa: PLC0415 - as above
+
+    return numpy.stack(rows)
+
+
+def _listed(outputs: Any, count: int) -> Any:
+    """The answers as a list, where they are something else that has one for each row."""
+    if isinstance(outputs, GeneratorType):
+        return by_row(outputs, count)
+    kind = type(outputs).__module__.partition(".")[0]
+    if kind == "torch" and hasattr(outputs, "detach"):
+        return rows_of(outputs)
+    if kind == "numpy" and getattr(outputs, "ndim", None):
+        return list(outputs)
+    return list(outputs) if isinstance(outputs, tuple) else outputs
+
+
+def _built_in(value: Any) -> Any:
+    """Structs, data classes and models of pydantic as dicts."""
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        if kind is list and value and type(value[0]).__module__ != "builtins":
+            return [_built_in(each) for each in value]
+        return value
+    if is_pydantic(kind):
+        return value.model_dump(mode="json")
+    if isinstance(value, msgspec.Struct) or hasattr(kind, "__dataclass_fields__"):
+        return msgspec.to_builtins(value)
+    return value

@@ -1,0 +1,99 @@
+"""What a handler's annotations say about its rows and answers: V2 tensors, and schemas for OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, get_args, get_origin
+
+import msgspec
+
+from modelserver_handlers.typed.reading import dtype_of, is_array, is_pydantic, is_tensor
+
+Schema: TypeAlias = dict[str, Any]
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+BINARY: Final = "application/octet-stream"
+
+_REFERENCE: Final = "#/components/schemas/handler.{name}"
+_ANY: Final = -1
+_NUMBERS: Final = {bool: "BOOL", int: "INT64", float: "FP64"}
+_LISTS: Final = (list, Sequence, Iterable)
+_ARRAY: Final[Schema] = {"description": "A number, or numbers in nested lists."}
+# numpy's names of datatypes that differ from the protocol's by more than the case of their letters.
+_FLOATS: Final = {"float16": "FP16", "float32": "FP32", "float64": "FP64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One side of a signature.
+
+    ``tensors`` are name, datatype and shape (-1 is any size) in the Open Inference Protocol, and ``media`` is
+    the content type of a body; ``schema`` is None if nothing is known. ``schemas`` are those that it refers
+    to, by name.
+    """
+
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    media: str = ""
+    schema: Schema | None = None
+    schemas: dict[str, Schema] = field(default_factory=dict)
+
+
+def described(annotation: Any, name: str) -> Described:
+    """What a row of this type is; ``name`` is that of the tensor. Without an annotation nothing is known."""
+    if annotation in (None, Any, object, type(None)):
+        return Described()
+    datatype, rank = _tensor_of(annotation)
+    tensors = ((name, datatype, (_ANY,) * (rank + 1)),)
+    if annotation is str:
+        return Described(tensors, TEXT, {"type": "string"})
+    if annotation in (bytes, bytearray):
+        return Described(tensors, BINARY, {"type": "string", "format": "binary"})
+    if is_array(annotation) or is_tensor(annotation):
+        return Described(tensors, JSON, _ARRAY)
+    return Described(tensors, JSON, *_schema_of(annotation))
+
+
+def element_of(annotation: Any) -> tuple[Any, bool]:
+    """The type of a row in the annotation of a batch, and whether the batch is to be one array or tensor.
+
+    Raises TypeError for what is no list of rows.
+    """
+    if annotation in (None, Any, object):
+        return None, False
+    if is_array(annotation) or is_tensor(annotation):
+        return annotation, True
+    if (get_origin(annotation) or annotation) in _LISTS:
+        return next(iter(get_args(annotation)), None), False
+    shown = getattr(annotation, "__name__", annotation)
+    raise TypeError(f"is annotated with {shown}, but gets all rows of a batch: list[{shown}] is needed")
+
+
+def _tensor_of(annotation: Any) -> tuple[str, int]:
+    """Datatype and number of dimensions of one row."""
+    if is_tensor(annotation) or is_array(annotation):
+        return _datatype_of(annotation), 1
+    rank = 0
+    while get_origin(annotation) is list:
+        annotation, rank = get_args(annotation)[0], rank + 1
+    return (_NUMBERS[annotation], rank) if annotation in _NUMBERS else ("BYTES", 0)
+
+
+def _datatype_of(annotation: Any) -> str:
+    """The protocol's name of an array's datatype; 32 bits if it names none."""
+    dtype = dtype_of(annotation)
+    name = "float32" if dtype is None else str(dtype.name)
+    return _FLOATS.get(name, name.upper())
+
+
+def _schema_of(annotation: Any) -> tuple[Schema | None, dict[str, Schema]]:
+    if is_pydantic(annotation):
+        schema = annotation.model_json_schema(ref_template=_REFERENCE.format(name="{model}"))
+        schemas = schema.pop("$defs", {})
+    else:
+        try:
+            (schema,), schemas = msgspec.json.schema_components([annotation], ref_template=_REFERENCE)
+        except TypeError:
+            return None, {}
+    return schema, {f"handler.{name}": each for name, each in schemas.items()}

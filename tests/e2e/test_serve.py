@@ -1,0 +1,312 @@
+"""``modelserver serve`` as its users meet it: the command, its output, and what answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psutil
+import pytest
+from tests.e2e.serving import Home, free_port, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 90.0
+_HANDLER = """
+import modelserver
+from helper import FACTOR
+
+class Doubler(modelserver.Handler):
+    def predict(self, rows: list[int]) -> list[int]:
+        print("batch of", len(rows))
+        return [FACTOR * row for row in rows]
+
+if __name__ == "__main__":
+    modelserver.serve(Doubler, batch_size=8, port={port})
+"""
+_FUNCTION = (
+    "def handle(data, context):\n    return None if data is None else [len(r['body']) for r in data]\n"
+)
+_NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x):
+        return x * self.weight
+"""
+_LOADS = """
+from pathlib import Path
+import modelserver, torch
+
+class Scaled(modelserver.Handler):
+    def load(self, context):
+        file = context.manifest["model"]["serializedFile"]
+        self.weight = torch.load(Path(context.system_properties["model_dir"]) / file)["weight"]
+
+    def predict(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows * self.weight
+"""
+
+
+class Served:
+    """A command that serves, what it has printed, and a client."""
+
+    def __init__(self, home: Home, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.home = home
+        self.port = port
+        self.process = process
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False)
+        self.management = httpx.Client(base_url=f"http://127.0.0.1:{port + 1}", timeout=PATIENCE)
+
+    def await_text(self, text: str, times: int = 1) -> str:
+        """The output, once it has the text."""
+        wait_until(
+            lambda: self.home.output().count(text) >= times or self.process.poll() is not None,
+            f"{text!r} in {self.home.output()}",
+            PATIENCE,
+        )
+        output = self.home.output()
+        assert output.count(text) >= times, output
+        return output
+
+    def end(self) -> str:
+        """Ends it with Ctrl-C; returns what it printed."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(PATIENCE) == 0, self.home.output()
+        assert self.home.workdirs() == []
+        return self.home.output()
+
+
+@contextlib.contextmanager
+def started(home: Home, port: int, *command: object) -> Iterator[Served]:
+    """A process that serves on these ports; what is left of it is killed."""
+    with (home.path / "out.txt").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            cwd=home.path,
+            env=home.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    served = Served(home, port, process)
+    try:
+        yield served
+    finally:
+        served.client.close()
+        served.management.close()
+        with contextlib.suppress(psutil.Error):
+            for left in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                with contextlib.suppress(psutil.Error):
+                    left.kill()
+        process.wait()
+
+
+def three_ports() -> int:
+    """The first of three adjacent free ports."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + 3):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
+def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[Served]:
+    port = three_ports()
+    return started(home, port, "-m", "modelserver", "serve", *arguments, "--port", port)
+
+
+def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
+    """The command that is shown works in a shell, the annotations are told as V2 metadata and OpenAPI, and a
+    wrong row is answered with 400; a broken save keeps the old handler and names the user's own line, the
+    next good one replaces it, without a request lost; Ctrl-C ends it.
+    """
+    (home.path / "doubler.py").write_text(_HANDLER)
+    (home.path / "helper.py").write_text("FACTOR = 2\n")
+    (home.path / "input.json").write_text("21")
+    with serve(home, "doubler.py", "--batch-size", 8, "--reload", "--input", "input.json") as served:
+        output = served.await_text("input.json → 200")
+        command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
+        told = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
+        assert told.stdout == "42"
+        assert "\x1b" not in output
+
+        client, name = served.client, "doubler"
+        assert client.post(f"/v1/models/{name}:predict", json={"instances": [1, 2]}).json()[
+            "predictions"
+        ] == [
+            2,
+            4,
+        ]
+        refused = client.post(f"/predictions/{name}", json="x")
+        assert (refused.status_code, refused.json()["message"]) == (400, "Expected `int`, got `str`")
+        assert client.get(f"/v2/models/{name}").json()["inputs"] == [
+            {"name": "input_0", "datatype": "INT64", "shape": [-1]}
+        ]
+        described = client.options(f"/predictions/{name}").json()["paths"][f"/predictions/{name}"]["post"]
+        assert described["requestBody"]["content"] == {"application/json": {"schema": {"type": "integer"}}}
+
+        (home.path / "helper.py").write_text("FACTOR = 3\nFACTOR +\n")
+        served.await_text("the one from before keeps serving")
+        assert client.post(f"/predictions/{name}", json=1).json() == 2
+        (home.path / "helper.py").write_text("FACTOR = 3\n")
+        served.await_text("is the new one now")
+        output = served.await_text("input.json → 200", times=2)
+        assert client.post(f"/predictions/{name}", json=1).json() == 3
+        output = served.end()
+
+    assert "SyntaxError: invalid syntax (helper.py, line 2)" in output
+    assert f'File "{home.path}/helper.py", line 2' in output
+    assert "doubler | batch of 1" in output
+    assert not (home.path / "logs").exists()
+
+
+def test_a_script_that_serves_itself(home: Home) -> None:
+    """``modelserver.serve`` serves the class until Ctrl-C; its workers do not serve it again. If the script
+    is killed, nothing of it is left.
+    """
+    port = three_ports()
+    (home.path / "doubler.py").write_text(_HANDLER.format(port=port))
+    (home.path / "helper.py").write_text("FACTOR = 2\n")
+    with started(home, port, "doubler.py") as served:
+        output = served.await_text("is served from doubler.py:Doubler")
+        assert served.client.post("/predictions/Doubler", json=4).json() == 8
+        described = served.management.get("/models/Doubler").json()[0]
+        assert (described["batchSize"], len(described["workers"])) == (8, 1)
+        assert output.count("is served") == 1
+        served.end()
+    with started(home, port, "doubler.py") as served:
+        served.await_text("is served from")
+        family = psutil.Process(served.process.pid).children(recursive=True)
+        served.process.kill()
+        _, alive = psutil.wait_procs(family, PATIENCE)
+
+    assert alive == []
+
+
+def test_model_files_and_folders(home: Home) -> None:
+    """A torchvision network, TorchScript, torch.export, ONNX, a script with weights, a function and a folder
+    answer; what is beside the first is registered by its name in the store.
+    """
+    import torch
+
+    scope: dict[str, Any] = {}
+    exec(_NET, scope)
+    net = scope["Net"]().eval()
+    torch.jit.trace(net, torch.ones(2)).save(home.path / "traced.pt")
+    rows = torch.export.Dim("rows", min=1, max=64)
+    program = torch.export.export(net, (torch.ones(2, 2),), dynamic_shapes=({0: rows},))
+    torch.export.save(program, home.path / "exported.pt2")
+    torch.save(net.state_dict(), home.path / "weights.pt")
+    write_onnx(home.path / "graph.onnx")
+    (home.path / "loads.py").write_text(_LOADS)
+    (home.path / "length.py").write_text(_FUNCTION)
+    (home.path / "unpacked" / "MAR-INF").mkdir(parents=True)
+    (home.path / "unpacked" / "own.py").write_text(_FUNCTION)
+    (home.path / "unpacked" / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"handler": "own.py"}}')
+    (home.path / "broken.pt").write_text("no model")
+    with serve(home, "torchvision://resnet18?weights=random") as served:
+        output = served.await_text("is served from")
+        command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
+        told = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
+        assert len(eval(told.stdout)) == 5
+
+        def register(url: str, name: str) -> httpx.Response:
+            query = {"url": url, "model_name": name, "initial_workers": 1, "synchronous": "true"}
+            return served.management.post("/models", params=query)
+
+        for url in ("traced.pt", "exported.pt2", "graph.onnx", "loads.py?model_file=weights.pt"):
+            assert (answer := register(url, url[:5])).status_code == 200, answer.text
+            tripled = served.client.post(f"/predictions/{url[:5]}", json=[1.0, 2.0])
+            assert tripled.json() == [3.0, 6.0], url
+            tensor = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
+            answered = served.client.post(f"/v2/models/{url[:5]}/infer", json={"inputs": [tensor]})
+            assert answered.json()["outputs"][0]["data"] == [3, 6, 9, 12]
+        for url in ("length.py", "unpacked"):
+            assert register(url, url[:5]).status_code == 200
+            assert served.client.post(f"/predictions/{url[:5]}", content=b"abc").json() == 3
+        refused = register("broken.pt", "broken")
+        assert refused.status_code == 500
+        assert "broken.pt is not a TorchScript file" in refused.json()["message"]
+        served.end()
+
+
+def write_onnx(path: Path) -> None:
+    """A graph that multiplies by three."""
+    from onnx import TensorProto, helper, save_model
+
+    three = helper.make_tensor("three", TensorProto.FLOAT, [1], [3.0])
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 2]) for name in ("x", "y")]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "three"], ["y"])], "g", [sides[0]], [sides[1]], [three]
+    )
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_scripts_that_cannot_be_served(home: Home) -> None:
+    """One that prints megabytes and raises at import, one with two handlers, and a port in use end the
+    command with status 1 and say what to do; with ``--reload`` a script may be mended.
+    """
+    (home.path / "loud.py").write_text(
+        "for n in range(300_000):\n    print('x' * 10)\nraise KeyError('gone')\n"
+    )
+    class_of = (
+        "import modelserver\n"
+        "class {0}(modelserver.Handler):\n    def predict(self, rows):\n        return rows\n"
+    )
+    (home.path / "two.py").write_text(class_of.format("First") + class_of.format("Second"))
+    began = time.monotonic()
+    with serve(home, "loud.py") as served:
+        assert served.process.wait(PATIENCE) == 1
+        output = home.output()
+    assert "Not served: KeyError: 'gone' (loud.py, line 3, in <module>)" in output
+    assert len(output) < 2_000_000
+    assert time.monotonic() - began < PATIENCE
+
+    with serve(home, "two.py", "--reload") as served:
+        served.await_text("Waiting for a change")
+        with socket.create_server(("127.0.0.1", three_ports())) as taken:
+            port = taken.getsockname()[1]
+            second = Home(home.path / "second", {"NO_COLOR": "1"})
+            told = second.run("serve", "../two.py:First", "--port", port, timeout=PATIENCE)
+        (home.path / "two.py").write_text(class_of.format("First"))
+        served.await_text("is the new one now")
+        assert served.client.post("/predictions/two", json=[1]).json() == [1]
+        output = served.end()
+    assert "['First', 'Second']: name the one to serve, as in two.py:First" in output
+    assert told.returncode == 1
+    assert told.stdout.startswith(f"Port {port}, for inference, is in use by another program")
+
+
+def test_tokens(home: Home) -> None:
+    """Where the configuration asks for tokens, the command that is shown has one."""
+    (home.path / "length.py").write_text(_FUNCTION)
+    home.write_config({"token_authorization": "always"}, "mine.properties")
+    (home.path / "input.txt").write_text("abcd")
+    arguments = ("length.py", "--ts-config", "mine.properties", "--input", "input.txt")
+    with serve(home, *arguments) as served:
+        output = served.await_text("input.txt → 200")
+        assert served.client.post("/predictions/length", content=b"abc").status_code == 400
+        command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
+        told = subprocess.run(
+            ["bash", "-c", f"{command} -s"],
+            cwd=home.path, env=os.environ, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert told.stdout == "4"
+        served.end()

@@ -1,0 +1,49 @@
+"""Two servers with one folder of snapshots: the second takes over when the first is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from tests.e2e.serving import Home, Server, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_standby_takes_over(tmp_path: Path, model_store: Path) -> None:
+    """It opens the same addresses and serves the models that the other one had, loaded anew; it does not open
+    them before.
+    """
+    shared = {"standby": "true", "snapshot_folder": tmp_path / "shared"}
+    homes = [Home(tmp_path / "first"), Home(tmp_path / "second")]
+    first = Server(homes[0], model_store, settings=shared).start()
+    try:
+        standby = homes[1].popen(
+            "--start", "--foreground", "--ts-config", homes[1].write_config(first.settings)
+        )
+        try:
+            wait_until(lambda: "Standby: process " in homes[1].output(), "the second stands by")
+            assert f"process {first.pid} on " in homes[1].output()
+            first.registered("echo.mar", batch_size=4)
+            first.process.kill()
+            first.process.wait(10)
+            wait_until(lambda: serves(first), "the second serves")
+            assert first.describe("echo")["batchSize"] == 4
+        finally:
+            standby.send_signal(signal.SIGTERM)
+            standby.wait(30)
+    finally:
+        first.kill()
+
+
+def serves(server: Server) -> bool:
+    """Whether somebody answers at its address."""
+    with contextlib.suppress(httpx.TransportError):
+        return server.predict("echo", b"x").status_code == 200
+    return False

@@ -1,0 +1,266 @@
+"""``modelserver.Handler``: a batch as the server hands it over, from rows to answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy
+import numpy.typing
+import pydantic
+import pytest
+import torch
+
+import modelserver
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.tensor_rows import TensorRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Bench:
+    """A handler that has been initialised, in a context of its own."""
+
+    def __init__(self, handler: type[modelserver.Handler]) -> None:
+        self.context = Context("m", "/", None, 8, None, "0")
+        self.handler = handler()
+        self.handler.initialize(self.context)
+
+    def run(self, *rows: Any, **properties: str) -> Any:
+        return self.batch(list(rows), **properties)
+
+    def batch(self, data: Any, **properties: str) -> Any:
+        state = BatchState([str(n) for n in range(len(data))], properties=[properties] * len(data))
+        self.context._ms_begin(state)
+        return self.handler.handle(data, self.context)
+
+    @property
+    def rejected(self) -> dict[int, tuple[int, str]]:
+        return self.context._ms_rejections
+
+
+class Doubler(modelserver.Handler):
+    def predict(self, rows):
+        return [2 * row for row in rows]
+
+
+class Texts(modelserver.Handler):
+    def load(self, context: Any) -> None:
+        self.suffix = "!" * int(context.system_properties["batch_size"] > 0)
+
+    def predict(self, rows: list[str]) -> list[str]:
+        return [row + self.suffix for row in rows]
+
+
+def test_rows_are_plain_values() -> None:
+    """Without annotations a row is decoded JSON; load has been called with the context."""
+    assert Bench(Doubler).run({"body": 4}, {"body": bytearray(b"[1]")}) == [8, [1, 1]]
+    assert Bench(Texts).run({"body": "a"}) == ["a!"]
+
+
+def test_a_bad_row_fails_alone() -> None:
+    """A row of another type is rejected with 400, and predict gets the others in one call."""
+    bench = Bench(Texts)
+
+    assert bench.run({"body": "a"}, {"body": 3}, {"body": "b"}) == ["a!", None, "b!"]
+    assert bench.rejected == {1: (400, "a text is needed, got 3")}
+
+
+def test_only_bad_rows() -> None:
+    """Then predict is not called."""
+
+    class Never(Texts):
+        def predict(self, rows: list[str]) -> list[str]:
+            raise AssertionError
+
+    bench = Bench(Never)
+
+    assert bench.run({"body": 3}) == [None]
+    assert bench.rejected[0][0] == 400
+
+
+def test_rows_are_prepared_and_answers_finished() -> None:
+    """``prepare`` and ``answer`` see one row each; the annotation of prepare says what was sent."""
+
+    class Counted(modelserver.Handler):
+        def prepare(self, row: str) -> int:
+            if not row:
+                raise ValueError("nothing to count")
+            if row == "?":
+                raise PredictionException("no questions", 422)
+            return len(row)
+
+        def predict(self, rows: list[int]) -> list[int]:
+            return [row * 10 for row in rows]
+
+        def answer(self, row: int) -> str:
+            return f"{row} points"
+
+    bench = Bench(Counted)
+
+    assert bench.run({"body": "ab"}, {"body": ""}, {"body": "?"}) == ["20 points", None, None]
+    assert bench.rejected == {1: (400, "nothing to count"), 2: (422, "no questions")}
+    signature = bench.handler._ms_signature()
+    assert signature.inputs.media == "text/plain"
+    assert signature.outputs.schema == {"type": "string"}
+
+
+class Whole(modelserver.Handler):
+    def predict(self, rows: torch.Tensor) -> torch.Tensor:
+        assert isinstance(rows, torch.Tensor)
+        self.seen = rows
+        return rows * 2
+
+
+def test_a_batch_in_one_piece() -> None:
+    """A tensor alone is the whole batch, and its rows are the answers; V2 rows are not copied."""
+    bench = Bench(Whole)
+    tensor = torch.ones(2, 3)
+    rows = TensorRows([{"data": row} for row in tensor], {"input": tensor})
+
+    assert [row.tolist() for row in bench.run({"body": [1.0, 2.0]}, {"body": [3.0, 4.0]})] == [[2, 4], [6, 8]]
+    assert torch.equal(bench.batch(rows)[1], torch.full((3,), 2.0))
+    assert bench.handler.seen.data_ptr() == tensor.data_ptr()
+
+
+def test_an_array_in_one_piece() -> None:
+    """The same for numpy, with rows of another kind left out."""
+
+    class Arrays(modelserver.Handler):
+        def predict(self, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.float32]:
+            return rows + 1
+
+    bench = Bench(Arrays)
+    answers = bench.run({"body": [1, 2]}, {"body": "x"}, {"data": numpy.array([3.0, 4.0])})
+
+    assert [None if row is None else row.tolist() for row in answers] == [[2, 3], None, [4, 5]]
+
+
+class Named(msgspec.Struct):
+    name: str
+
+
+@dataclass
+class Sized:
+    size: int
+
+
+class Aged(pydantic.BaseModel):
+    age: int
+
+
+@pytest.mark.parametrize(
+    ("outputs", "sent"),
+    [
+        ([Named("a")], [{"name": "a"}]),
+        ([[Sized(1)]], [[{"size": 1}]]),
+        ([Aged(age=3)], [{"age": 3}]),
+        (({"a": 1},), [{"a": 1}]),
+        ([None], [None]),
+    ],
+)
+def test_answers_are_plain(outputs: Any, sent: Any) -> None:
+    """Structs, data classes and models become what can be sent."""
+
+    class Returns(modelserver.Handler):
+        def predict(self, rows):
+            return outputs
+
+    assert Bench(Returns).run({"body": 1}) == sent
+
+
+def test_answers_are_streamed() -> None:
+    """An answer that is a generator stays one, with ``answer`` applied to its parts."""
+
+    class Counts(modelserver.Handler):
+        def predict(self, rows: list[int]) -> list[Iterator[int]]:
+            return [(number for number in range(row)) for row in rows]
+
+        def answer(self, row: int) -> str:
+            return str(row)
+
+    answers = Bench(Counts).run({"body": 2}, {"body": 3})
+
+    assert all(isinstance(answer, GeneratorType) for answer in answers)
+    assert [list(answer) for answer in answers] == [["0", "1"], ["0", "1", "2"]]
+
+
+def test_a_generator_has_steps() -> None:
+    """A ``predict`` that yields lists streams one part of each to every row."""
+
+    class Steps(modelserver.Handler):
+        def predict(self, rows):
+            for step in range(2):
+                yield [row + step for row in rows]
+
+    assert [list(answer) for answer in Bench(Steps).run({"body": 1}, {"body": 5})] == [[1, 2], [5, 6]]
+
+
+def test_it_describes_itself() -> None:
+    """A customized describe gets what the annotations say; there are no explanations."""
+    bench = Bench(Texts)
+    (described,) = bench.run({}, describe="True")
+
+    assert described["inputs"]["tensors"] == (("input_0", "BYTES", (-1,)),)
+    with pytest.raises(PredictionException, match="501"):
+        bench.run({"body": "a"}, explain="True")
+
+
+class NoPredict(modelserver.Handler):
+    pass
+
+
+class Async(modelserver.Handler):
+    async def predict(self, rows):
+        return rows
+
+
+class OneRow(modelserver.Handler):
+    def predict(self, rows: str) -> str:
+        return rows
+
+
+class Unknown(modelserver.Handler):
+    def predict(self, rows: list[NoSuchType]) -> list[str]:  # noqa: F821 - so it is meant
+        return rows
+
+
+class NoRows(modelserver.Handler):
+    def predict(self):
+        return []
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (NoPredict, r"NoPredict.predict\(self, rows\) is missing"),
+        (Async, "Async.predict is an async def"),
+        (OneRow, r"OneRow.predict is annotated with str, .* list\[str\] is needed"),
+        (Unknown, "annotation of Unknown.predict cannot be read: name 'NoSuchType'"),
+        (NoRows, "must take self and one more argument"),
+    ],
+)
+def test_mistakes_are_told(handler: type[modelserver.Handler], said: str) -> None:
+    """What cannot work is a TypeError when the model is loaded, which names the method and the remedy."""
+    with pytest.raises(TypeError, match=said):
+        Bench(handler)
+
+
+def test_it_is_imported_lightly() -> None:
+    """``modelserver.Handler`` imports neither torch, numpy, pydantic nor FastAPI."""
+    code = (
+        "import sys, modelserver; assert not {'msgspec', 'asyncio'} & sys.modules.keys();"
+        "modelserver.Handler;"
+        "print({'torch', 'numpy', 'pydantic', 'fastapi', 'asyncio'} & sys.modules.keys())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert told.stdout == "set()\n"
+    with pytest.raises(AttributeError, match="no attribute 'Handlr'"):
+        modelserver.Handlr  # noqa: B018
