@@ -160,7 +160,7 @@ def test_the_helper_and_a_raylet_are_killed(server: Server, nodes: Nodes) -> Non
 
 
 def test_scaled_to_none_and_back(server: Server, nodes: Nodes) -> None:
-    """Places are given back, and asked for again on the node that is left; meanwhile there is a 503 at once."""
+    """Places are given back, and asked for again on the node left; meanwhile there is a 503 at once."""
     assert server.management.put("/models/echo", params={"min_worker": 0, "max_worker": 0}).is_success
     wait_until(lambda: not worker_pids(nodes), "the workers end", _PATIENCE)
     refused = server.predict("echo", b"x")
