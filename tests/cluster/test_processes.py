@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.cluster import processes as processes_module
-from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.processes import ProcessPlacer
-from modelserver.pools.spec import Demand
+from modelserver.pools.spec import Demand, NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -21,10 +21,9 @@ import pytest
 import pytest_asyncio
 from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
 
-from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_joining import demands_token
 from modelserver.cluster.ray_placer import RayPlacement, RayPlacer
-from modelserver.pools.spec import Demand
+from modelserver.pools.spec import Demand, NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

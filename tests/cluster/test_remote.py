@@ -21,8 +21,8 @@ from modelserver.cluster import launcher as launcher_module
 from modelserver.cluster import remote as remote_module
 from modelserver.cluster.hub import Hub
 from modelserver.cluster.launcher import Cluster
-from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.processes import ProcessPlacer
+from modelserver.pools.spec import NoPlace
 from modelserver.tls.throwaway import make_certificate
 from modelserver.wire.cluster import (
     MAX_MESSAGE,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from modelserver.cluster.placing import NoPlace
+from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from modelserver.pools.spec import Demand

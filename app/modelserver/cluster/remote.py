@@ -8,10 +8,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from modelserver.cluster.placing import NoPlace
 from modelserver.pools.output import LINES_KEPT, LineReader
 from modelserver.pools.process import describe_exit
-from modelserver.pools.spec import Node
+from modelserver.pools.spec import Node, NoPlace
 from modelserver.wire.cluster import (
     MAX_MESSAGE,
     Alive,

@@ -23,7 +23,7 @@ from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote
 from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
-from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
+from modelserver.pools.spec import NoPlace, WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
     Annotations,
     Cancelled,
@@ -340,7 +340,9 @@ class Worker:
         try:
             return await started(launching, is_quick=self._spec.launcher is None)
         except Exception as error:  # noqa: BLE001 - no user code has run: a retry may succeed
-            if not isinstance(error, OSError):
+            if isinstance(error, NoPlace):
+                self.failing_since = self._loop.time()  # it is not given up: only a machine is missing
+            elif not isinstance(error, OSError):
                 _log.exception("Worker %s: its process could not be started", self.label)
             self._load_failed(f"The worker process could not be started: {error}")
             return None
@@ -503,10 +505,7 @@ class Worker:
             self._owner.worker_streamed(self, batch, parts, tail)
 
     def _find(self, sequence: int) -> Batch | None:
-        for batch in self.in_flight:
-            if batch.sequence == sequence:
-                return batch
-        return None
+        return next((batch for batch in self.in_flight if batch.sequence == sequence), None)
 
     def _settle(self, outcome: Loaded | LoadFailed) -> None:
         if self._loaded is not None and not self._loaded.done():
