@@ -154,9 +154,13 @@ async def test_memory_that_is_shared(line: Line) -> None:
         pytest.skip("memory cannot be shared here")
     line.channel.share("")
     assert line.channel._arena is None
+    with pytest.raises(OSError, match="/etc/hostname is no descriptor of a process"):
+        line.channel.share("/etc/hostname")
+    other, own = os.memfd_create("other"), f"/proc/{os.getpid()}/fd"
     with pytest.raises(OSError, match="no memory for sharing"):
-        line.channel.share("/proc/self/exe" if os.geteuid() else "/etc/hostname")
-    line.channel.share(f"/proc/{os.getpid()}/fd/{memory.descriptor}")
+        line.channel.share(f"{own}/{other}")
+    os.close(other)
+    line.channel.share(f"{own}/{memory.descriptor}")
     assert line.channel._reader.arena is not None
     memory.close()
     await line.send(b"".join(encode(Pong())))

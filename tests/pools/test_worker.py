@@ -788,7 +788,7 @@ async def test_a_worker_without_a_machine_is_not_given_up(
     monkeypatch.setattr(worker_module, "backoff", lambda: itertools.repeat(0.0))
     worker = Worker(9000, "W-9000-m", replace(spec, launcher=nowhere), replace(times, max_retry=0.05), owner)
     end = time.monotonic() + 0.3
-    while time.monotonic() < end:
+    while time.monotonic() < end:  # noqa: ASYNC110 - nothing tells of what does not happen
         await asyncio.sleep(0.01)
 
     assert worker.load_failures > 3
