@@ -118,6 +118,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rows", type=_names, default=tuple(ROWS), help=f"default: {','.join(ROWS)}")
     add("--ways", type=_names, default=tuple(way.name for way in WAYS), help="some of them, with commas")
     add("--lone-requests", type=int, default=300, help="of each way in each round; default: 300")
+    add("--archive-mb", type=int, default=1000, help="of a model that is sent; 0: none; default: 1000")
     add("--no-faults", action="store_true", help="nothing is killed")
     return parser.parse_args(arguments)
 
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         taken = measure(rows, ways, options)
-        happened = None if options.no_faults else cluster_faults.measure(_tell)
+        happened = None if options.no_faults else cluster_faults.measure(_tell, options.archive_mb)
     except (BenchmarkError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1

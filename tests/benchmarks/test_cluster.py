@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import cluster, cluster_faults
 from benchmarks.cluster import LOCAL, PAIR, RAY, ROWS, TCP, TLS, Row, Taken, best, label, marks, report
-from benchmarks.cluster_faults import Happened, Loss
+from benchmarks.cluster_faults import Happened, Loss, Sent
 from benchmarks.lone import Lone
 from benchmarks.measure import Sample
 from benchmarks.servers import BenchmarkError
@@ -116,6 +117,25 @@ def test_marks_of_lost_nodes() -> None:
     assert "a node is frozen" in cluster_faults.report(happened)
 
 
+def test_a_large_model_may_not_stay_in_memory() -> None:
+    """The mark is of the server's growth while it sends one, where one was sent."""
+    loss = Loss(0.1, 3.0)
+    marks = cluster_faults.marks(Happened(1.0, loss, loss, Sent(1000, 9.0, 900.0)))
+
+    assert [str(mark) for mark in marks if not mark.reached] == [
+        "NOT REACHED: the server grows while it sends 1,000 MB <= 64 MB: 900 MB"
+    ]
+
+
+def test_the_peak_of_a_process() -> None:
+    """It can be told from now on, in MB."""
+    before = cluster_faults.peak_mb(os.getpid(), anew=True)
+    held = b"x" * 50_000_000
+
+    assert 40 < cluster_faults.peak_mb(os.getpid()) - before < 100
+    del held
+
+
 def test_a_worker_without_an_agent_is_no_node() -> None:
     """Only agents and their workers may be killed."""
     with pytest.raises(BenchmarkError, match="no agent"):
@@ -130,7 +150,7 @@ def test_a_short_run(
     monkeypatch.setattr(cluster_faults, "LOST_AFTER", 2)
     out = tmp_path / "cluster.json"
     arguments = ["--rows", "noop_b1,1MB", "--duration", "0.2", "--reps", "1", "--warmup", "0.2"]
-    more = ["--client", "asyncio", "--lone-requests", "5", "--out", str(out)]
+    more = ["--client", "asyncio", "--lone-requests", "5", "--archive-mb", "3", "--out", str(out)]
     status = cluster.main([*arguments, *more])
     said = capsys.readouterr()
     written = json.loads(out.read_text())
@@ -140,4 +160,5 @@ def test_a_short_run(
     assert all(figure["rate"] > 0 for figure in written["figures"])
     assert list(written["lone"]) == [PAIR, LOCAL, TCP, TLS]
     assert written["faults"]["frozen"]["noticed"] > 1
-    assert said.out.count("reached") + said.out.count("REACHED") == 9
+    assert written["faults"]["sent"]["size_mb"] == 3
+    assert said.out.count("reached") + said.out.count("REACHED") == 10

@@ -346,6 +346,22 @@ async def test_a_silent_agent_is_given_up(stage: Stage) -> None:
     assert await end.ended()
 
 
+@plainly
+@on_loop
+async def test_the_end_of_a_lease_is_noticed_at_once(stage: Stage) -> None:
+    """Not only when the next sign of life is due."""
+    worker, agent, _ = await stage.started()
+    beats = worker._beats
+    while worker._beats == beats or worker._heard <= worker._due - worker._beat_time:  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    # It has just been heard of, in answer to a beat.
+    agent.is_mute = True
+    await asyncio.wait_for(asyncio.shield(worker.lost), 10)
+
+    assert asyncio.get_running_loop().time() - worker._heard < _LEASE + 0.5 * worker._beat_time
+    agent.close()
+
+
 @pytest.mark.slow
 @on_uvloop
 @plainly

@@ -45,6 +45,8 @@ Outcome = TypeVar("Outcome")
 
 # The most seconds between two signs of life, and their number within the time after which a node is lost.
 _BEAT, _BEATS = 1.0, 4
+# Seconds after the end of a lease until it is noticed.
+_AFTER = 0.01
 # Seconds to read the last messages of an ended worker.
 _LAST_WORDS = 1.0
 # Seconds for the end of a killed worker to be reported.
@@ -233,8 +235,10 @@ class RemoteWorker(asyncio.Protocol):
         # The time of the server's loop has milliseconds only.
         self._beaten = time.perf_counter()
         self.say(Alive(self._beats))
-        self._due = now + self._beat_time
-        self._beating = self._loop.call_later(self._beat_time, self._beat)
+        # The end of the lease is noticed at once, not at the next beat after it.
+        pause = min(self._beat_time, self._heard + self._lost_after - now + _AFTER)
+        self._due = now + pause
+        self._beating = self._loop.call_later(pause, self._beat)
 
     def _measure(self, number: int) -> None:
         if number == self._beats:
