@@ -238,6 +238,8 @@ def test_model_files_and_folders(home: Home) -> None:
             tensor = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
             answered = served.client.post(f"/v2/models/{url[:5]}/infer", json={"inputs": [tensor]})
             assert answered.json()["outputs"][0]["data"] == [3, 6, 9, 12]
+        declared = served.client.get("/v2/models/expor").json()["inputs"]
+        assert declared == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
         for url in ("length.py", "unpacked"):
             assert register(url, url[:5]).status_code == 200
             assert served.client.post(f"/predictions/{url[:5]}", content=b"abc").json() == 3

@@ -66,7 +66,9 @@ class Registration(Asked):
     """
 
     url: str | None = parameter(
-        _TEXT, "Archive, folder, script or model file in the model store, or a URL.", {"example": "resnet-152.mar"}
+        _TEXT,
+        "Archive, folder, script or model file in the model store, or a URL.",
+        {"example": "resnet-152.mar"},
     )
     model_name: str | None = parameter(_TEXT, "The model's name; by default the archive's.")
     handler: str | None = parameter(_TEXT, "The handler, such as image_classifier or module:function.")
