@@ -110,7 +110,7 @@ def started(home: Home, port: int, *command: object) -> Iterator[Served]:
     finally:
         served.client.close()
         served.management.close()
-        with contextlib.suppress(psutil.Error):
+        if process.poll() is None:
             for left in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
                 with contextlib.suppress(psutil.Error):
                     left.kill()
@@ -200,6 +200,7 @@ def test_a_script_that_serves_itself(home: Home) -> None:
     assert alive == []
 
 
+@pytest.mark.timeout(300)
 def test_model_files_and_folders(home: Home) -> None:
     """A torchvision network, TorchScript, torch.export, ONNX, a script with weights, a function and a folder
     answer; what is beside the first is registered by its name in the store.
