@@ -26,6 +26,7 @@ PROGRAMS = {
     "large_bodies": ("benchmarks.large_bodies", "large bodies by socket and by shared memory"),
     "protocols": ("benchmarks.protocols", "what each protocol costs"),
     "grpc": ("benchmarks.grpc_cost", "what a gRPC call costs beside HTTP, earlier versions and TorchServe"),
+    "cluster": ("benchmarks.cluster", "what workers behind the network cost, beside Ray Serve"),
     "kserve_batcher": ("benchmarks.kserve_batcher", "the experiment of KServe's page on its batcher"),
     "observability": ("benchmarks.observability", "what access log and metrics cost"),
     "first_answer": ("benchmarks.first_answer", "from `modelserver serve` to the first answer"),

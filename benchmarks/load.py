@@ -33,6 +33,8 @@ CLIENTS: tuple[Client, ...] = ("auto", "wrk", "asyncio")
 SCRIPT = Path(__file__).with_name("post.lua")
 ANSWER_TIMEOUT = 100.0  # seconds after which an answer counts as lost
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
 _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
@@ -283,9 +285,15 @@ class Connection(asyncio.Protocol):
             return
         head = bytes(self._received[:end])
         length = _CONTENT_LENGTH.search(head)
-        if length is None:
+        if length is not None:
+            complete = len(self._received) >= end + 4 + int(length.group(1))
+        elif _CHUNKED.search(head) is not None:
+            # Nothing follows it, as nothing else has been asked.
+            complete = self._received.endswith(_LAST_CHUNK)
+        else:
             self._answered(0, keep=False)
-        elif len(self._received) >= end + 4 + int(length.group(1)):
+            return
+        if complete:
             self._answered(int(head[9:12]), keep=_CLOSE.search(head) is None)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -184,11 +184,13 @@ def model_server(
     settings: Mapping[str, str | int] | None = None,
     threads: int | None = None,
     checkout: Path | None = None,
+    *,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[ModelServer]:
     """This server as shipped (access log, metrics), with ``store`` and no model; ``folder`` is its own.
 
     ``settings`` are more lines of config.properties, ``threads`` what one worker computes with; ``checkout``
-    has another version, which is started instead.
+    has another version, which is started instead; ``variables`` are more of its environment.
     """
     folder.mkdir(parents=True, exist_ok=True)
     inference, management, metrics = free_ports(3)
@@ -204,11 +206,11 @@ def model_server(
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
     command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
     command += ["--model-store", str(store.resolve()), "--ts-config", str(config)]
-    variables = thread_variables(threads)
+    environment = {**thread_variables(threads), **(variables or {})}
     if checkout is not None:
         parts = (str((checkout / part).resolve()) for part in ("app", "handlers"))
-        variables["PYTHONPATH"] = os.pathsep.join(parts)
-    with process(command, folder, variables) as child:
+        environment["PYTHONPATH"] = os.pathsep.join(parts)
+    with process(command, folder, environment) as child:
         wait_until_it_answers(child, inference, "/ping", folder)
         yield ModelServer(child.pid, inference, folder, management)
 

@@ -25,8 +25,11 @@ from modelserver_handlers.networks.int8.calibration_set import calibration_rows
 from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
 from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
+from modelserver_handlers.networks.sides import sides_of
 from modelserver_handlers.number_rows import are_requests, datatypes_of, grouped, takes_floats, tensors_of
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
+from modelserver_handlers.typed.handler import Signature
+from modelserver_handlers.typed.signature import Described
 
 logger = logging.getLogger(__name__)
 
@@ -296,6 +299,14 @@ class BaseHandler:
     def _ms_leaves(self, method: str) -> bool:
         """Whether the class does not override ``method``."""
         return getattr(type(self), method) is getattr(BaseHandler, method)
+
+    def _ms_signature(self) -> Signature | None:
+        """What the model file declares, as far as the class passes its inputs and outputs on unchanged."""
+        leaves = all(map(self._ms_leaves, ("preprocess", "inference", "handle")))
+        declared = sides_of(self.model) if leaves else None
+        if declared is None or self._ms_leaves("postprocess"):
+            return declared
+        return Signature(declared.inputs, Described())
 
     def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
         """Answers, and the profiler whose trace goes to ``<temp>/pytorch_profiler/<model>``."""

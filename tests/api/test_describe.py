@@ -21,7 +21,7 @@ from modelserver.pools.spec import Node, PoolStatistics, WorkerState
 def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu_id": None,
-        "failure": "", "precision": {}, "node": None,
+        "failure": "", "precision": {}, "process": None,
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -218,7 +218,7 @@ def test_all_that_is_told_is_documented() -> None:
     precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
     shown = model(
         full,
-        worker(failure="why", precision=precision, node=Node("n", "h")),
+        worker(failure="why", precision=precision, process=SimpleNamespace(node=Node("n", "h"))),
         sequences=SequenceStatistics(living=1, waiting=1),
     )
     shown.pool.warnings = ["no weights"]
@@ -238,7 +238,7 @@ def test_a_worker_on_another_machine() -> None:
     """It is shown with its machine, and with memory and GPU as that machine reads them."""
     node = Node("n1", "gpu-7.example", resident=5 << 20, gpu="gpuId::0")
 
-    shown = describe(model(ModelOptions(), worker(node=node)))["workers"][0]
+    shown = describe(model(ModelOptions(), worker(process=SimpleNamespace(node=node))))["workers"][0]
 
     assert shown["node"] == {"name": "n1", "host": "gpu-7.example"}
     assert (shown["memoryUsage"], shown["gpu"], shown["gpuUsage"]) == (5 << 20, True, "gpuId::0")

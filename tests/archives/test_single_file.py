@@ -79,6 +79,31 @@ async def test_a_script_is_an_archive(folder: Path, tmp_path: Path) -> None:
     assert (folder / "package").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("script", "brought"),
+    [
+        ("import helper\n", {"helper", "deeper"}),
+        ("def f():\n    from deeper import x\n", {"deeper"}),
+        ("import json\n", set()),
+        ("import package\n", {"helper", "deeper", "other"}),
+        ("from importlib import import_module\n", {"helper", "deeper", "other"}),
+        ("import (\n", {"helper", "deeper", "other"}),
+    ],
+)
+async def test_sources_beside_a_script(folder: Path, tmp_path: Path, script: str, brought: set[str]) -> None:
+    """Those that its imports lead to come along, and all where that cannot be told; the others might have
+    torch imported for nothing.
+    """
+    (folder / "helper.py").write_text("import deeper\n")
+    (folder / "deeper.py").write_text("x = 1\n")
+    (folder / "other.py").write_text("import torch\n")
+    (folder / "package" / "__init__.py").write_text("")
+    (folder / "handler.py").write_text(script)
+    archive = await opened("handler.py", folder, tmp_path / "work")
+
+    assert {path.stem for path in archive.model_dir.glob("*.py")} == brought | {"handler"}
+
+
 @pytest.mark.parametrize("name", ["A", "B", "C", "d"])
 async def test_a_name_in_the_script(folder: Path, tmp_path: Path, name: str) -> None:
     """A class, an import or another name is the handler, and the model is called like it."""

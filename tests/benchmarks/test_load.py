@@ -28,6 +28,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         status = int(self.path.rpartition("/")[2])
         self.send_response(status)
+        if self.path.startswith("/chunked"):
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"2\r\nok\r\n")
+            self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+            return
         self.send_header("Content-Length", "2")
         if status >= 400:
             self.send_header("Connection", "close")
@@ -60,9 +67,10 @@ def load(url: str, connections: int = 2) -> Load:
     return Load(url, b"x" * 64, "application/octet-stream", connections, seconds=0.2)
 
 
-def test_our_client_counts_answers(base: str) -> None:
-    """Answers of 2xx are counted, timed and free of failures."""
-    outcome = run_asyncio(load(f"{base}/200"))
+@pytest.mark.parametrize("path", ["200", "chunked/200"])
+def test_our_client_counts_answers(base: str, path: str) -> None:
+    """Answers of 2xx are counted, timed and free of failures, also those that come in chunks."""
+    outcome = run_asyncio(load(f"{base}/{path}"))
 
     assert outcome.failures == {}
     assert outcome.requests > 2

@@ -17,9 +17,8 @@ import pytest
 
 import modelserver
 from modelserver.cluster import ray_placer
-from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_placer import RayPlacer, options_of
-from modelserver.pools.spec import Demand
+from modelserver.pools.spec import Demand, NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 KSERVE = ROOT / "deploy" / "kserve"
+RAY = ROOT / "deploy" / "ray"
 
 
 def resources(path: Path) -> list[dict[str, Any]]:

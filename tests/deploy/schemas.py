@@ -1,8 +1,8 @@
 """Holds resources to published schemas.
 
 Those of Kubernetes come with ``kubernetes-validate``, and are taken strictly: no field that they do not name.
-Of KServe and KEDA no package carries schemas that could be used here, so the fields and types of their
-published models are recorded (``recorded/``; KServe's by ``record_kserve.py``). What these leave to
+Of KServe, KEDA and KubeRay no package carries schemas that could be used here, so the fields and types of
+their published models are recorded (``recorded/``; KServe's by ``record_kserve.py``). What these leave to
 Kubernetes, such as containers, is held to its schemas again.
 """
 
@@ -30,6 +30,7 @@ _ROOTS = {
     ("serving.kserve.io/v1alpha1", "ServingRuntime"): "V1alpha1ServingRuntime",
     ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"): "V1alpha1ClusterServingRuntime",
     ("keda.sh/v1alpha1", "ScaledObject"): "ScaledObject",
+    ("ray.io/v1", "RayCluster"): "RayCluster",
 }
 _PLAIN = {"str": str, "int": int, "bool": bool}
 _QUANTITIES = ("V1beta1MetricQuantity", "ResourceQuantity")
@@ -93,7 +94,7 @@ def _check_fields(value: Any, model: dict[str, Any], where: str) -> Iterator[str
 
 @cache
 def _recorded() -> dict[str, Any]:
-    """The recorded types of both."""
+    """The recorded types of all."""
     found: dict[str, Any] = {}
     for path in sorted(_RECORDED.glob("*.json")):
         found.update(json.loads(path.read_text(encoding="utf-8"))["types"])

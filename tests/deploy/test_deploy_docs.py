@@ -1,4 +1,4 @@
-"""``docs/docker.md`` and ``docs/kserve.md``: what they apply is there, and each manifest is told about."""
+"""``docs/docker.md``, ``kserve.md``, ``cluster.md``: what they apply exists, each manifest is told about."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.deploy.manifests import KSERVE, KUBERNETES, ROOT
 _DOCKER = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
 _RECIPE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 _KSERVE = (ROOT / "docs" / "kserve.md").read_text(encoding="utf-8")
+_CLUSTER = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
 def lines(text: str, command: str) -> list[list[str]]:
@@ -20,7 +21,7 @@ def lines(text: str, command: str) -> list[list[str]]:
     return [shlex.split(line) for line in re.findall(rf"(?m)^ {{4,}}({command} .*)$", joined)]
 
 
-@pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE, "kubectl"), ids=" ".join)
+@pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE + _CLUSTER, "kubectl"), ids=" ".join)
 def test_what_kubectl_applies_is_there(words: list[str]) -> None:
     """Files and folders of the clone."""
     named = [after for flag, after in itertools.pairwise(words) if flag in {"-f", "-k"}]

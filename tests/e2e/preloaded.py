@@ -17,14 +17,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-_REQUEST = 1 << 20
 
 
 class Forked:
@@ -44,7 +43,10 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """The exit status; TimeoutExpired if it still lives after this many seconds."""
         if self.returncode is None:
-            if not select.select([self._end], [], [], timeout)[0]:
+            # Not select, as tests have thousands of descriptors.
+            looking = select.poll()
+            looking.register(self._end, select.POLLIN)
+            if not looking.poll(None if timeout is None else timeout * 1000):
                 assert timeout is not None
                 raise subprocess.TimeoutExpired("modelserver", timeout)
             self.returncode = int(self._end.recv(16))
@@ -66,6 +68,7 @@ class Preloaded:
     """The process that has imported the server; it ends when this object is gone."""
 
     def __init__(self, root: Path) -> None:
+        self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         with theirs:
             # Its name has a part "modelserver", by which the command knows a server.
@@ -82,10 +85,10 @@ class Preloaded:
         self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: int
     ) -> Forked:
         """Starts the command with these arguments; ``output`` is the descriptor that it prints to."""
-        ours, theirs = socket.socketpair()
+        # Each number is a message of its own.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps([list(arguments), str(folder), dict(environment)]).encode()
-        assert len(request) < _REQUEST
-        with theirs:
+        with theirs, self._lock:
             self._control.sendall(len(request).to_bytes(4, "big"))
             socket.send_fds(self._control, [b"."], [output, theirs.fileno()])
             self._control.sendall(request)

@@ -101,7 +101,7 @@ class Home:
             if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION", "METRICS_LOCATION"))
         }
         # What an interpreter or a library reads from it at its start would come too late.
-        self._forks = environment is None
+        self._forks = environment is None and hasattr(os, "pidfd_open")
         self.environment = {**kept, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
 
     def write_config(self, settings: Mapping[str, object], name: str = "server.properties") -> Path:

@@ -16,18 +16,27 @@ PICTURE = (ROOT / "examples" / "mnist" / "digit-2.png").read_bytes()
 @pytest.mark.slow
 def test_batches_through_a_handler_of_ones_own(tmp_path, tmp_path_factory):
     """It answers as ``image_classifier``, in batches; a picture that cannot be read fails alone (F18)."""
-    for name, handler in (("own", str(EXAMPLE / "batching_handler.py")), ("built-in", "image_classifier")):
-        command = [sys.executable, EXAMPLE / "build.py", "--arch", "resnet18", "--weights", "random"]
-        command += ["--model-name", name, "--handler", handler, "--export-path", tmp_path]
-        subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, EXAMPLE / "build.py", "--arch", "resnet18", "--weights", "random"]
+    command += [
+        "--model-name",
+        "own",
+        "--handler",
+        EXAMPLE / "batching_handler.py",
+        "--export-path",
+        tmp_path,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
     home = Home(tmp_path_factory.mktemp("example"))
     with serving(Server(home, tmp_path)) as server:
-        for name in ("own", "built-in"):
-            server.registered(f"{name}.mar", batch_size=4, max_batch_delay=2000)
+        for name, handler in (("own", None), ("built-in", "image_classifier")):
+            batches = {"batch_size": 4, "max_batch_delay": 2000}
+            server.registered("own.mar", model_name=name, handler=handler, **batches)
         with ThreadPoolExecutor(4) as pool:
             bodies = [PICTURE, PICTURE, b"no picture", PICTURE]
             answers = list(pool.map(lambda body: server.predict("own", body), bodies))
         reference = server.predict("built-in", PICTURE).json()
+        # Only that handler knows what no picture is.
+        assert server.predict("built-in", b"no picture").status_code == 400
 
     assert [answer.status_code for answer in answers] == [200, 200, 503, 200]
     assert {answer.headers["x-batch-size"] for answer in answers} == {"4"}

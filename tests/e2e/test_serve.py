@@ -110,7 +110,7 @@ def started(home: Home, port: int, *command: object) -> Iterator[Served]:
     finally:
         served.client.close()
         served.management.close()
-        with contextlib.suppress(psutil.Error):
+        if process.poll() is None:
             for left in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
                 with contextlib.suppress(psutil.Error):
                     left.kill()
@@ -200,6 +200,7 @@ def test_a_script_that_serves_itself(home: Home) -> None:
     assert alive == []
 
 
+@pytest.mark.timeout(300)
 def test_model_files_and_folders(home: Home) -> None:
     """A torchvision network, TorchScript, torch.export, ONNX, a script with weights, a function and a folder
     answer; what is beside the first is registered by its name in the store.
@@ -238,6 +239,8 @@ def test_model_files_and_folders(home: Home) -> None:
             tensor = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
             answered = served.client.post(f"/v2/models/{url[:5]}/infer", json={"inputs": [tensor]})
             assert answered.json()["outputs"][0]["data"] == [3, 6, 9, 12]
+        declared = served.client.get("/v2/models/expor").json()["inputs"]
+        assert declared == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
         for url in ("length.py", "unpacked"):
             assert register(url, url[:5]).status_code == 200
             assert served.client.post(f"/predictions/{url[:5]}", content=b"abc").json() == 3

@@ -76,7 +76,10 @@ def environment(hidden: str = "", own: dict[str, str] | None = None, threads: in
 
 
 def test_what_is_rays_or_the_agents_is_hidden() -> None:
-    """So are the server's secrets and what would open a debugger; the rest is the node's own."""
+    """So are the server's secrets and what would open a debugger; the rest is the node's own.
+
+    The worker itself needs to know whether it may use the server's local socket.
+    """
     node = {
         "PATH": "/bin",
         "HOME": "/home/me",
@@ -85,6 +88,7 @@ def test_what_is_rays_or_the_agents_is_hidden() -> None:
         "MODELSERVER_INVITATION": "secret",
         "MODELSERVER_TICKET_SECRET": "secret",
         "MODELSERVER_NODE_CACHE": "/cache",
+        "MODELSERVER_NODE_LOCAL_SOCKET": "0",
         "MODELSERVER_CACHE": "/cache",
         "PYTHONBREAKPOINT": "ray.util.rpdb.set_trace",
         "SPT_NOENV": "1",
@@ -92,7 +96,13 @@ def test_what_is_rays_or_the_agents_is_hidden() -> None:
     }
     variables = environment().variables(node, WorkerEnvironment())
 
-    assert variables.keys() & node.keys() == {"PATH", "HOME", "MODELSERVER_CACHE", "ARRAY_SIZE"}
+    assert variables.keys() & node.keys() == {
+        "PATH",
+        "HOME",
+        "MODELSERVER_NODE_LOCAL_SOCKET",
+        "MODELSERVER_CACHE",
+        "ARRAY_SIZE",
+    }
 
 
 def test_the_operators_pattern_hides_more() -> None:

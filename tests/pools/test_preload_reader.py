@@ -105,3 +105,19 @@ async def test_no_directory(tmp_path: Path) -> None:
     (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
 
     assert await PreloadReader().preload_of(tmp_path, "h.py") is None
+
+
+async def test_no_process_where_nothing_is_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources without the name of a heavy package, or of our handlers, are searched in the server itself."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    (tmp_path / "h.py").write_text("import json\nimport modelserver\n")
+
+    assert await PreloadReader().preload_of(tmp_path, "h.py:Name") is None
+    for text in ("import torch\n", "from modelserver_handlers.base import BaseHandler\n"):
+        (tmp_path / "h.py").write_text(text)
+        with pytest.raises(AssertionError):
+            await PreloadReader().preload_of(tmp_path, "h.py")

@@ -14,7 +14,7 @@ from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, S
 from modelserver.pools import worker as worker_module
 from modelserver.pools.gate import StartGate
 from modelserver.pools.output import quote
-from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
+from modelserver.pools.spec import NoPlace, WorkerState, WorkerTimes, backoff
 from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
 from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Recalled, Result, Row, Stop
 
@@ -576,7 +576,7 @@ async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
 
     assert time.process_time() - began < 0.1
     assert stage.processes[0].killed
-    assert (worker.state, worker.pids, owner.ready) == (WorkerState.UNLOADING, [], 0)
+    assert (worker.state, worker.process, owner.ready) == (WorkerState.UNLOADING, None, 0)
 
 
 async def test_no_retry_where_none_is_wanted(make: Any, stage: Any) -> None:
@@ -794,3 +794,23 @@ async def test_death_with_many_batches(concurrent: Any, stage: Any, owner: Owner
     await stage.enter(2)
 
     assert [(lost, unbegun) for lost, unbegun, _ in owner.lost[:3]] == [(each, []) for each in batches]
+
+
+async def test_a_worker_without_a_machine_is_not_given_up(
+    spec: WorkerSpec, times: WorkerTimes, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long there is none; requests do not wait for it meanwhile."""
+
+    async def nowhere(*_: Any) -> Any:
+        raise NoPlace("no machine was found")
+
+    monkeypatch.setattr(worker_module, "backoff", lambda: itertools.repeat(0.0))
+    worker = Worker(9000, "W-9000-m", replace(spec, launcher=nowhere), replace(times, max_retry=0.05), owner)
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:  # noqa: ASYNC110 - nothing tells of what does not happen
+        await asyncio.sleep(0.01)
+
+    assert worker.load_failures > 3
+    assert (worker.state, worker.may_serve) == (WorkerState.LOADING, False)
+    assert worker.failure == "The worker process could not be started: no machine was found"
+    await worker.stop(0.01)

@@ -74,6 +74,19 @@ def test_bodies(served: Any, body: str) -> None:
     assert text.endswith(_URL)
 
 
+def test_a_large_tensor() -> None:
+    """It is made when the command runs, and is JSON of its shape."""
+    text = command(model("base_handler", None, TensorSpec("a", "FP32", (-1, 3, -1, 32))), _URL, "")
+    made = subprocess.run(
+        ["bash", "-c", text.partition(" | curl ")[0]], capture_output=True, text=True, check=True
+    )
+    values = json.loads(made.stdout)
+
+    assert len(text) < 300
+    assert text.endswith(f" --data-binary @- {_URL}")
+    assert (len(values), len(values[0]), len(values[0][0])) == (3, 1, 32)
+
+
 def test_a_picture() -> None:
     """A handler of pictures gets a small one, which is part of the command."""
     text = command(model("image_classifier"), _URL, "")

@@ -350,6 +350,31 @@ def test_only_large_rows_lie_in_the_arena(arenas: Arenas) -> None:
     assert len(encode(*question(LARGE), arenas[0].outgoing)) == 1
 
 
+def test_memory_of_large_frames_is_used_again() -> None:
+    """Until it is given back; what a message refers to stays as it was."""
+    reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+    headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
+    memory = []
+    messages = []
+    for number in range(3):
+        row = Row("a", 200_000, headers=headers if number == 0 else msgspec.Raw(b"\x90"))
+        frame = b"".join(encode(Predict(number, [row]), [bytes([number]) * 200_000]))
+        assert list(reader.feed(frame[:1000])) == []
+        room = reader.room()
+        assert room is not None
+        room[:] = frame[1000:]
+        memory.append(room.obj)
+        for message, tail in reader.filled(len(room)):
+            messages.append(message)
+            assert bytes(tail) == bytes([number]) * 200_000
+        if number == 1:
+            reader.trim()
+
+    assert memory[0] is memory[1] is not memory[2]
+    assert isinstance(messages[0], Predict)
+    assert bytes(messages[0].rows[0].headers) == bytes(headers)
+
+
 def test_rows_without_room_travel_in_the_frame() -> None:
     """A full arena changes nothing but the way."""
     full = mock.Mock(Outgoing)

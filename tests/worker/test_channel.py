@@ -6,6 +6,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from modelserver.wire.arena import LARGE, create, send_with
@@ -194,6 +195,43 @@ def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) 
     channel.send(Pong())
     assert (used * 512 >= LARGE, os.fstat(arena.descriptor).st_blocks) == (True, 0)
     arena.close()
+
+
+def test_headers_of_a_row_outlast_what_is_received_after_it(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """A row refers to them, and the next messages are received into the same memory."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    channel.use(None, shared=False)
+    headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
+    ours.sendall(frames(Predict(1, [Row("a", 1, headers=headers)])))
+    messages = [message for message, _ in channel.take(wait=True)]
+    for _ in range(3):
+        ours.sendall(frames(Ping()) * 20)
+        assert len(list(channel.take(wait=True))) == 20
+
+    (message,) = messages
+    assert isinstance(message, Predict)
+    assert bytes(message.rows[0].headers) == bytes(headers)
+
+
+def test_a_pong_gives_memory_back(ends: tuple[socket.socket, socket.socket]) -> None:
+    """What is kept for large frames is given back when the worker is idle, also without an arena."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    channel.use(None, shared=False)
+    body = bytes(1_000_000)
+    frame = b"".join(encode(Predict(1, [Row("a", len(body))]), [body]))
+    sending = threading.Thread(target=ours.sendall, args=(frame,))
+    sending.start()
+    while not list(channel.take(wait=True)):
+        pass
+    sending.join()
+    kept = len(channel._reader._spare)
+    channel.send(Pong())
+
+    assert (kept, len(channel._reader._spare)) == (len(frame), 0)
 
 
 def frames(*messages: ToWorker) -> bytes:

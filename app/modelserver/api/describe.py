@@ -147,7 +147,7 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
 
 def _whereabouts(worker: Worker) -> dict[str, Any]:
     """Machine, memory and GPU of a worker; ``node`` is None on this machine."""
-    node = worker.node
+    node = None if worker.process is None else worker.process.node
     if node is None:
         return {
             "node": None,

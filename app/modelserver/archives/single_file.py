@@ -33,6 +33,7 @@ _TENSORS: Final = "base_handler"
 # Packages that the worker has imported before the script, which could not be imported under their name.
 _TAKEN: Final = frozenset({"modelserver", "modelserver_handlers", "ts", "torch", "numpy", "msgspec"})
 _LARGEST_SOURCE: Final = 1 << 20
+_COMPUTED: Final = re.compile(rb"\b(import_module|__import__|exec|spec_from_file_location|runpy)\b")
 _MANIFEST_FOLDER: Final = MANIFEST_PATH.partition("/")[0]
 
 
@@ -86,10 +87,55 @@ class SingleFile:
         # A module's name has no dots.
         module = f"{script.stem.replace('.', '_')}.py"
         shutil.copyfile(script, folder / module)
+        reached = _reached(script)
         for neighbour in script.parent.iterdir():
+            if reached is not None and neighbour.suffix == ".py" and neighbour.stem not in reached:
+                continue
             if _is_of_use(neighbour) and not (folder / neighbour.name).exists():
                 _bring(neighbour, folder / neighbour.name)
         return f"{module}:{self.name}" if self.name else module
+
+
+def _reached(script: Path) -> set[str] | None:
+    """The modules beside a script that its imports lead to; None if that cannot be told.
+
+    Others stay out of the folder, as what they import would be imported ahead for the workers.
+    """
+    folder, reached, ahead = script.parent, set[str](), [script.stem]
+    while ahead:
+        module = ahead.pop()
+        if module in reached:
+            continue
+        if (folder / module / "__init__.py").is_file():
+            return None
+        source = folder / f"{module}.py"
+        if source.is_file():
+            names = _imports(source)
+            if names is None:
+                return None
+            reached.add(module)
+            ahead += names
+    return reached
+
+
+def _imports(source: Path) -> set[str] | None:
+    """The first parts of all names in imports; None if it cannot be read, or computes what it imports."""
+    if source.stat().st_size > _LARGEST_SOURCE:
+        return None
+    text = source.read_bytes()
+    if _COMPUTED.search(text):
+        return None
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found - {""}
 
 
 def _is_of_use(path: Path) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 from modelserver.pools.channel import FrameChannel
 from modelserver.wire.arena import open_arena
+from modelserver.wire.messages import Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from modelserver.wire.messages import ToServer
+    from modelserver.wire.messages import ToServer, ToWorker
 
 _SMALL = 1 << 18
 
@@ -44,12 +46,23 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
     def is_local(self) -> bool:
         """Whether the worker is on this machine."""
         assert self._transport is not None  # noqa: S101 - asked once it has connected
-        return self._transport.get_extra_info("peername") in {"", None}
+        connection = self._transport.get_extra_info("socket")
+        return connection is not None and connection.family == socket.AF_UNIX
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self.connected.done():
             self.connected.set_result(None)
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        super().send(message, bodies)
+        if isinstance(message, Ping):
+            # Only idle workers are pinged.
+            self._reader.trim()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # A worker that is killed, or its machine, does not close the connection in good order.
+        super().connection_lost(None if isinstance(exc, OSError) else exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._reader.room()

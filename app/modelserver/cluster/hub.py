@@ -1,15 +1,18 @@
 """The workers' address: agents and workers of other machines connect to it, each with a ticket for one use.
 
 Nothing that an unknown peer sends is decoded: it has the greeting's fixed number of bytes and a few seconds
-to prove that it has a ticket (see :mod:`modelserver.wire.greeting`), and only so many may try at once.
+to prove that it has a ticket (see :mod:`modelserver.wire.greeting`), and only so many may try at once. When
+there are more, the oldest of the address with the most has to go, so that whoever has a ticket can get in.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from modelserver.tls.context import server_context
@@ -22,10 +25,10 @@ from modelserver.wire.greeting import (
     invite,
     named_ticket,
 )
+from modelserver.wire.local_socket import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from modelserver.tls.context import Certificate
 
@@ -33,11 +36,12 @@ _log = logging.getLogger("modelserver.workers")
 
 # Seconds for a greeting, with the TLS handshake before it.
 GREETING_TIME = 10.0
-# Connections that have not proven anything yet; more are closed at once.
+# Connections that have not proven anything yet; for one more, an older one is closed.
 MAX_STRANGERS = 512
 _BACKLOG = 1024
-# Seconds until the next attempt to accept.
-_PAUSE = 0.1
+# Connections that are accepted before other work has its turn, and seconds of rest if no more can be.
+_AT_ONCE, _REST = 64, 0.5
+_MINUTE = 60.0
 # Seconds between probes of a silent connection, and how many may remain unanswered.
 _PROBE, _PROBES = 5, 2
 
@@ -64,71 +68,52 @@ class Hub:
         self._certificate = certificate
         self._path = "" if folder is None else str(folder / "workers.sock")
         self._expected: dict[bytes, tuple[Invitation, ProtocolFactory]] = {}
-        self._context: ssl.SSLContext | None = None
-        self._accepting: list[asyncio.Task[None]] = []
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._listeners: list[socket.socket] = []
+        self.port: int = bound.getsockname()[1]
         self.refused = Refusals()
-
-    @property
-    def port(self) -> int:
-        """The port it listens at."""
-        port: int = self._bound.getsockname()[1]
-        return port
+        self.strangers = Strangers()
 
     async def open(self) -> None:
         """Starts to listen. Raises OSError."""
-        if self._certificate is not None:
-            self._context = server_context(self._certificate, ("modelserver",))
-            self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        listening = [self._bound]
+        context = None if self._certificate is None else server_context(self._certificate, ("modelserver",))
+        if context is not None:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._listen(self._bound, context)
         if self._path:
             local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            local.bind(self._path)
-            listening.append(local)
-        for bound in listening:
-            bound.listen(_BACKLOG)
-            bound.setblocking(False)
-            self._accepting.append(asyncio.create_task(self._accept(bound)))
+            with address_of(self._path) as address:
+                local.bind(address)
+            self._listen(local, None)
 
-    async def _accept(self, listening: socket.socket) -> None:
-        """Takes connections, which count as strangers from the first byte of their TLS handshake."""
-        loop = asyncio.get_running_loop()
-        with listening:
-            while True:
-                try:
-                    connection, _ = await loop.sock_accept(listening)
-                except OSError as error:
-                    # Out of descriptors, mostly.
-                    self.refused.tell(error.strerror or str(error))
-                    await asyncio.sleep(_PAUSE)
-                    continue
-                if len(self._strangers) >= MAX_STRANGERS:
-                    connection.close()
-                    self.refused.tell(f"{MAX_STRANGERS} others have not greeted yet")
-                    continue
-                greeting = loop.create_task(self._greet(connection))
-                self._strangers.add(greeting)
-                greeting.add_done_callback(self._strangers.discard)
+    def _listen(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener, context)
 
-    async def _greet(self, connection: socket.socket) -> None:
-        """Connects the connection's door, and waits until it has proven itself, for a few seconds."""
-        door = _Door(self)
-        try:
-            keep_watch(connection)
-            await asyncio.wait_for(self._meet(door, connection), GREETING_TIME)
-        except (OSError, asyncio.TimeoutError) as error:
-            door.close()
-            connection.close()
-            self.refused.tell(str(error) or "no greeting came in time")
+    def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        """By hand, as a loop's server would tell of a connection only after its TLS handshake."""
+        for _ in range(_AT_ONCE):
+            try:
+                connection, peer = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # There are too many open files, for example.
+                self.refused.tell(f"none can be accepted: {error.strerror}")
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                loop.call_later(_REST, self._accept_again, listener, context)
+                return
+            _Door(self, connection, peer[0] if isinstance(peer, tuple) else "", context)
 
-    async def _meet(self, door: _Door, connection: socket.socket) -> None:
-        secure = self._context if connection.family != socket.AF_UNIX else None
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: door, connection, ssl=secure)
-        await door.greeted
+    def _accept_again(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener, context)
 
     def invite(self, make: ProtocolFactory) -> Invitation:
         """An invitation for one connection, whose protocol is made by ``make`` once it has proven itself."""
-        certificate = "" if self._certificate is None else self._certificate.chain.decode()
+        certificate = "" if self._certificate is None else first_certificate(self._certificate.chain.decode())
         invitation = invite(self._host, self.port, certificate=certificate, path=self._path)
         self._expected[invitation.ticket] = invitation, make
         return invitation
@@ -152,9 +137,42 @@ class Hub:
 
     def close(self) -> None:
         """Stops listening; connections that have proven themselves stay."""
-        for task in (*self._accepting, *self._strangers):
-            task.cancel()
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        if self._path:
+            Path(self._path).unlink(missing_ok=True)
         self._expected.clear()
+        while self.strangers.count:
+            self.strangers.oldest().refuse()
+
+
+class Strangers:
+    """The connections that have not proven anything yet, by the address they come from."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._doors: dict[str, dict[_Door, None]] = {}
+
+    def add(self, address: str, door: _Door) -> None:
+        """One more."""
+        self.count += 1
+        self._doors.setdefault(address, {})[door] = None
+
+    def remove(self, address: str, door: _Door) -> None:
+        """One less."""
+        self.count -= 1
+        doors = self._doors[address]
+        del doors[door]
+        if not doors:
+            del self._doors[address]
+
+    def oldest(self) -> _Door:
+        """The oldest connection of the address that has the most."""
+        most = max(self._doors, key=lambda address: len(self._doors[address]))
+        return next(iter(self._doors[most]))
 
 
 class Refusals:
@@ -176,49 +194,107 @@ class Refusals:
 
 
 class _Door(asyncio.Protocol):
-    """A connection that has not proven anything yet. ``greeted`` is set when it has, or with an error."""
+    """A connection that has not proven anything yet."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(
+        self, hub: Hub, connection: socket.socket, address: str, context: ssl.SSLContext | None
+    ) -> None:
         self._hub = hub
+        self._connection = connection
+        self._address = address
         self._received = b""
         self._transport: asyncio.Transport | None = None
         self._nonce = b""
-        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        strangers, loop = hub.strangers, asyncio.get_running_loop()
+        while strangers.count >= MAX_STRANGERS:
+            strangers.oldest().refuse(f"{MAX_STRANGERS} had not greeted yet, it was the oldest")
+        strangers.add(address, self)
+        self._is_stranger = True
+        self._timer = loop.call_later(GREETING_TIME, self.refuse, "no greeting came in time")
+        keep_watch(connection)
+        # Counted before its handshake, which can be as slow as the greeting.
+        self._opening = loop.create_task(self._open(context))
+
+    async def _open(self, context: ssl.SSLContext | None) -> None:
+        if not self._is_stranger:
+            self._connection.close()
+            return
+        self._connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self,
+                self._connection,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else GREETING_TIME,
+            )
+        except OSError as error:
+            self.refuse(f"no TLS handshake: {error.strerror or error}")
+        if self._transport is None:
+            self.refuse("no TLS handshake: the connection was closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self._is_stranger:
+            self._greet()
+        else:
+            self._transport.abort()
+
+    def _greet(self) -> None:
+        assert self._transport is not None  # noqa: S101 - set when the connection was made
         first, self._nonce = challenge()
         self._transport.write(first)
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_stranger:
+            return
         self._received += data
-        if len(self._received) < RESPONSE.size or self.greeted.done():
+        if len(self._received) < RESPONSE.size:
             return
         try:
             confirmation, make = self._hub.redeem(self._nonce, self._received)
         except GreetingError as error:
-            self.greeted.set_exception(error)
+            self.refuse(str(error))
             return
+        self._leave()
         assert self._transport is not None  # noqa: S101 - set when the connection was made
-        self.greeted.set_result(None)
         protocol = make()
         self._transport.set_protocol(protocol)
         self._transport.write(confirmation)
         protocol.connection_made(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.greeted.done():
-            self.greeted.set_exception(GreetingError("it was closed before a greeting"))
+        self._leave()
 
-    def close(self) -> None:
-        """Closes the connection."""
+    def refuse(self, reason: str = "") -> None:
+        """Closes the connection, and logs the reason, if there is one."""
+        if self._is_stranger:
+            self._leave()
+            if reason:
+                self._hub.refused.tell(reason)
         if self._transport is not None:
             self._transport.abort()
+        elif self._connection.fileno() >= 0:
+            # Its handshake ends by that.
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _leave(self) -> None:
+        """It is no stranger any more, or gone."""
+        if self._is_stranger:
+            self._is_stranger = False
+            self._hub.strangers.remove(self._address, self)
+            self._timer.cancel()
 
 
-def keep_watch(connection: socket.socket | None) -> None:
+def first_certificate(chain: str) -> str:
+    """The server's own of a chain in PEM: those who signed it could also sign another server's."""
+    end = "-----END CERTIFICATE-----"
+    return f"{chain[chain.index('-----BEGIN CERTIFICATE-----') :].partition(end)[0]}{end}\n"
+
+
+def keep_watch(connection: socket.socket) -> None:
     """Sends small messages at once, and notices a peer that has gone without a word."""
-    if connection is None or connection.family == socket.AF_UNIX:
+    if connection.family == socket.AF_UNIX:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -14,10 +14,9 @@ import msgspec
 from modelserver import __version__
 from modelserver.cluster.channel import RemoteChannel
 from modelserver.cluster.packing import Packer
-from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.remote import RemoteWorker
 from modelserver.cluster.sending import ArchiveSender
-from modelserver.pools.spec import Demand
+from modelserver.pools.spec import Demand, NoPlace
 from modelserver.wire.cluster import ArchiveTicket, Start
 from modelserver.wire.messages import METRICS_CONFIG
 
@@ -204,6 +203,7 @@ class _Start:
     def abandon(self) -> None:
         """Ends what has been started."""
         self.worker.kill()
+        self._channel.close()
         self.worker.leave()
 
     def close(self) -> None:

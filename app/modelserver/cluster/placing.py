@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from modelserver.pools.spec import Demand
 
 
-class NoPlace(OSError):
-    """No machine could be had for a worker; the message says why, in one line."""
-
-
 class Placement(Protocol):
     """A place that was asked for. ``ended`` is set when it is gone, with the reason in words."""
 

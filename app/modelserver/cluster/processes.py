@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from modelserver.cluster.placing import NoPlace
+from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from modelserver.pools.spec import Demand
@@ -38,9 +38,15 @@ class ProcessPlacement:
         self.ended.set_result(f"its agent's process ended with {code}")
 
     def withdraw(self) -> None:
-        """Ends the agent."""
+        """Ends the agent, which ends its worker."""
         if self._process.returncode is None:
             self._process.terminate()
+            asyncio.get_running_loop().call_later(_GRACE, self._kill)
+
+    def _kill(self) -> None:
+        """It may be stopped, or hang."""
+        if self._process.returncode is None:
+            self._process.kill()
 
 
 class ProcessPlacer:
@@ -79,4 +85,4 @@ class ProcessPlacer:
         for placement in self.placements:
             placement.withdraw()
         if self.placements:
-            await asyncio.wait([placement.task for placement in self.placements], timeout=_GRACE)
+            await asyncio.wait([placement.task for placement in self.placements], timeout=_GRACE + 1.0)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import modelserver
-from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_messages import (
     Ended,
     Joined,
@@ -28,6 +27,7 @@ from modelserver.cluster.ray_messages import (
     decode_from_helper,
     encode,
 )
+from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

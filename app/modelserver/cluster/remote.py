@@ -8,10 +8,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from modelserver.cluster.placing import NoPlace
 from modelserver.pools.output import LINES_KEPT, LineReader
 from modelserver.pools.process import describe_exit
-from modelserver.pools.spec import Node
+from modelserver.pools.spec import Node, NoPlace
 from modelserver.wire.cluster import (
     MAX_MESSAGE,
     Alive,
@@ -46,6 +45,8 @@ Outcome = TypeVar("Outcome")
 
 # The most seconds between two signs of life, and their number within the time after which a node is lost.
 _BEAT, _BEATS = 1.0, 4
+# Seconds after the end of a lease until it is noticed.
+_AFTER = 0.01
 # Seconds to read the last messages of an ended worker.
 _LAST_WORDS = 1.0
 # Seconds for the end of a killed worker to be reported.
@@ -227,7 +228,7 @@ class RemoteWorker(asyncio.Protocol):
         """Says that the server is there, and notices if the agent is not."""
         now = self._loop.time()
         # If this loop was late, what the agent said meanwhile is still to be read.
-        self._heard += max(0.0, now - self._due)
+        self._heard = min(now, self._heard + max(0.0, now - self._due))
         if now - self._heard > self._lost_after:
             _log.error(
                 "Worker %s: nothing was heard of its node %s for %g s",
@@ -238,15 +239,17 @@ class RemoteWorker(asyncio.Protocol):
             )
             return
         self._beats += 1
-        # The loop's clock counts in milliseconds.
-        self._beaten = time.monotonic()
+        # The time of the server's loop has milliseconds only.
+        self._beaten = time.perf_counter()
         self.say(Alive(self._beats))
-        self._due = now + self._beat_time
-        self._beating = self._loop.call_later(self._beat_time, self._beat)
+        # The end of the lease is noticed at once, not at the next beat after it.
+        pause = min(self._beat_time, self._heard + self._lost_after - now + _AFTER)
+        self._due = now + pause
+        self._beating = self._loop.call_later(pause, self._beat)
 
     def _measure(self, number: int) -> None:
         if number == self._beats:
-            seconds = time.monotonic() - self._beaten
+            seconds = time.perf_counter() - self._beaten
             before = self.round_trip
             slower = before and seconds > before
             self.round_trip = before + _SHARE * (seconds - before) if slower else seconds

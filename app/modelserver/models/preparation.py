@@ -341,6 +341,7 @@ class Preparation:
             gate=self._gate if launcher is None else StartGate(MAX_PLACING, lambda: math.inf),
             ranks=self._ranks(options),
             concurrency=_concurrency(options),
+            idempotent=options.idempotent,
             ipex=(settings.ipex_enable, settings.ipex_gpu_enable),
         )
 

@@ -53,7 +53,7 @@ from modelserver.wire.cluster import (
 )
 from modelserver.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.wire.greeting import Invitation
-from modelserver.wire.marks import MARK, end_marked, new_mark
+from modelserver.wire.marks import MARK, end_marked, end_orphans, new_mark
 from modelserver.wire.messages import METRICS_CONFIG, Recalled
 from modelserver.workdir import work_directory
 
@@ -70,6 +70,8 @@ _OUTPUT, _OUTPUT_RATE = 1 << 16, 8 << 20
 _PIECE = 1 << 18
 # Seconds for the last output of an ended worker.
 _LAST_WORDS = 1.0
+# Seconds of silence that an agent accepts before it was told what to start, and how often it looks.
+_LEASE, _LOOK = 30.0, 0.25
 
 
 class Agent:
@@ -90,8 +92,12 @@ class Agent:
         self._is_killed = False
 
     async def run(self) -> None:
-        """Connects, runs the worker, and returns after its end. Raises OSError if it cannot connect."""
+        """Connects, runs the worker, and returns after its end. Raises OSError if it cannot connect.
+
+        If this is cancelled, the worker is ended.
+        """
         incoming, self._outgoing = await dial_streams(self._invitation)
+        self._heard = time.monotonic()
         self._say(
             Present(
                 __version__, f"{sys.version_info[0]}.{sys.version_info[1]}", self._node, socket.gethostname()
@@ -155,18 +161,16 @@ class Agent:
 
     async def _keep_lease(self) -> None:
         """Closes the connection once the server has been silent for too long."""
-        start = await self._started
-        while True:
-            due = self._heard + start.lease - time.monotonic()
-            if due <= 0:
-                _log.error("Nothing was heard of the server for %g s: the worker is ended", start.lease)
-                self._outgoing.transport.abort()
-                return
+        silence = 0.0
+        while silence < (self._started.result().lease if self._started.done() else _LEASE):
             before = time.monotonic()
-            await asyncio.sleep(due)
-            late = time.monotonic() - before - due
-            # This process, or the whole machine, was stopped: the server's words may be waiting to be read.
-            self._heard += late if late > due else 0.0
+            await asyncio.sleep(_LOOK)
+            now = time.monotonic()
+            # If this process, or the whole machine, was stopped, the server's words may wait to be read.
+            self._heard = min(now, self._heard + max(0.0, now - before - _LOOK))
+            silence = now - self._heard
+        _log.error("Nothing was heard of the server for %.1f s: the worker is ended", silence)
+        self._outgoing.transport.abort()
 
     def _recall(self, below: int) -> None:
         if self._memory is not None:
@@ -178,6 +182,8 @@ class Agent:
     async def _work(self) -> None:
         """Runs the worker from start to end."""
         start = await self._started
+        # What workers of agents that were killed have left behind.
+        await asyncio.to_thread(end_orphans)
         async with contextlib.AsyncExitStack() as held:
             model_dir = await self._fetch(start, held)
             python, variables = await self._furnish(start, model_dir, held)

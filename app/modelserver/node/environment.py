@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from modelserver.environments.environments import Environments, WorkerEnvironment
 from modelserver.environments.variables import worker_variables
+from modelserver.node.dial import LOCAL_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 
     from modelserver.environments.environments import Wanted
 
-# Of Ray and the agent, which no model needs and some of which are secret; and what would open a debugger.
-_NEVER: Final = r"RAY_.*|MODELSERVER_(INVITATION|TICKET|NODE)(_.*)?|PYTHONBREAKPOINT|SPT_NOENV"
+# Of Ray and the agent, which no model needs and some of which are secret; and what would open a debugger. How
+# the worker connects is for itself (see modelserver.node.dial).
+_NEVER: Final = (
+    rf"RAY_.*|(?!{LOCAL_SOCKET}$)MODELSERVER_(INVITATION|TICKET|NODE)(_.*)?|PYTHONBREAKPOINT|SPT_NOENV"
+)
 
 
 @dataclass(frozen=True)

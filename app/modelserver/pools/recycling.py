@@ -124,8 +124,10 @@ class Recycler:
                 self._weigh(worker)
 
     def _size(self, worker: Worker) -> int:
-        node = worker.node
-        return sum(map(resident_bytes, worker.pids)) if node is None else node.resident
+        process = worker.process
+        if process is None:
+            return 0
+        return sum(map(resident_bytes, process.pids)) if process.node is None else process.node.resident
 
     def _recycle(self, worker: Worker, reason: str, why: str) -> None:
         """Starts a new worker, unless another is being replaced."""

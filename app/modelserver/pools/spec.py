@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 Worker_contra = TypeVar("Worker_contra", contravariant=True)
 
 
+class NoPlace(OSError):
+    """No machine could be had for a worker; the message says why, in one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The resources of one worker, as Ray counts them; ``memory`` in bytes.

@@ -23,7 +23,7 @@ from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote
 from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
-from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
+from modelserver.pools.spec import NoPlace, WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
     Annotations,
     Cancelled,
@@ -43,7 +43,7 @@ from modelserver.wire.messages import (
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Batch, Request
-    from modelserver.pools.spec import Launcher, Node, Process, WorkerOwner, WorkerSpec
+    from modelserver.pools.spec import Launcher, Process, WorkerOwner, WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -56,8 +56,7 @@ REST = 0.001
 # Seconds for a worker to exit by itself after its connection was closed or it was asked to stop.
 LEAVE_GRACE = 5.0
 
-# The lines of a message stay lines in the log.
-_MULTILINE = {"multiline": True}
+_MULTILINE = {"multiline": True}  # the lines of a message stay lines in the log
 
 # Consecutive failed loads after which requests no longer wait for the worker.
 MANY_LOAD_FAILURES = 3
@@ -129,14 +128,9 @@ class Worker:
         self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
 
     @property
-    def pids(self) -> list[int]:
-        """Its processes; none between the end of one and the start of the next."""
-        return [] if self._process is None else self._process.pids
-
-    @property
-    def node(self) -> Node | None:
-        """The other machine that it runs on; None if it runs on this one, or on none now."""
-        return None if self._process is None else self._process.node
+    def process(self) -> Process | None:
+        """Its process; None between the end of one and the start of the next."""
+        return self._process
 
     @property
     def may_serve(self) -> bool:
@@ -145,8 +139,7 @@ class Worker:
         On another machine, only once it has a process there.
         """
         if self._spec.launcher is not None and self._process is None:
-            # There may not be a machine for it for hours.
-            return False
+            return False  # there may be no machine for it for hours
         return self.state is not WorkerState.FAILED and self.load_failures < MANY_LOAD_FAILURES
 
     @property
@@ -351,7 +344,9 @@ class Worker:
         try:
             return await started(launching, is_quick=self._spec.launcher is None)
         except Exception as error:  # noqa: BLE001 - no user code has run: a retry may succeed
-            if not isinstance(error, OSError):
+            if isinstance(error, NoPlace):
+                self.failing_since = self._loop.time()  # it is not given up: only a machine is missing
+            elif not isinstance(error, OSError):
                 _log.exception("Worker %s: its process could not be started", self.label)
             self._load_failed(f"The worker process could not be started: {error}")
             return None
@@ -514,10 +509,7 @@ class Worker:
             self._owner.worker_streamed(self, batch, parts, tail)
 
     def _find(self, sequence: int) -> Batch | None:
-        for batch in self.in_flight:
-            if batch.sequence == sequence:
-                return batch
-        return None
+        return next((batch for batch in self.in_flight if batch.sequence == sequence), None)
 
     def _settle(self, outcome: Loaded | LoadFailed) -> None:
         if self._loaded is not None and not self._loaded.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from modelserver.auth.given import VARIABLES
 from modelserver.auth.key_file import NAME
 from modelserver.auth.policy import wants_tokens
 from modelserver.auth.scopes import Scope
+from modelserver.tensors.datatypes import BYTES, DATATYPES
 from modelserver.tensors.tensor import VARIABLE
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from modelserver.models.version import ModelVersion
     from modelserver.settings.settings import Settings
+    from modelserver.tensors.tensor import TensorSpec
 
 _JSON: Final = "application/json"
 _PICTURES: Final = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
@@ -34,6 +37,8 @@ _BY_FORMAT: Final = {
     "uri": "https://example.com",
 }
 _DEEPEST: Final = 8
+# Numbers that are written out.
+_SHORT: Final = 64
 
 
 def url_of(model: ModelVersion, settings: Settings) -> str:
@@ -53,6 +58,9 @@ def command(model: ModelVersion, url: str, token: str, body: tuple[Path, str] | 
     handler = (model.registration.handler or model.archive.manifest.handler or "").rpartition(".")[2]
     if model.annotations is None and handler in _PICTURES:
         return f"echo {_PIXEL} | base64 -d | curl{said}{_typed('image/png')} --data-binary @- {url}"
+    if not (model.annotations and model.annotations.inputs.media) and (inputs := model.signature.inputs):
+        before, body_of_row = _of_tensors(inputs)
+        return f"{before}curl{said}{_typed(_JSON)} {body_of_row} {url}"
     kind, text = _body(model, handler)
     return f"curl{said}{_typed(kind)} -d {shlex.quote(text)} {url}"
 
@@ -84,17 +92,41 @@ def _body(model: ModelVersion, handler: str) -> tuple[str, str]:
         return side.media, "some text"
     if handler in _TEXTS:
         return "text/plain", "some text"
-    inputs = model.signature.inputs
-    if len(inputs) == 1:
-        return _JSON, json.dumps(_zeros([1 if size == VARIABLE else size for size in inputs[0].shape[1:]]))
-    if inputs:
-        named = {each.name: _zeros([1 if n == VARIABLE else n for n in each.shape[1:]]) for each in inputs}
-        return _JSON, json.dumps(named)
     return _JSON, "[1.0, 2.0]" if handler == "base_handler" else "1"
 
 
-def _zeros(shape: Sequence[int]) -> Any:
-    return 0.0 if not shape else [_zeros(shape[1:]) for _ in range(shape[0])]
+def _of_tensors(inputs: Sequence[TensorSpec]) -> tuple[str, str]:
+    """What comes before curl, and its option, for a body with one row of zeros for these inputs."""
+    if sum(math.prod(_row(each)) for each in inputs) <= _SHORT:
+        rows = {each.name: _nested(_zero(each), _row(each)) for each in inputs}
+        return "", f"-d {shlex.quote(json.dumps(rows if len(rows) > 1 else rows[inputs[0].name]))}"
+    texts = {each.name: _expression(each) for each in inputs}
+    named = ", ".join(f"{name!r}: {text}" for name, text in texts.items())
+    whole = f"{{{named}}}" if len(texts) > 1 else texts[inputs[0].name]
+    made = shlex.quote(f"import json; print(json.dumps({whole}))")
+    return f"python3 -c {made} | ", "--data-binary @-"
+
+
+def _nested(value: Any, shape: Sequence[int]) -> Any:
+    return [_nested(value, shape[1:]) for _ in range(shape[0])] if shape else value
+
+
+def _expression(spec: TensorSpec) -> str:
+    """The same in Python."""
+    text = repr(_zero(spec))
+    for size in reversed(_row(spec)):
+        text = f"[{text}]*{size}"
+    return text
+
+
+def _zero(spec: TensorSpec) -> bool | int | float | str:
+    if spec.datatype == BYTES:
+        return "text"
+    return {bool: False, int: 0, float: 0.0}[DATATYPES[spec.datatype].json_type]
+
+
+def _row(spec: TensorSpec) -> list[int]:
+    return [1 if size == VARIABLE else size for size in spec.shape[1:]]
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int = 0) -> Any:

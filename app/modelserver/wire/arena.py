@@ -25,6 +25,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import re
 import socket
 import struct
 import sys
@@ -52,6 +53,7 @@ _VISIBLE = 5e-5
 _SEALS = (
     getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 )
+_DESCRIPTOR = re.compile(r"/proc/[0-9]+/fd/[0-9]+")
 _FULL = b"\1" + bytes(63)
 _FREE = b"\0"
 _MAX_PIECES = 512
@@ -280,6 +282,8 @@ def open_arena(path: str) -> Arena:
 
     Raises OSError if there is none.
     """
+    if not _DESCRIPTOR.fullmatch(path):
+        raise OSError(f"{path} is no descriptor of a process")
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         is_arena = (

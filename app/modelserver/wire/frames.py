@@ -86,24 +86,31 @@ class FrameReader(Generic[MessageT]):
         self.arena: Incoming | None = None
         self._pending = bytearray()
         self._needed = 0
-        # A large frame that is received in place, and how much of it there is.
-        self._frame: bytearray | None = None
+        # A large frame that is received in place, how much of it there is, and the memory for such frames.
+        self._frame: memoryview | None = None
         self._filled = 0
+        self._spare = bytearray()
 
     def allow(self, limit: int) -> None:
         """Sets the maximum bytes of a frame."""
         self._limit = limit
+
+    def trim(self) -> None:
+        """Gives back the memory that is kept for the next large frame; for idle times."""
+        self._spare = bytearray()
 
     def room(self) -> memoryview | None:
         """Where the rest of a large incomplete frame belongs; None: receive elsewhere, and feed it."""
         if self._frame is None:
             if self._needed - len(self._pending) < _DIRECT:
                 return None
-            self._frame, self._filled = bytearray(self._needed), len(self._pending)
+            if len(self._spare) < self._needed:
+                self._spare = bytearray(self._needed)
+            self._frame, self._filled = memoryview(self._spare)[: self._needed], len(self._pending)
             self._frame[: self._filled] = self._pending
             self._pending = bytearray()
         left = len(self._frame) - self._filled
-        return memoryview(self._frame)[self._filled :] if left >= _DIRECT else None
+        return self._frame[self._filled :] if left >= _DIRECT else None
 
     def filled(self, count: int) -> Iterator[tuple[MessageT, memoryview]]:
         """As :meth:`feed`, for bytes that were received into :meth:`room`."""
@@ -129,7 +136,7 @@ class FrameReader(Generic[MessageT]):
             buffer, self._pending = self._pending, bytearray()
         return self._read(buffer)
 
-    def _fill(self, frame: bytearray, data: bytes | memoryview) -> Iterator[tuple[MessageT, memoryview]]:
+    def _fill(self, frame: memoryview, data: bytes | memoryview) -> Iterator[tuple[MessageT, memoryview]]:
         missing = len(frame) - self._filled
         frame[self._filled : self._filled + len(data)] = data[:missing]
         self._filled += min(missing, len(data))
@@ -153,7 +160,8 @@ class FrameReader(Generic[MessageT]):
                 break
             start = position + PREFIX.size
             try:
-                message = self._decoder.decode(view[start : start + head])
+                # A copy, as messages refer to parts of it, and the memory is used again.
+                message = self._decoder.decode(bytes(view[start : start + head]))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"no message: {error}") from error
             tail = view[start + head : end]

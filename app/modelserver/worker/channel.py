@@ -28,8 +28,6 @@ class Connection(Protocol):
 
     def fileno(self) -> int: ...
 
-    def recv(self, size: int, flags: int = 0, /) -> bytes: ...
-
     def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0, /) -> int: ...
 
     def sendall(self, data: bytes, /) -> None: ...
@@ -53,6 +51,7 @@ class ServerChannel:
         self._turns: Turns | None = None
         self._brings_arena = True
         self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+        self._small = memoryview(bytearray(_CHUNK))
         self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
         self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
         self._sending = threading.Lock()
@@ -81,7 +80,8 @@ class ServerChannel:
             if self._arena is not None:
                 self._reader.arena = self._arena.incoming
                 self._turns = self._arena.turns()
-            self._fed(data)
+            self.is_open = bool(data)
+            self._feeding = self._reader.feed(data)
         while self.is_open:
             for item in self._feeding:
                 yield item
@@ -138,20 +138,14 @@ class ServerChannel:
             self._ahead.append((message, memoryview(bytes(tail))))
 
     def _receive(self, flags: int) -> None:
-        room = self._reader.room()
+        reader, small = self._reader, self._small
+        room = reader.room()
         try:
-            if room is None:
-                self._fed(self._connection.recv(_CHUNK, flags))
-                return
-            count = self._connection.recv_into(room, 0, flags)
+            count = self._connection.recv_into(small if room is None else room, 0, flags)
         except BlockingIOError:
             return
         self.is_open = count > 0
-        self._feeding = self._reader.filled(count)
-
-    def _fed(self, data: bytes) -> None:
-        self.is_open = bool(data)
-        self._feeding = self._reader.feed(data)
+        self._feeding = reader.feed(small[:count]) if room is None else reader.filled(count)
 
     def close(self) -> None:
         """Closes the connection, even while a thread reads from it: the process may end much later."""
@@ -178,14 +172,19 @@ class ServerChannel:
     def _write(self, message: ToServer, bodies: Sequence[bytes]) -> None:
         arena = self._arena
         pieces = encode(message, bodies, arena.outgoing if arena is not None else None)
-        if not bodies and arena is not None and isinstance(message, Pong):
+        if not bodies and isinstance(message, Pong):
             # The server only pings idle workers.
-            arena.trim()
+            self._trim()
         if len(pieces) == 1:
             self._connection.sendall(pieces[0])
             return
         for start in range(0, len(pieces), _MAX_PIECES):
             self._send_all(pieces[start : start + _MAX_PIECES])
+
+    def _trim(self) -> None:
+        self._reader.trim()
+        if self._arena is not None:
+            self._arena.trim()
 
     def _send_all(self, pieces: list[bytes]) -> None:
         views = [memoryview(piece) for piece in pieces if piece]

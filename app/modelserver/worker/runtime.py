@@ -203,11 +203,11 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
 
 
 def annotations_of(instance: Any) -> Annotations | None:
-    """What the annotations of a ``modelserver.Handler`` say; None for other handlers."""
+    """What the annotations of a ``modelserver.Handler``, or a model file, say; None if there is nothing."""
     describe = getattr(instance, "_ms_signature", None)
-    if describe is None:
+    signature = None if describe is None else describe()
+    if signature is None:
         return None
-    signature = describe()
     return Annotations(_side(signature.inputs), _side(signature.outputs))
 
 

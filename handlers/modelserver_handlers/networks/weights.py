@@ -15,6 +15,7 @@ import torch
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.networks.blank import loads_by_itself, make_blank
 from modelserver_handlers.networks.modules import import_file, list_classes_from_module, require_file
+from modelserver_handlers.networks.sides import remember
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,7 +145,7 @@ def _load_program(path: Path, device: torch.device) -> Any:
         from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where a device is used
 
         program = move_to_device_pass(program, device)
-    return program.module()
+    return remember(program.module(), program)
 
 
 def _load_package(path: Path, device: torch.device) -> Any:

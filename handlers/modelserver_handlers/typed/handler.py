@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from dataclasses import asdict, dataclass
-from types import GeneratorType
+from types import GeneratorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -193,9 +193,17 @@ class _Types:
 
 
 def _annotations(method: Any, name: str) -> tuple[Any, Any]:
-    """Those of the first parameter after self and of the result, None without one. Raises TypeError."""
+    """Those of the first parameter after self and of the result, None without one. Raises TypeError.
+
+    That of a result that only type checkers can read counts as none.
+    """
     try:
-        hints = get_type_hints(method)
+        try:
+            hints = get_type_hints(method)
+        except NameError:
+            function = inspect.unwrap(method)
+            given = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+            hints = get_type_hints(SimpleNamespace(__annotations__=given), function.__globals__)
         parameters = list(inspect.signature(method).parameters)
     except (NameError, TypeError, ValueError) as error:
         raise TypeError(

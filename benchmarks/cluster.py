@@ -1,0 +1,372 @@
+"""What workers behind the network cost beside workers of the same machine, and beside Ray Serve.
+
+One server for each way to a worker: the socket pair of a worker of the same machine, the local socket of
+an agent's (with shared memory), TCP and TLS over loopback; with ``--peers`` also Ray Serve with
+``@serve.batch``. All have the same model, batch and window and are asked in turns. Noise only ever adds:
+figures are the best of the rounds. Then, over TLS: how soon another worker is ready, and how soon a lost node
+is noticed and replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import cluster_faults
+from benchmarks.archives import build_mlp, build_noop
+from benchmarks.load import Client, Load, chosen, run_load
+from benchmarks.lone import Lone, measure_lone
+from benchmarks.measure import Sample, figures, interleaved, sample
+from benchmarks.options import common_parser, run, tell
+from benchmarks.peers.launch import SUBJECTS, Job
+from benchmarks.peers.packages import PEERS, python_of, version_of
+from benchmarks.report import (
+    Mark,
+    failure_lines,
+    heading,
+    machine,
+    noise_lines,
+    number,
+    table,
+    write_json,
+)
+from benchmarks.servers import QUEUE_SIZE, BenchmarkError, ModelServer, Running, model_server, sample_answer
+from benchmarks.serving import served
+from benchmarks.works import WORKS, Work, raw_body
+from modelserver.node.dial import LOCAL_SOCKET
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+PAIR, LOCAL, TCP, TLS, RAY = "socket pair", "local socket", "TCP", "TLS", "Ray Serve"
+# What Ray Serve's guide advises for throughput, except HAProxy, which would listen on all interfaces.
+RAY_VARIABLES = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
+_NETWORK = {LOCAL_SOCKET: "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How frames reach a worker: settings of the server, and variables of its environment."""
+
+    name: str
+    settings: Mapping[str, str | int]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+WAYS = (
+    Way(PAIR, {"worker_launcher": "local"}),
+    Way(LOCAL, {"worker_launcher": "agents", "worker_tls": "off"}),
+    Way(TCP, {"worker_launcher": "agents", "worker_tls": "off"}, _NETWORK),
+    Way(TLS, {"worker_launcher": "agents"}, _NETWORK),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Requests with bodies of ``size`` bytes, 0 for the model's own, over so many connections."""
+
+    title: str
+    work: Work
+    connections: int
+    size: int = 0
+
+    def load(self, url: str, seconds: float) -> Load:
+        """The load of this row."""
+        body, content_type = raw_body(self.work.kind, b"")
+        if self.size:
+            body, content_type = b"x" * self.size, "application/octet-stream"
+        return Load(url, body, content_type, self.connections, seconds)
+
+
+ROWS = {
+    "noop_b32": Row("no-op, batch 32", WORKS["noop_b32"], 128),
+    "noop_b1": Row("no-op, batch 1", WORKS["noop_b1"], 32),
+    "100kB": Row("100 kB, batch 1", WORKS["noop_b1"], 8, 100_000),
+    "1MB": Row("1 MB, batch 1", WORKS["noop_b1"], 4, 1_000_000),
+    "mlp_b32": Row("MLP, batch 32", WORKS["mlp_b32"], 128),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was measured; ``lone`` by way, a figure for each round."""
+
+    samples: list[Sample] = field(default_factory=list)
+    lone: dict[str, list[Lone]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best of the rounds: the highest rate and the least processor time and latency; None if void."""
+
+    rate: float | None
+    cpu_us: float | None
+    p50_ms: float | None
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = common_parser("benchmarks cluster", __doc__, duration=3.0)
+    add = parser.add_argument
+    add("--peers", type=Path, help="measure Ray Serve, which is installed there, as well")
+    add("--rows", type=_names, default=tuple(ROWS), help=f"default: {','.join(ROWS)}")
+    add("--ways", type=_names, default=tuple(way.name for way in WAYS), help="some of them, with commas")
+    add("--lone-requests", type=int, default=300, help="of each way in each round; default: 300")
+    add("--archive-mb", type=int, default=1000, help="of a model that is sent; 0: none; default: 1000")
+    add("--no-faults", action="store_true", help="nothing is killed")
+    return parser.parse_args(arguments)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if a figure is void or a server does not start."""
+    options = parse(arguments)
+    rows = [ROWS[name] for name in options.rows]
+    ways = [way for way in WAYS if way.name in options.ways]
+    print(heading("Workers on other machines", _facts(options)))
+    if options.dry_run:
+        print("\n".join(f"{row.title}: {', '.join(way.name for way in ways)}" for row in rows))
+        return 0
+    try:
+        taken = measure(rows, ways, options)
+        happened = None if options.no_faults else cluster_faults.measure(_tell, options.archive_mb)
+    except (BenchmarkError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    found = marks(taken)
+    for row in rows:
+        print(report(row, taken.samples))
+    print(lone_report(taken.lone))
+    if happened is not None:
+        print(cluster_faults.report(happened))
+        found += cluster_faults.marks(happened)
+    print("\n".join(map(str, found)))
+    write_json(
+        options.out,
+        {
+            "machine": _facts(options),
+            "figures": figures(taken.samples),
+            "lone": taken.lone,
+            "faults": happened,
+            "marks": found,
+            "samples": taken.samples,
+        },
+    )
+    return 1 if any(figure.void for figure in figures(taken.samples)) else 0
+
+
+def _facts(options: argparse.Namespace) -> dict[str, str]:
+    facts = machine() | {
+        "client": chosen(options.client),
+        "servers": f"one worker each, job_queue_size={QUEUE_SIZE}, access log and metrics on",
+        "measurements": f"{options.reps} x {options.duration:g} s, interleaved; the best of them",
+    }
+    if options.peers is not None:
+        facts[RAY] = str(version_of(python_of(options.peers, "rayserve"), PEERS["rayserve"].package))
+    return facts
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(rows: Sequence[Row], ways: Sequence[Way], options: argparse.Namespace) -> Taken:
+    """All rows; those of the same model, batch and window in turns. Raises BenchmarkError."""
+    taken = Taken()
+    for work in {row.work.name: row.work for row in rows}.values():
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+            servers = started(stack, folder, work, ways, options)
+            of_work = [row for row in rows if row.work == work]
+            taken.samples.extend(interleaved(options.reps, _takers(servers, of_work, options), tell))
+            if work.batch == 1:
+                _take_lone(servers, work, options, taken.lone)
+    return taken
+
+
+def started(
+    stack: contextlib.ExitStack,
+    folder: Path,
+    work: Work,
+    ways: Sequence[Way],
+    options: argparse.Namespace,
+) -> dict[str, tuple[Running, str]]:
+    """A server for each way, with the path that is asked. Raises BenchmarkError."""
+    servers: dict[str, tuple[Running, str]] = {}
+    for way in ways:
+        server = stack.enter_context(our_server(folder / way.name.replace(" ", "-"), work, way))
+        servers[way.name] = server, f"/predictions/{work.kind}"
+    if options.peers is not None:
+        ray = folder / "ray"
+        ray.mkdir()
+        job = Job(
+            work=work,
+            folder=ray,
+            store=folder,
+            archives={},
+            arch="",
+            picture=b"",
+            peers=options.peers,
+            threads=1,
+            queue=QUEUE_SIZE,
+        )
+        launch = SUBJECTS["rayserve"].launch(job)
+        launch = replace(launch, variables={**launch.variables, **RAY_VARIABLES})
+        server = stack.enter_context(served(launch, ray)).running
+        servers[RAY] = server, launch.question.path
+    return servers
+
+
+@contextlib.contextmanager
+def our_server(folder: Path, work: Work, way: Way) -> Iterator[ModelServer]:
+    """A server with the work's model, whose worker is reached this way. Raises BenchmarkError."""
+    store = folder / "store"
+    store.mkdir(parents=True)
+    archive = build_noop(store) if work.kind == "noop" else build_mlp(store)
+    with model_server(store, folder / "server", way.settings, variables=way.variables) as server:
+        server.register(archive, work.kind, batch_size=work.batch, max_batch_delay=work.delay_ms)
+        sample_answer(server, f"/predictions/{work.kind}", raw_body(work.kind, b"")[0])
+        yield server
+
+
+def _takers(
+    servers: Mapping[str, tuple[Running, str]], rows: Sequence[Row], options: argparse.Namespace
+) -> list[Callable[[int], Sample]]:
+    takers: list[Callable[[int], Sample]] = []
+    for row in rows:
+        for name, (server, path) in servers.items():
+            load = row.load(server.url(path), options.duration)
+            run_load(replace(load, seconds=options.warmup), options.client)
+            takers.append(partial(_take, server, load, label(row, name), options.client))
+    return takers
+
+
+def _take(server: Running, load: Load, subject: str, client: Client, repetition: int) -> Sample:
+    return sample(server, load, subject, repetition, client)
+
+
+def _take_lone(
+    servers: Mapping[str, tuple[Running, str]],
+    work: Work,
+    options: argparse.Namespace,
+    lone: dict[str, list[Lone]],
+) -> None:
+    """One request after another, for ours, in turns: their answers tell the handler's own time."""
+    ours = {name: server for name, (server, _) in servers.items() if name != RAY}
+    body, content_type = raw_body(work.kind, b"")
+    for _ in range(options.reps):
+        for name, server in ours.items():
+            found = measure_lone(server, work.kind, body, options.lone_requests, content_type=content_type)
+            lone.setdefault(name, []).append(found)
+            _tell(f"a lone request by {name}: {number(found.client_p50_ms)} ms")
+
+
+def label(row: Row, way: str) -> str:
+    """The subject of a sample."""
+    return f"{row.title}: {way}"
+
+
+def best(samples: Sequence[Sample], row: Row, way: str) -> Best:
+    """The best of a row's rounds."""
+    rounds = [each for each in samples if each.subject == label(row, way)]
+    if not rounds or any(each.failures for each in rounds):
+        return Best(None, None, None)
+    return Best(
+        max(each.rate for each in rounds),
+        min((each.cpu_us for each in rounds if each.cpu_us is not None), default=None),
+        min((each.p50_ms for each in rounds if each.p50_ms is not None), default=None),
+    )
+
+
+def quotient(value: float | None, to: float | None) -> float | None:
+    """One by the other; None if either is void."""
+    return value / to if value is not None and to else None
+
+
+def report(row: Row, samples: Sequence[Sample]) -> str:
+    """A Markdown table of a row, and what is wrong with it."""
+    names = [
+        way for way in (PAIR, LOCAL, TCP, TLS, RAY) if any(s.subject == label(row, way) for s in samples)
+    ]
+    pair = best(samples, row, PAIR)
+    lines = []
+    for name in names:
+        mine = best(samples, row, name)
+        to_rate, to_cpu = quotient(mine.rate, pair.rate), quotient(mine.cpu_us, pair.cpu_us)
+        lines.append([name, *map(number, (mine.rate, to_rate, mine.cpu_us, to_cpu, mine.p50_ms))])
+    headers = ["way", "requests/s", "to the pair", "CPU-µs/request", "to the pair", "p50 ms"]
+    mine_figures = [each for each in figures(samples) if each.subject.startswith(f"{row.title}: ")]
+    remarks = [*failure_lines(mine_figures), *noise_lines(mine_figures)]
+    title = f"## {row.title}, {row.connections} connections"
+    return "\n".join([title, "", table(headers, lines), "", *remarks, ""])
+
+
+def lone_report(lone: Mapping[str, Sequence[Lone]]) -> str:
+    """A Markdown table of a lone request's latency."""
+    if not lone:
+        return ""
+    lines = [[name, number(lone_ms(lone, name))] for name in lone]
+    return "\n".join(["## A lone request, no-op", "", table(["way", "p50 ms"], lines), ""])
+
+
+def lone_ms(lone: Mapping[str, Sequence[Lone]], way: str) -> float | None:
+    """The least median of a lone request's latency; None if void."""
+    rounds = lone.get(way, ())
+    if not rounds or any(each.failures for each in rounds):
+        return None
+    return min(each.client_p50_ms for each in rounds)
+
+
+def marks(taken: Taken) -> list[Mark]:
+    """What the ways should cost; of rows and ways that were measured."""
+    found = [mark for mark in _row_marks(taken.samples) if mark is not None]
+    pair, tcp = lone_ms(taken.lone, PAIR), lone_ms(taken.lone, TCP)
+    if PAIR in taken.lone and TCP in taken.lone:
+        more = None if pair is None or tcp is None else tcp - pair
+        found.append(Mark("a lone request by TCP, more than by the socket pair", more, "<=", 0.1, " ms"))
+    return found
+
+
+def _row_marks(samples: Sequence[Sample]) -> list[Mark | None]:
+    return [
+        _rate_mark(samples, "noop_b32", 0.9),
+        _cpu_mark(samples, "noop_b32", TCP, PAIR, 1.1),
+        _rate_mark(samples, "noop_b1", 0.7),
+        _cpu_mark(samples, "1MB", TCP, PAIR, 1.5),
+        _cpu_mark(samples, "1MB", TLS, TCP, 2.0),
+        _cpu_mark(samples, "noop_b32", TCP, RAY, 0.2),
+    ]
+
+
+def _rate_mark(samples: Sequence[Sample], name: str, target: float) -> Mark | None:
+    if not _measured(samples, name, TCP, PAIR):
+        return None
+    row = ROWS[name]
+    value = quotient(best(samples, row, TCP).rate, best(samples, row, PAIR).rate)
+    return Mark(f"{row.title}: requests/s by TCP / {PAIR}", value, ">=", target)
+
+
+def _cpu_mark(samples: Sequence[Sample], name: str, way: str, to: str, target: float) -> Mark | None:
+    if not _measured(samples, name, way, to):
+        return None
+    row = ROWS[name]
+    value = quotient(best(samples, row, way).cpu_us, best(samples, row, to).cpu_us)
+    return Mark(f"{row.title}: processor time by {way} / {to}", value, "<=", target)
+
+
+def _measured(samples: Sequence[Sample], name: str, *ways: str) -> bool:
+    subjects = {each.subject for each in samples}
+    return all(label(ROWS[name], way) in subjects for way in ways)
+
+
+if __name__ == "__main__":
+    run(main)

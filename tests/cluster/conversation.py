@@ -1,0 +1,68 @@
+"""Conversations with real workers that agents of this machine have started."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from modelserver.cluster.launcher import ClusterLauncher
+from modelserver.pools.spec import WorkerSpec
+from modelserver.wire.messages import Load, Predict, Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.cluster.launcher import Cluster
+    from modelserver.cluster.remote import RemoteWorker
+
+HANDLER = """
+import os, sys, time
+
+def handle(data, context):
+    if data is None:
+        return
+    body = data[0]["body"]
+    if body == b"print":
+        print("out" * 10); print("err", file=sys.stderr)
+    if body == b"crash":
+        os._exit(7)
+    if body == b"sleep":
+        time.sleep(60)
+    return [bytes(row["body"]) * 2 for row in data]
+"""
+
+
+class Conversation:
+    """A worker on some machine, and what it says."""
+
+    def __init__(self, handler: str = HANDLER, **load: Any) -> None:
+        self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
+        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._handler = handler
+        self._load = load
+
+    async def start(self, cluster: Cluster, folder: Path) -> RemoteWorker:
+        """Starts the worker; it says next that it has loaded."""
+        (folder / "model").mkdir()
+        (folder / "model" / "h.py").write_text(self._handler)
+        load = Load("m", "1.0", str(folder / "model"), "h.py:handle", 2, **self._load)
+        self.worker = await ClusterLauncher(cluster)(
+            WorkerSpec(load=load, threads=1, frame_limit=1 << 26), "W-1-m", self._take, self._lose
+        )
+        return self.worker
+
+    def _take(self, message: Any, tail: memoryview) -> None:
+        self.messages.put_nowait((message, bytes(tail)))
+
+    def _lose(self, reason: str | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(reason)
+
+    async def next(self) -> tuple[Any, bytes]:
+        """What it says next."""
+        return await asyncio.wait_for(self.messages.get(), 20)
+
+
+def predict(number: int, body: bytes) -> tuple[Predict, list[bytes]]:
+    """A batch of one row, with its bytes."""
+    return Predict(number, [Row(f"r{number}", len(body))]), [body]

@@ -1,0 +1,111 @@
+"""Starts a Ray cluster for tests: its nodes are processes on loopback, and it demands a token."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Longer paths of sockets than 107 bytes are refused; what Ray adds has 80.
+_LONGEST_FOLDER = 24
+_TOKEN = "a-token-of-a-cluster-for-tests-only-0123456789"
+
+
+class RayCluster:
+    """The cluster's process; nodes are added one by one. ``program`` runs first in each Python there."""
+
+    def __init__(self, folder: Path, port: int, program: str = "") -> None:
+        (folder / "ray").mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(program)
+        self.address = f"127.0.0.1:{port}"
+        self.folder = folder
+        environment = {
+            **os.environ,
+            "TMPDIR": str(folder),
+            "PYTHONPATH": str(folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": "120",
+            # Workers are started when they are asked for.
+            "RAY_enable_worker_prestart": "0",
+            "RAY_prestart_worker_first_driver": "0",
+            # A killed node is found dead after 2 s instead of 15.
+            "RAY_health_check_initial_delay_ms": "1000",
+            "RAY_health_check_period_ms": "500",
+            "RAY_health_check_failure_threshold": "4",
+        }
+        self._log = (folder / "cluster.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            text=True,
+        )
+
+    def add(self, **node: Any) -> dict[str, int]:
+        """Adds a node; returns its processes."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(node) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, (self.folder / "cluster.log").read_text()[-3000:]
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """Ends all its processes, if they have not ended."""
+        if self.process.returncode is not None:
+            return
+        ours = psutil.Process(self.process.pid).children(recursive=True)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for process in ours:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._log.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path."""
+    usual = tempfile.gettempdir()
+    path = Path(tempfile.mkdtemp(prefix="r", dir=usual if len(usual) < _LONGEST_FOLDER else "/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """What is started meanwhile knows the cluster's token, and finds no other one in the home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", _TOKEN)
+        patch.setenv("HOME", str(folder))
+        yield

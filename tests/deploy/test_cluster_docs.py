@@ -1,0 +1,62 @@
+"""``docs/cluster.md``: the settings, options and variables that it explains are those that there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+from tests.deploy.manifests import ROOT
+
+from modelserver.node import archives
+from modelserver.node.dial import LOCAL_SOCKET
+from modelserver.options.yaml_file import parse_model_config
+from modelserver.pools.spec import Demand
+from modelserver.settings.cluster import ClusterSettings
+from modelserver.settings.serving import ServingSettings
+from modelserver.settings.settings import Settings
+
+_PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+_SECTION = _PAGE.partition("\n## Settings\n")[2].partition("\n## ")[0]
+_OWN = {field.name for field in fields(ClusterSettings)} - {field.name for field in fields(ServingSettings)}
+
+
+def rows() -> dict[str, str]:
+    """The table of settings: keys and defaults."""
+    found = re.findall(r"(?m)^\| `(\w+)` \| ([^|]*) \|", _SECTION)
+    return {key: default.strip(" `s") for key, default in found}
+
+
+def test_every_setting_is_explained() -> None:
+    """And no other."""
+    named = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", _SECTION)
+
+    assert {key for row in named for key in re.findall(r"\w+", row)} == _OWN
+
+
+@pytest.mark.parametrize(
+    "key", ["worker_launcher", "worker_address", "placement_timeout", "worker_lost_timeout"]
+)
+def test_defaults_are_those_of_the_settings(key: str) -> None:
+    """In seconds where they are times."""
+    default = getattr(Settings(), key)
+
+    assert rows()[key] == (f"{default:g}" if isinstance(default, float) else default)
+
+
+def test_the_options_of_a_model_can_be_used_as_shown() -> None:
+    """The example has each resource that a model can ask for, and causes no warning."""
+    (example,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", _SECTION)
+    asked, warnings = parse_model_config(example)
+
+    assert warnings == []
+    assert asked.resources == Demand(4, 1, 8_000_000_000, {"nvme": 1}, {"zone": "a"})
+    assert (asked.placement, asked.idempotent) == ("spread", True)
+
+
+def test_variables_of_nodes_are_explained() -> None:
+    """With the bytes of the cache."""
+    named = dict(re.findall(r"(?m)^\| `(MODELSERVER_\w+)` \| ([^|]*) \|", _PAGE))
+
+    assert {archives.ROOT, archives.LIMIT, LOCAL_SOCKET} < set(named)
+    assert named[archives.LIMIT].startswith(str(archives.DEFAULT_LIMIT))

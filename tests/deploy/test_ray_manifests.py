@@ -1,0 +1,270 @@
+"""``deploy/ray``: KubeRay would take it, its parts fit together, and the server understands its settings."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.deploy.manifests import RAY, ROOT, container, in_folder, resources
+from tests.deploy.schemas import problems
+
+from modelserver.cli import build_parser
+from modelserver.settings.load import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.settings.load import LoadedSettings
+
+_ALL = {name: resource for name, resource in in_folder(RAY) if resource["kind"] != "Kustomization"}
+_TOKEN = "RAY_AUTH_TOKEN"
+# The first Ray with tokens, and the first KubeRay that knows them is named in the manifest.
+_FIRST_WITH_TOKENS = (2, 52)
+
+
+def one(file: str) -> dict[str, Any]:
+    """The resource of a file."""
+    (found,) = resources(RAY / file)
+    return found
+
+
+def cluster() -> dict[str, Any]:
+    """What the RayCluster is to be."""
+    found = one("raycluster.yaml")["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def groups() -> list[dict[str, Any]]:
+    """The head's group and that of the nodes."""
+    return [cluster()["headGroupSpec"], *cluster()["workerGroupSpecs"]]
+
+
+def pod() -> dict[str, Any]:
+    """What the server's pod is made of."""
+    found = one("deployment.yaml")["spec"]["template"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def node() -> dict[str, Any]:
+    """The container that makes the server's pod a node of the cluster."""
+    (found,) = pod()["initContainers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def labels() -> dict[str, str]:
+    """Those of the server's pod."""
+    found = one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert isinstance(found, dict)
+    return found
+
+
+def configured(folder: Path, text: str) -> LoadedSettings:
+    """The settings of a file; its directories are made below ``folder``."""
+    for name in ("model-store", "tokens"):
+        (folder / name).mkdir()
+    text = text.replace("/home/model-server", str(folder)).replace("/etc/modelserver", str(folder))
+    (folder / "config.properties").write_text(text, encoding="utf-8")
+    return load_settings({}, {}, folder)
+
+
+def in_the_pod(folder: Path) -> LoadedSettings:
+    """The settings of the ConfigMap."""
+    return configured(folder, one("configmap.yaml")["data"]["config.properties"])
+
+
+@pytest.mark.parametrize("name", _ALL)
+def test_resources_keep_to_the_published_schema(name: str) -> None:
+    """No field is unknown, missing or of another type; of pods, too."""
+    assert problems(_ALL[name]) == []
+
+
+def test_a_wrong_ray_cluster_is_found() -> None:
+    """The check itself works, down to what Kubernetes defines."""
+    wrong = one("raycluster.yaml")
+    wrong["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
+    wrong["spec"]["workerGroupSpecs"][0]["minReplica"] = 1
+    wrong["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["argument"] = []
+
+    found = problems(wrong)
+
+    assert "RayCluster.spec.headGroupSpec.rayStartParams.num-cpus: 0 is no str" in found
+    assert "RayCluster.spec.workerGroupSpecs[0]: there is no minReplica" in found
+    assert len(found) == 3
+
+
+def test_everything_is_applied_together() -> None:
+    """The Kustomization names each manifest."""
+    named = one("kustomization.yaml")["resources"]
+
+    assert sorted([*named, "kustomization.yaml"]) == sorted(path.name for path in RAY.glob("*.yaml"))
+
+
+# One image, one Ray, one token
+
+
+def test_all_run_the_same_image() -> None:
+    """Head, nodes, server: the same modelserver, Python and Ray."""
+    everywhere = [container(group["template"]["spec"]) for group in groups()]
+
+    assert {found["image"] for found in [*everywhere, node(), container(pod())]} == {"modelserver-ray:local"}
+
+
+def test_ray_is_of_one_version_which_knows_tokens() -> None:
+    """That of the image is the one that KubeRay is told."""
+    recipe = (RAY / "Dockerfile").read_text(encoding="utf-8")
+    (installed,) = re.findall(r"(?m)^ARG RAY=(.+)$", recipe)
+
+    assert cluster()["rayVersion"] == installed
+    assert tuple(map(int, installed.split(".")[:2])) >= _FIRST_WITH_TOKENS
+
+
+def test_the_image_is_that_of_the_server_with_ray_in_it() -> None:
+    """Its user, and an environment that a login shell finds, as KubeRay starts Ray in one."""
+    recipe = (RAY / "Dockerfile").read_text(encoding="utf-8")
+    servers = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    users = re.findall(r"(?m)^USER (\S+)$", recipe)
+
+    assert users == ["root", re.findall(r"(?m)^USER (\S+)$", servers)[-1]]
+    assert "echo 'PATH=/opt/venv/bin:$PATH' > /etc/profile.d/" in recipe
+    assert "COPY --from=environment /opt/venv /opt/venv" in servers
+    assert "ENTRYPOINT" not in recipe
+
+
+def test_nobody_enters_the_cluster_without_its_token() -> None:
+    """KubeRay makes it, under the cluster's name; the server's pod presents it."""
+    assert cluster()["authOptions"] == {"mode": "token"}
+    for found in (node(), container(pod())):
+        variables = {entry["name"]: entry for entry in found["env"]}
+        assert variables["RAY_AUTH_MODE"]["value"] == "token"
+        assert variables[_TOKEN]["valueFrom"]["secretKeyRef"] == {
+            "name": one("raycluster.yaml")["metadata"]["name"],
+            "key": "auth_token",
+        }
+
+
+# Who runs what
+
+
+def test_only_the_group_of_nodes_runs_workers() -> None:
+    """Neither the head nor the server's pod offers anything; the group has GPUs, and may be empty."""
+    head, group = groups()
+
+    assert (head["rayStartParams"]["num-cpus"], head["rayStartParams"]["num-gpus"]) == ("0", "0")
+    assert {"--num-cpus=0", "--num-gpus=0"} <= set(node()["args"])
+    limits = container(group["template"]["spec"])["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == 1
+    assert cluster()["enableInTreeAutoscaling"]
+    assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (0, 1, 8)
+
+
+def test_a_worker_fits_on_a_node(tmp_path: Path) -> None:
+    """What it asks for is there: more would wait for ever."""
+    demand = in_the_pod(tmp_path).settings.worker_resources
+    limits = container(groups()[1]["template"]["spec"])["resources"]["limits"]
+
+    assert demand == '{"num_cpus": 4, "num_gpus": 1}'
+    assert int(limits["cpu"]) >= 4
+
+
+def test_the_cache_of_a_node_fits_into_its_volume() -> None:
+    """With an archive as large as the rest while it is unpacked."""
+    spec = groups()[1]["template"]["spec"]
+    told = {entry["name"]: entry["value"] for entry in container(spec)["env"]}
+    (volume,) = spec["volumes"]
+    (mount,) = container(spec)["volumeMounts"]
+    gibibytes = int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi"))
+
+    assert told["MODELSERVER_NODE_CACHE"].startswith(mount["mountPath"])
+    assert told["MODELSERVER_CACHE"].startswith(mount["mountPath"])
+    assert gibibytes << 30 > 2 * int(told["MODELSERVER_NODE_CACHE_SIZE"])
+
+
+def test_the_servers_pod_is_a_node_by_a_second_container() -> None:
+    """Ray's driver finds its process and its sockets; and KubeRay does not take the pod for its own."""
+    shared = {mount["mountPath"]: mount["name"] for mount in node()["volumeMounts"]}
+    servers = {mount["mountPath"]: mount["name"] for mount in container(pod())["volumeMounts"]}
+
+    assert node()["restartPolicy"] == "Always"
+    assert pod()["shareProcessNamespace"]
+    assert shared == {"/tmp": servers["/tmp"], "/dev/shm": servers["/dev/shm"]}
+    assert "ray.io/cluster" not in labels()
+
+
+def test_there_is_one_server() -> None:
+    """Also while it is replaced: a second one would ask for as many nodes again."""
+    spec = one("deployment.yaml")["spec"]
+
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+# What the server is told
+
+
+def test_the_settings_are_the_servers(tmp_path: Path) -> None:
+    """Each key is known and has an effect; its cluster is found by the Service that KubeRay makes."""
+    loaded = in_the_pod(tmp_path)
+    address = f"{one('raycluster.yaml')['metadata']['name']}-head-svc:6379"
+
+    assert loaded.warnings == ()
+    assert loaded.settings.worker_launcher == "ray"
+    assert loaded.settings.ray_address == address
+    assert f"--address={address}" in node()["args"]
+    assert build_parser().parse_args(container(pod())["args"]).no_config_snapshots
+
+
+@pytest.mark.parametrize("name", ["local.properties", "machines.properties"])
+def test_files_for_machines_are_the_servers_too(name: str, tmp_path: Path) -> None:
+    """They name a cluster, and a workers' address that its machines can reach."""
+    loaded = configured(tmp_path, (RAY / name).read_text(encoding="utf-8"))
+
+    assert loaded.warnings == ()
+    assert loaded.settings.worker_launcher == "ray"
+
+
+def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
+    """Of the container, the Service and the policy; nodes reach the workers' address at the pod itself."""
+    settings = in_the_pod(tmp_path).settings
+    clients = {
+        "http": settings.inference_address.port,
+        "metrics": settings.metrics_address.port,
+        "grpc": settings.grpc_inference_port,
+    }
+    workers = int(settings.worker_address.rpartition(":")[2])
+    open_to_all = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]["ingress"][0]
+
+    found = {port["name"]: port["containerPort"] for port in container(pod())["ports"]}
+    assert found == {**clients, "workers": workers}
+    assert {port["targetPort"]: port["port"] for port in one("service.yaml")["spec"]["ports"]} == clients
+    assert {port["port"] for port in open_to_all["ports"]} == set(clients.values())
+
+
+def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
+    """Whoever reaches Ray may run code; clients reach neither."""
+    name = one("raycluster.yaml")["metadata"]["name"]
+    nodes = {"podSelector": {"matchLabels": {"ray.io/cluster": name}}}
+    server = {"podSelector": {"matchLabels": labels()}}
+    ours = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]
+    rays = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-ray"]["spec"]
+
+    assert ours["podSelector"] == server["podSelector"]
+    assert ours["ingress"][1:] == [{"from": [nodes]}]
+    assert rays["podSelector"] == nodes["podSelector"]
+    assert rays["ingress"] == [{"from": [nodes, server]}]
+
+
+def test_pods_have_no_rights_that_they_do_not_need() -> None:
+    """Not root, as the image's user; nothing can be gained."""
+    specs = [pod(), *(group["template"]["spec"] for group in groups())]
+
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["runAsUser"] == 1000
+        for found in [*spec["containers"], *spec.get("initContainers", [])]:
+            assert found["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }

@@ -1,0 +1,181 @@
+"""A server whose workers run on a real Ray cluster of three nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psutil
+import pytest
+from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
+from tests.e2e.serving import Home, Server, serving, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray has no wheel for this Python"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the cluster's processes are looked up in /proc"),
+]
+
+_PATIENCE = 90.0
+
+
+class Nodes:
+    """A head without room for workers, and two nodes for two each; ``raylets`` are the nodes' processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = RayCluster(folder, free_port())
+        self.cluster.add(num_cpus=0)
+        self.raylets = [self.cluster.add(num_cpus=2)["raylet"] for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with short_folder() as folder, guarded(folder):
+        made = Nodes(folder)
+        yield made
+        made.cluster.close()
+
+
+@pytest.fixture(scope="module")
+def server(nodes: Nodes, model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = {
+        "worker_launcher": "ray",
+        "ray_address": nodes.cluster.address,
+        "placement_timeout": 25,
+        "worker_lost_timeout": 5,
+        "default_response_timeout": 60,
+    }
+    home = Home(tmp_path_factory.mktemp("ray"))
+    with serving(Server(home, model_store, settings=settings)) as made:
+        # The first of a node starts Ray's own processes.
+        made.management.timeout = httpx.Timeout(_PATIENCE)
+        made.registered("echo.mar", initial_workers=4, batch_size=4)
+        yield made
+
+
+class Load:
+    """Clients that send marked requests one after the other, until they are told to end."""
+
+    def __init__(self, server: Server, clients: int = 4) -> None:
+        self.answers: list[tuple[str, int, str]] = []
+        self._url = f"{server.settings['inference_address']}/predictions/echo"
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._send, args=(name,)) for name in range(clients)]
+
+    def _send(self, client: int) -> None:
+        with httpx.Client(timeout=_PATIENCE) as http:
+            count = 0
+            while not self._end.is_set():
+                count += 1
+                mark = f"{client}.{count}"
+                answer = http.post(self._url, content=mark.encode())
+                self.answers.append((mark, answer.status_code, answer.text))
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def more(self, count: int = 100) -> None:
+        """Returns when so many more have been answered."""
+        wanted = len(self.answers) + count
+        wait_until(lambda: len(self.answers) >= wanted, "requests are answered", _PATIENCE)
+
+    @property
+    def failed(self) -> list[tuple[str, int, str]]:
+        """What was not answered with what was sent."""
+        return [answer for answer in self.answers if answer[1:] != (200, answer[0])]
+
+
+def workers(server: Server) -> list[dict[str, Any]]:
+    return [worker for worker in server.describe("echo")["workers"] if worker["status"] == "READY"]
+
+
+def places(server: Server) -> dict[str, int]:
+    """How many workers each node has."""
+    names = [worker["node"]["name"] for worker in workers(server)]
+    return {name: names.count(name) for name in names}
+
+
+def test_workers_are_on_the_nodes(server: Server) -> None:
+    """As many as fit on each; the description says where, and with how much memory."""
+    assert sorted(places(server).values()) == [2, 2]
+    wait_until(lambda: all(worker["memoryUsage"] > 1 << 20 for worker in workers(server)), "sizes are told")
+    assert server.predict("echo", b"x" * 1_000_000).content == b"x" * 1_000_000
+
+
+def test_no_room(server: Server) -> None:
+    """What is asked for and what is free is said; those that have a place serve on."""
+    answer = server.management.put("/models/echo", params={"min_worker": 5, "synchronous": "true"})
+    assert answer.status_code == 500
+    assert "no machine was found within 25 s. Ray has free 0 of 4 CPU" in answer.json()["message"]
+    assert server.predict("echo", b"x").content == b"x"
+    assert server.management.put("/models/echo", params={"min_worker": 4, "max_worker": 4}).is_success
+
+
+def test_a_killed_worker(server: Server) -> None:
+    """Only the batch that it had begun fails; it comes back."""
+    with Load(server) as load:
+        load.more()
+        victim = workers(server)[0]["pid"]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: victim not in {w["pid"] for w in workers(server)}, "it is gone", _PATIENCE)
+        wait_until(lambda: len(workers(server)) == 4, "it is back", _PATIENCE)
+        load.more()
+    assert {status for _, status, _ in load.failed} <= {500}
+    assert len(load.failed) <= 4
+
+
+def test_the_helper_and_a_raylet_are_killed(server: Server, nodes: Nodes) -> None:
+    """What talks with Ray comes back; a node's Ray is gone, but not its workers: no request is lost."""
+    before = {worker["pid"] for worker in workers(server)}
+    with Load(server) as load:
+        load.more()
+        for process in psutil.Process(server.pid).children():
+            if "modelserver.cluster.ray_helper" in process.cmdline():
+                process.kill()
+        load.more()
+        os.kill(nodes.raylets[0], signal.SIGKILL)
+        wait_until(lambda: "it answers: it serves on" in server.home.log(), "the place is gone", _PATIENCE)
+        load.more()
+        still = {worker["pid"] for worker in workers(server)}
+    assert load.failed == []
+    assert still <= before
+    assert len(still) >= 2
+
+
+def test_scaled_to_none_and_back(server: Server, nodes: Nodes) -> None:
+    """Places are given back, and asked for again on the node left; meanwhile there is a 503 at once."""
+    assert server.management.put("/models/echo", params={"min_worker": 0, "max_worker": 0}).is_success
+    wait_until(lambda: not worker_pids(nodes), "the workers end", _PATIENCE)
+    refused = server.predict("echo", b"x")
+    assert (refused.status_code, refused.elapsed.total_seconds() < 2) == (503, True)
+    answer = server.management.put("/models/echo", params={"min_worker": 2, "synchronous": "true"})
+    assert answer.is_success, answer.text
+    assert list(places(server).values()) == [2]
+    assert server.predict("echo", b"x").content == b"x"
+
+
+def worker_pids(nodes: Nodes) -> list[int]:
+    """Processes of workers on the nodes."""
+    found = []
+    for process in psutil.Process(nodes.cluster.process.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "modelserver.node.worker" in process.cmdline():
+                found.append(process.pid)
+    return found
