@@ -77,7 +77,7 @@ def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:
     """The number of loaded workers on each other machine, and the bytes of memory that they use."""
     found: dict[str, tuple[int, int]] = {}
     for worker in workers:
-        node = worker.node
+        node = None if worker.process is None else worker.process.node
         if node is not None and worker.state is WorkerState.READY:
             count, resident = found.get(node.name, (0, 0))
             found[node.name] = count + 1, resident + node.resident

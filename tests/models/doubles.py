@@ -47,12 +47,15 @@ class Pool:
 
     def scale(self, fewest: int, most: int) -> list[Any]:
         self.min_workers, self.max_workers = fewest, most
-        started = [SimpleNamespace(pid=os.getpid(), node=None) for _ in range(fewest - len(self.workers))]
+        started = [
+            SimpleNamespace(process=SimpleNamespace(pids=[os.getpid()]))
+            for _ in range(fewest - len(self.workers))
+        ]
         self.workers = [*self.workers, *started][: most or fewest]
         return started
 
     def resize(self, count: int) -> None:
-        self.workers = [SimpleNamespace(pid=os.getpid(), node=None) for _ in range(count)]
+        self.workers = [SimpleNamespace(process=SimpleNamespace(pids=[os.getpid()])) for _ in range(count)]
 
     async def wait_loaded(self, workers: list[Any]) -> None:
         await asyncio.shield(self.loaded)

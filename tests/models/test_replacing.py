@@ -45,7 +45,7 @@ def running(
                 min_workers=workers[0],
                 max_workers=workers[1],
                 spec=SimpleNamespace(need=600 * MIB, launcher=None),
-                workers=[SimpleNamespace(pid=1, node=None)] * workers[0],
+                workers=[SimpleNamespace(process=SimpleNamespace(pids=[1]))] * workers[0],
             ),
         ),
     )

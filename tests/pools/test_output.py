@@ -162,7 +162,7 @@ async def test_what_an_agent_has_read(reader: LineReader, caplog: pytest.LogCapt
     reader.feed(data[:1000])
     reader.feed(data[1000:])
     assert len(caplog.messages) == LINES_AT_ONCE
-    while len(caplog.messages) < 2 * LINES_AT_ONCE:
+    while len(caplog.messages) < 2 * LINES_AT_ONCE:  # noqa: ASYNC110 - after a pause
         await asyncio.sleep(0.001)
     assert len(caplog.messages) < len(lines)
     reader.finish()

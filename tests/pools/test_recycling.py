@@ -181,7 +181,7 @@ async def test_sizes_told_from_other_machines(
     """
     stage.away = 0.001
     pool = await make(max_worker_memory=150)
-    node = pool.workers[0].node
+    node = stage.processes[0].node
     assert node is not None
     node.resident, node.told = 10, 1
     await asyncio.sleep(0.02)

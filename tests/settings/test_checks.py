@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.settings.conftest import load, refusal_of
 
+from modelserver.errors import ConfigError
+from modelserver.settings.checks import check
+from modelserver.settings.settings import Settings
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -40,3 +44,11 @@ def test_one_port_has_one_scheme(tmp_path: Path) -> None:
 def test_tls_is_checked_where_it_is_used(tmp_path: Path, line: str) -> None:
     """Without an https address a keystore of Java and half a pair hurt nobody."""
     assert load(tmp_path, line).config_file is not None
+
+
+def test_the_workers_address_has_a_port_of_its_own() -> None:
+    """One that is that of another address is refused, with both, unless workers run on this machine."""
+    with pytest.raises(ConfigError, match=r"worker_address=127\.0\.0\.1:8080: a port of its own is needed"):
+        check(Settings(worker_launcher="agents", worker_address="127.0.0.1:8080"))
+    check(Settings(worker_launcher="local", worker_address="127.0.0.1:8080"))
+    check(Settings(worker_launcher="agents", worker_address="127.0.0.1:0"))

@@ -227,8 +227,8 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
     """
     if after.pool.spec.launcher is not None:
         return
-    here = [worker.pid for worker in before.pool.workers if worker.node is None]
-    used = max(map(worker_memory, here), default=0)
+    running = [each.process for each in before.pool.workers if each.process is not None]
+    used = max((worker_memory(pid) for process in running for pid in process.pids[:1]), default=0)
     available = available_memory()
     workers, need = worker_count(before, after), after.pool.spec.need
     wanted = workers * (used + max(0, need - before.pool.spec.need) if used else need)

@@ -18,7 +18,7 @@ from modelserver.pools.spec import WorkerState
 from modelserver.resources import resident_bytes
 
 if TYPE_CHECKING:
-    from modelserver.pools.spec import PoolLimits
+    from modelserver.pools.spec import Node, PoolLimits
     from modelserver.pools.worker import Worker
     from modelserver.telemetry.metrics import ModelMetrics
 
@@ -78,7 +78,7 @@ class Recycler:
 
     def loaded(self, worker: Worker) -> None:
         """A process of the worker has just loaded its model."""
-        node = worker.node
+        node = _node_of(worker)
         if node is None:
             self._weigh(worker)
         elif self._pool.limits.max_worker_memory:
@@ -115,7 +115,7 @@ class Recycler:
         """Weighs workers on other machines whose size after loading is known by now."""
         untold, self._untold = self._untold, {}
         for worker in ready:
-            node, until = worker.node, untold.get(worker.label)
+            node, until = _node_of(worker), untold.get(worker.label)
             if node is None or until is None:
                 continue
             if node.told < until:
@@ -157,3 +157,8 @@ class Recycler:
             self._held_until = self._loop.time() + HOLD
             _log.warning("Worker %s is kept, a new one could not be loaded: %s", worker.label, failure)
         self._pool.end_worker(fresh)
+
+
+def _node_of(worker: Worker) -> Node | None:
+    """The other machine that it runs on, if any."""
+    return None if worker.process is None else worker.process.node

@@ -23,7 +23,7 @@ from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote
 from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
-from modelserver.pools.spec import NoPlace, WorkerState, WorkerTimes, backoff
+from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.wire.messages import (
     Annotations,
     Cancelled,
@@ -276,8 +276,7 @@ class Worker:
                 self._lose(WorkerDied())
                 return
             pause = 0.0 if isinstance(self._verdict, ResponseTimeout) else next(pauses)
-            if waited:
-                pause = max(1.0, pause - (now - began))
+            pause = min(pause, max(1.0, pause - (now - began))) if waited else pause
             self.state = WorkerState.LOADING
             _log.info("Retry worker: %d in %g seconds.", self.id, pause)
             await asyncio.sleep(pause)
@@ -344,9 +343,7 @@ class Worker:
         try:
             return await started(launching, is_quick=self._spec.launcher is None)
         except Exception as error:  # noqa: BLE001 - no user code has run: a retry may succeed
-            if isinstance(error, NoPlace):
-                self.failing_since = self._loop.time()  # it is not given up: only a machine is missing
-            elif not isinstance(error, OSError):
+            if not isinstance(error, OSError):
                 _log.exception("Worker %s: its process could not be started", self.label)
             self._load_failed(f"The worker process could not be started: {error}")
             return None
