@@ -40,23 +40,23 @@ def model(server, request):
 # -- faults, under load
 
 
-def test_killed_and_frozen_machines(server, model, record_property):
+def test_killed_and_frozen_machines(server, model):
     """Agents and workers that are killed, or frozen for longer than ``worker_lost_timeout``, are replaced;
     each request gets exactly one answer, its own, and only what had begun there fails.
     """
     name = model("witness", batch_size=4, initial_workers=3)
     with Load(server, name) as load:
         server.agents(name)[0].kill()
-        record_property("agent killed: noticed, replaced", server.wait_lost_and_replaced(name, 1, 3))
+        print("agent killed: noticed, replaced", server.wait_lost_and_replaced(name, 1, 3))
         server.agents(name)[1].children()[0].kill()
-        record_property("worker killed: noticed, replaced", server.wait_lost_and_replaced(name, 1, 3))
+        print("worker killed: noticed, replaced", server.wait_lost_and_replaced(name, 1, 3))
         frozen = server.agents(name)[2]
         with freezing(frozen, *frozen.children()):
             noticed, replaced = server.wait_lost_and_replaced(name, 1, 3)
-        record_property("frozen: noticed, replaced", (noticed, replaced))
+        print("frozen: noticed, replaced", (noticed, replaced))
         assert noticed > LOST / 2
         wait_until(lambda: not frozen.is_running(), "it notices that it was given up")
-    record_property("answers", dict(load.statuses))
+    print("answers", dict(load.statuses))
     assert load.wrong == []
     assert set(load.statuses) <= {200, 500}
     assert load.statuses[500] <= 3 * 3 * 4
@@ -92,7 +92,7 @@ def test_no_machine_is_left(server, model):
     assert load.slowest < 5
 
 
-def test_a_network_that_stalls(server, model, record_property):
+def test_a_network_that_stalls(server, model):
     """Workers behind a slow network serve; a stall shorter than ``worker_lost_timeout`` costs nothing, after
     a longer one they are replaced, and what comes late from the old ones reaches nobody.
     """
@@ -111,17 +111,17 @@ def test_a_network_that_stalls(server, model, record_property):
             proxy.latency = 0.0
             pids = {worker["pid"] for worker in server.describe(name)["workers"]}
             proxy.stall()
-            record_property("stalled: noticed, replaced", server.wait_lost_and_replaced(name, 2, 3))
+            print("stalled: noticed, replaced", server.wait_lost_and_replaced(name, 2, 3))
             proxy.resume()
             time.sleep(0.5)
             assert len(pids & {worker["pid"] for worker in server.describe(name)["workers"]}) == 1
-    record_property("answers", dict(load.statuses))
+    print("answers", dict(load.statuses))
     assert load.wrong == []
     assert set(load.statuses) <= {200, 500}
     assert load.statuses[500] <= 2 * 2 * 4
 
 
-def test_server_that_is_killed(tmp_path, model_store, record_property):
+def test_server_that_is_killed(tmp_path, model_store):
     """Its agents and workers end within seconds; started again, it has its models and places them anew.
     SIGTERM answers what is in flight, and SIGINT ends it while workers are being placed.
     """
@@ -132,7 +132,7 @@ def test_server_that_is_killed(tmp_path, model_store, record_property):
         began = time.monotonic()
         _, alive = psutil.wait_procs(processes, 10)
         assert alive == []
-        record_property("gone after", time.monotonic() - began)
+        print("gone after", time.monotonic() - began)
         server.started_again()
         server.wait_ready("obey", 2)
         with ThreadPoolExecutor(4) as pool:
