@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.workers")
 
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound
-# Bytes of a folder's path that leave room for a socket's name: its address has a hundred or so.
-_LONGEST_FOLDER = 85
 
 
 @contextlib.asynccontextmanager
@@ -39,8 +36,7 @@ async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Clust
     host, _ = parse_endpoint(settings.worker_address)
     certificate = None if settings.worker_tls == "off" else _certificate(host)
     bound = _bind(settings.worker_address)
-    folder = workdir if len(os.fsencode(workdir)) <= _LONGEST_FOLDER else None
-    hub = Hub(bound, _advertised(host, settings.ray_address), certificate=certificate, folder=folder)
+    hub = Hub(bound, _advertised(host, settings.ray_address), certificate=certificate, folder=workdir)
     await hub.open()
     unprotected = certificate is None and not is_loopback(host)
     _log.info("Workers connect to %s:%d%s", host, hub.port, " WITHOUT ENCRYPTION" if unprotected else "")
