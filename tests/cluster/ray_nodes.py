@@ -27,7 +27,7 @@ _TOKEN = "a-token-of-a-cluster-for-tests-only-0123456789"
 class RayCluster:
     """The cluster's process; nodes are added one by one. ``program`` runs first in each Python there."""
 
-    def __init__(self, folder: Path, port: int, program: str = "") -> None:
+    def __init__(self, folder: Path, port: int, program: str = "", **variables: str) -> None:
         (folder / "ray").mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(program)
         self.address = f"127.0.0.1:{port}"
@@ -45,6 +45,7 @@ class RayCluster:
             "RAY_health_check_initial_delay_ms": "1000",
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_failure_threshold": "4",
+            **variables,
         }
         self._log = (folder / "cluster.log").open("ab")
         self.process = subprocess.Popen(

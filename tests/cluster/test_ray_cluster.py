@@ -331,7 +331,7 @@ async def test_a_cluster_that_is_gone_is_said_at_once(
     await asyncio.to_thread(cluster.close)
     with pytest.raises(NoPlace):
         await put(placer, folder)
-    again = RayCluster(folder, int(cluster.address.rpartition(":")[2]), RAY_AUTH_MODE="disabled")
+    again = RayCluster(folder, int(cluster.address.rpartition(":")[2]), _AGENT, RAY_AUTH_MODE="disabled")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         try:

@@ -255,7 +255,8 @@ async def test_a_place_without_an_agent(stage: Stage) -> None:
     stage.folder = stage.folder / "again"
     stage.folder.mkdir()
     stage.starting = asyncio.create_task(stage.conversation.start(stage.cluster, stage.folder))
-    await asyncio.sleep(0.01)
+    while len(stage.placer.placements) < 2:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.01)
     stage.placer.placements[-1].ended.set_result("its node was turned off")
     assert (await stage.refusal()).startswith("its node was turned off")
 

@@ -140,26 +140,27 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "startTime": _shown(worker.created),
         "status": worker.state.value,
         **_whereabouts(worker),
-        "pid": worker.pid,
         "failure": worker.failure or None,
     }
 
 
 def _whereabouts(worker: Worker) -> dict[str, Any]:
-    """Machine, memory and GPU of a worker; ``node`` is None on this machine."""
+    """Memory, process, GPU and machine of a worker; ``node`` is None on this machine."""
     node = None if worker.process is None else worker.process.node
     if node is None:
         return {
-            "node": None,
             "memoryUsage": worker_memory(worker.pid) if worker.pid > 0 else 0,
+            "pid": worker.pid,
             "gpu": worker.gpu_id is not None,
             "gpuUsage": gpu_usage(worker.gpu_id),
+            "node": None,
         }
     return {
-        "node": {"name": node.name, "host": node.host},
         "memoryUsage": node.resident,
+        "pid": worker.pid,
         "gpu": node.gpu not in {"", NO_GPU},
         "gpuUsage": node.gpu or NO_GPU,
+        "node": {"name": node.name, "host": node.host},
     }
 
 
