@@ -48,7 +48,7 @@ _ALLOWED = {
     "archives": {"errors", "options"},
     "auth": {"errors", "settings"},
     "batching": {"ids", "wire"},
-    "cluster": {"errors", "node", "pools", "settings", "tls", "wire", "worker"},
+    "cluster": {"demand", "errors", "node", "pools", "settings", "tls", "wire", "worker"},
     "binding": {"api", "errors", "settings"},
     "cli": {
         "auth",
@@ -64,6 +64,7 @@ _ALLOWED = {
     },
     "container": {"archives", "cli", "errors", "pidfile", "settings"},
     "daemon": {"settings"},
+    "demand": set(),
     "environments": {"errors"},
     "errors": set(),
     "frontend": {"auth", "errors", "http", "inference", "telemetry", "tls", "wire"},
@@ -105,6 +106,7 @@ _ALLOWED = {
     "models": {
         "archives",
         "cluster",
+        "demand",
         "environments",
         "errors",
         "offload",
@@ -118,7 +120,7 @@ _ALLOWED = {
     },
     "node": {"environments", "pools", "resources", "telemetry", "wire", "workdir", "worker"},
     "offload": {"errors"},
-    "options": {"environments", "errors", "pools", "settings", "tensors"},
+    "options": {"demand", "environments", "errors", "pools", "settings", "tensors"},
     "payloads": {"errors", "ids", "settings"},
     "pidfile": set(),
     "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},

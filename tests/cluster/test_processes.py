@@ -10,7 +10,8 @@ import pytest
 
 from modelserver.cluster import processes as processes_module
 from modelserver.cluster.processes import ProcessPlacer
-from modelserver.pools.spec import Demand, NoPlace
+from modelserver.demand import Demand
+from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

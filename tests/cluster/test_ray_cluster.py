@@ -23,7 +23,8 @@ from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
 
 from modelserver.cluster.ray_joining import demands_token
 from modelserver.cluster.ray_placer import RayPlacement, RayPlacer
-from modelserver.pools.spec import Demand, NoPlace
+from modelserver.demand import Demand
+from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

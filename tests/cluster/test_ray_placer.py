@@ -18,7 +18,8 @@ import pytest
 import modelserver
 from modelserver.cluster import ray_placer
 from modelserver.cluster.ray_placer import RayPlacer, options_of
-from modelserver.pools.spec import Demand, NoPlace
+from modelserver.demand import Demand
+from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

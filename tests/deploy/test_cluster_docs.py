@@ -8,10 +8,10 @@ from dataclasses import fields
 import pytest
 from tests.deploy.manifests import ROOT
 
+from modelserver.demand import Demand
 from modelserver.node import archives
 from modelserver.node.dial import LOCAL_SOCKET
 from modelserver.options.yaml_file import parse_model_config
-from modelserver.pools.spec import Demand
 from modelserver.settings.cluster import ClusterSettings
 from modelserver.settings.serving import ServingSettings
 from modelserver.settings.settings import Settings

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from modelserver.demand import Demand
 from modelserver.errors import BadRequest
 from modelserver.options.resolve import (
     BATCHER_DEFAULT,
@@ -24,7 +25,6 @@ from modelserver.options.resolve import (
 from modelserver.options.signature import Signature
 from modelserver.options.table import CONFIG_KEYS, ModelConfig
 from modelserver.options.yaml_file import parse_model_config
-from modelserver.pools.spec import Demand
 from modelserver.settings.keys import KEYS
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings

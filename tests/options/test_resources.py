@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from modelserver.demand import Demand
 from modelserver.options.resources import parse_resources, read_resources
-from modelserver.pools.spec import Demand
 
 
 def test_a_worker_stays_or_says_what_it_needs() -> None:

@@ -16,7 +16,8 @@ from modelserver.cluster.channel import RemoteChannel
 from modelserver.cluster.packing import Packer
 from modelserver.cluster.remote import RemoteWorker
 from modelserver.cluster.sending import ArchiveSender
-from modelserver.pools.spec import Demand, NoPlace
+from modelserver.demand import Demand
+from modelserver.pools.spec import NoPlace
 from modelserver.wire.cluster import ArchiveTicket, Start
 from modelserver.wire.messages import METRICS_CONFIG
 

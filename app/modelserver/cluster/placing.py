@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import asyncio
 
-    from modelserver.pools.spec import Demand
+    from modelserver.demand import Demand
 
 
 class Placement(Protocol):

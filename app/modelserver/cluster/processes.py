@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
-    from modelserver.pools.spec import Demand
+    from modelserver.demand import Demand
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -69,8 +70,10 @@ class ProcessPlacer:
         except OSError as error:
             raise NoPlace(f"an agent's process cannot be started: {error}") from error
         assert process.stdin is not None  # noqa: S101 - asked for above
-        process.stdin.write(invitation.encode() + b"\n")
-        process.stdin.close()
+        # It may have ended already; uvloop says so by a RuntimeError.
+        with contextlib.suppress(OSError, RuntimeError):
+            process.stdin.write(invitation.encode() + b"\n")
+            process.stdin.close()
         self.placements = [place for place in self.placements if not place.ended.done()]
         placement = ProcessPlacement(process)
         self.placements.append(placement)

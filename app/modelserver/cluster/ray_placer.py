@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from modelserver.cluster.ray_messages import FromHelper, ToHelper
-    from modelserver.pools.spec import Demand
+    from modelserver.demand import Demand
 
 _log = logging.getLogger("modelserver.workers")
 

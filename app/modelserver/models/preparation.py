@@ -28,7 +28,7 @@ from modelserver.pools.gate import StartGate, need_of
 from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.sequence_pool import SequencePool, sequence_queue
-from modelserver.pools.spec import Demand, PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
+from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
 from modelserver.resources import usable_cpus
 from modelserver.wire.messages import ASYNC, CONTINUOUS, METRICS_CONFIG, Load, OutputSpec, SequenceHeaders
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.cluster.launcher import Cluster, ClusterLauncher
+    from modelserver.demand import Demand
     from modelserver.models.changes import Change
     from modelserver.models.version import SavedModel
     from modelserver.options.table import ModelConfig

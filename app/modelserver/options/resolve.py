@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from modelserver.demand import Demand
 from modelserver.errors import BadRequest
 from modelserver.options.option import options_of, parameter, parameters_of
 from modelserver.options.resources import parse_resources
 from modelserver.options.signature import Signature
 from modelserver.options.table import OPTIONS, RANKED, Asked, Batcher, ModelConfig, Torchrun
 from modelserver.options.values import anything, boolean, whole
-from modelserver.pools.spec import Demand
 from modelserver.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.settings.settings import Settings
 

@@ -6,8 +6,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from modelserver.demand import Demand
 from modelserver.options.values import LARGEST_SIZE, Values, shown
-from modelserver.pools.spec import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,6 +10,7 @@ from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from modelserver.demand import Demand  # noqa: TC001 - helpers read annotations at run time
 from modelserver.options.option import option, options_of
 from modelserver.options.resources import resources
 from modelserver.options.signature import Signature
@@ -25,7 +26,6 @@ from modelserver.options.values import (
     raised_to_one,
     whole,
 )
-from modelserver.pools.spec import Demand  # noqa: TC001 - helpers read annotations at run time
 
 # Per process; more would only wait for each other.
 MOST_THREADS = 1024

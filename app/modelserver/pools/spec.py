@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import socket
 import sys
-from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -16,7 +15,7 @@ from modelserver.pools.gate import BASE_NEED, StartGate
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from modelserver.batching.policies import Policy
     from modelserver.batching.request import Batch
@@ -29,22 +28,6 @@ Worker_contra = TypeVar("Worker_contra", contravariant=True)
 
 class NoPlace(OSError):
     """No machine could be had for a worker; the message says why, in one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The resources of one worker, as Ray counts them; ``memory`` in bytes.
-
-    ``label_selector``: the labels that its node must have. ``placement``: ``spread`` puts workers on
-    different nodes as far as possible, ``pack`` on as few as possible.
-    """
-
-    num_cpus: float = 1.0
-    num_gpus: float = 0.0
-    memory: int = 0
-    custom: Mapping[str, float] = field(default_factory=dict)
-    label_selector: Mapping[str, str] = field(default_factory=dict)
-    placement: str = "spread"
 
 
 @dataclass(slots=True)

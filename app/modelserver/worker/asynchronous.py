@@ -73,7 +73,8 @@ class AsyncCalls:
             self._service.cancel(message)
             call = self._calls.get(message.sequence)
             if call is not None:
-                call.cancel()
+                # After it has begun: a call that is cancelled before never runs, and would never answer.
+                asyncio.get_running_loop().call_soon(call.cancel)
         elif isinstance(message, Ping):
             self._channel.send(Pong())
         elif isinstance(message, Stop):
