@@ -81,3 +81,14 @@ def test_what_dead_servers_left(server: str, start: Callable[[str], subprocess.P
 
     assert end_orphans() >= 1
     assert child.wait(10) == -9
+
+
+def test_what_a_zombie_left_behind_is_ended(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """A server has ended, even if nobody has asked for its exit status yet."""
+    code = "from modelserver.wire.marks import new_mark; print(new_mark())"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        left = start(server.stdout.read().strip())
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        end_orphans()
+        assert left.wait(10) == -9

@@ -134,9 +134,10 @@ def _server_lives(mark: str) -> bool:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot; None if it is gone or unknown."""
+    """When a process was started, in clock ticks since boot; None if it has ended or is unknown."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return int(fields[19])
+        # A zombie has ended, however long nobody asks for its exit status.
+        return None if fields[0] == "Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
