@@ -6,22 +6,21 @@ over on ``AGENT_FD``, so that nobody else sees it and nothing stands between ser
 
 from __future__ import annotations
 
-import array
 import contextlib
-import os
 import socket
 import ssl
 import sys
 from typing import TYPE_CHECKING
 
 from modelserver.node.dial import SecureConnection, dial
-from modelserver.wire.arena import Arena, adopt
+from modelserver.wire.arena import receive_with, send_with
 from modelserver.wire.greeting import Invitation
 from modelserver.worker.channel import ServerChannel
 from modelserver.worker.parent import die_with
 from modelserver.worker.runtime import be_left_alone, run
 
 if TYPE_CHECKING:
+    from modelserver.wire.arena import Arena
     from modelserver.worker.channel import Connection
 
 _MAX_INVITATION = 1 << 16
@@ -38,22 +37,13 @@ def main() -> None:
 
 def hand_over(worker: socket.socket, invitation: Invitation, memory: Arena | None) -> None:
     """The agent's side: sends the invitation, and the memory beside it. Raises OSError."""
-    descriptors = [] if memory is None else [memory.descriptor]
-    socket.send_fds(worker, [invitation.text().encode()], descriptors)
+    send_with(worker, invitation.text().encode(), memory)
 
 
 def receive_invitation(agent: socket.socket) -> tuple[Invitation, Arena | None]:
     """What :func:`hand_over` sent."""
-    descriptors = array.array("i")
-    data, ancillary, _, _ = agent.recvmsg(_MAX_INVITATION, socket.CMSG_SPACE(descriptors.itemsize))
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(content[: descriptors.itemsize])
-    if not descriptors:
-        return Invitation.parse(data.decode()), None
-    # Programs that the worker starts must not inherit the memory.
-    os.set_inheritable(descriptors[0], False)
-    return Invitation.parse(data.decode()), adopt(descriptors[0])
+    data, memory = receive_with(agent, _MAX_INVITATION)
+    return Invitation.parse(data.decode()), memory
 
 
 def connect(invitation: Invitation, memory: Arena | None) -> ServerChannel:

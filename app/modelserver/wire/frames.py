@@ -150,6 +150,8 @@ class FrameReader(Generic[MessageT]):
         self._needed = 0
         position, available = 0, len(buffer)
         view = memoryview(buffer)
+        # Messages refer to parts of their head: it is copied if its memory will be used again.
+        is_kept = isinstance(buffer, bytes)
         while available - position >= PREFIX.size:
             size, head = PREFIX.unpack_from(buffer, position)
             if size > self._limit or head + 4 > size:
@@ -160,8 +162,8 @@ class FrameReader(Generic[MessageT]):
                 break
             start = position + PREFIX.size
             try:
-                # A copy, as messages refer to parts of it, and the memory is used again.
-                message = self._decoder.decode(bytes(view[start : start + head]))
+                encoded = view[start : start + head]
+                message = self._decoder.decode(encoded if is_kept else bytes(encoded))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"no message: {error}") from error
             tail = view[start + head : end]
