@@ -118,7 +118,7 @@ _ALLOWED = {
         "tensors",
         "wire",
     },
-    "node": {"environments", "pools", "resources", "telemetry", "wire", "workdir", "worker"},
+    "node": {"environments", "pools", "telemetry", "wire", "workdir", "worker"},
     "offload": {"errors"},
     "options": {"demand", "environments", "errors", "pools", "settings", "tensors"},
     "payloads": {"errors", "ids", "settings"},

@@ -155,7 +155,7 @@ async def test_what_an_agent_tells(stage: Stage, caplog: pytest.LogCaptureFixtur
     """Its machine's condition, the worker's output and what was taken back reach their places."""
     caplog.set_level(logging.INFO)
     worker, agent, end = await stage.started()
-    agent.say(Condition(5, 6, "GPU"))
+    agent.say(Condition(5, "GPU"))
     agent.say(Progress("packages are installed"))
     agent.say(Output(False, b"a lin"))
     agent.say(Output(False, b"e\nno end"))
@@ -163,7 +163,7 @@ async def test_what_an_agent_tells(stage: Stage, caplog: pytest.LogCaptureFixtur
     assert await stage.conversation.next() == (Recalled(2, 3), b"")
     worker.recall(9)
     assert await agent.heard.get() == Recall(9)
-    assert (worker.node.resident, worker.node.available, worker.node.gpu) == (5, 6, "GPU")
+    assert (worker.node.resident, worker.node.gpu) == (5, "GPU")
     assert "packages are installed" in caplog.text
     assert worker.is_alive
     assert 0 < worker.round_trip < 1

@@ -205,8 +205,7 @@ async def test_kill_ends_the_worker(stage: Stage) -> None:
     started = await stage.server.next(Started)
     stage.server.say(Recall(1))
     assert await stage.server.next(Recalled) == Recalled(0, 1)
-    condition = await stage.server.next(Condition)
-    assert condition.available > 0
+    assert isinstance(await stage.server.next(Condition), Condition)
     stage.server.say(Kill())
     assert await stage.server.next(Ended) == Ended(-9, 0, False)
     await gone(started.pid)

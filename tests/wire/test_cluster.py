@@ -60,7 +60,7 @@ _FROM_AGENT: list[FromAgent] = [
     Started(7, "/m", ""),
     Refused("no"),
     Output(True, b"\xff\n"),
-    Condition(1, 2, "N/A"),
+    Condition(1, "N/A"),
     Recalled(1, 2),
     Ended(-9, None, None),
 ]

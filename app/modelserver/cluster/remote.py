@@ -198,8 +198,8 @@ class RemoteWorker(asyncio.Protocol):
         elif isinstance(message, Output):
             self._outputs[message.is_error].feed(message.data)
         elif isinstance(message, Condition):
-            self.node.resident, self.node.available = message.resident, message.available
-            self.node.gpu, self.node.told = message.gpu, self.node.told + 1
+            self.node.resident, self.node.gpu = message.resident, message.gpu
+            self.node.told += 1
         elif isinstance(message, Recalled):
             self._on_message(message, memoryview(b""))
         elif isinstance(message, WantArchive):

@@ -28,7 +28,6 @@ from modelserver.node.dial import dial_streams
 from modelserver.node.environment import NodeEnvironment
 from modelserver.node.worker import hand_over
 from modelserver.pools.memory_kills import kills
-from modelserver.resources import available_memory
 from modelserver.telemetry.system import gpu_usage, worker_memory
 from modelserver.wire.arena import Arena, create, read_begun, recall
 from modelserver.wire.cluster import (
@@ -307,7 +306,7 @@ class Agent:
 
 
 def _condition(pid: int, gpu_id: int | None) -> Condition:
-    return Condition(worker_memory(pid), int(min(available_memory(), 1 << 62)), gpu_usage(gpu_id))
+    return Condition(worker_memory(pid), gpu_usage(gpu_id))
 
 
 def run(invitation: str, node: str) -> None:

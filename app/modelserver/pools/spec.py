@@ -35,14 +35,12 @@ class Node:
     """The other machine that a process runs on, as it last described itself.
 
     ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's processes,
-    ``available`` those that the machine could still give, ``gpu`` the worker's GPUs in words; ``told`` counts
-    how often these came.
+    ``gpu`` the worker's GPUs in words; ``told`` counts how often these came.
     """
 
     name: str
     host: str = ""
     resident: int = 0
-    available: int = 0
     gpu: str = ""
     told: int = 0
 

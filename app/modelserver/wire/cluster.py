@@ -112,10 +112,9 @@ class Output(msgspec.Struct, frozen=True, array_like=True, tag="output"):
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True, tag="condition"):
-    """Agent to server, every few seconds: bytes that the worker uses and its machine has left; its GPUs."""
+    """Agent to server, every few seconds: bytes that the worker uses, and its GPUs."""
 
     resident: int
-    available: int
     gpu: str
 
 
