@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from modelserver.cluster.launcher import ClusterLauncher
+from modelserver.demand import Demand
 from modelserver.pools.spec import WorkerSpec
 from modelserver.wire.messages import Load, Predict, Row
 
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.cluster.launcher import Cluster
-    from modelserver.cluster.remote import RemoteWorker
+    from modelserver.pools.spec import Ranks
 
+_DEMAND = Demand()
 HANDLER = """
 import os, sys, time
 
@@ -35,20 +37,27 @@ def handle(data, context):
 class Conversation:
     """A worker on some machine, and what it says."""
 
-    def __init__(self, handler: str = HANDLER, **load: Any) -> None:
+    def __init__(self, handler: str = HANDLER, ranks: Ranks | None = None, **load: Any) -> None:
         self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
         self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._handler = handler
+        self._ranks = ranks
         self._load = load
 
-    async def start(self, cluster: Cluster, folder: Path) -> RemoteWorker:
+    async def start(self, cluster: Cluster, folder: Path, demand: Demand = _DEMAND) -> Any:
         """Starts the worker; it says next that it has loaded."""
-        (folder / "model").mkdir()
+        (folder / "model").mkdir(parents=True)
         (folder / "model" / "h.py").write_text(self._handler)
-        load = Load("m", "1.0", str(folder / "model"), "h.py:handle", 2, **self._load)
-        self.worker = await ClusterLauncher(cluster)(
-            WorkerSpec(load=load, threads=1, frame_limit=1 << 26), "W-1-m", self._take, self._lose
+        about: dict[str, Any] = {"model_name": "m", **self._load}
+        load = Load(
+            model_version="1.0",
+            model_dir=str(folder / "model"),
+            handler="h.py:handle",
+            batch_size=2,
+            **about,
         )
+        spec = WorkerSpec(load=load, threads=1, frame_limit=1 << 26, ranks=self._ranks)
+        self.worker: Any = await ClusterLauncher(cluster, demand)(spec, "W-1-m", self._take, self._lose)
         return self.worker
 
     def _take(self, message: Any, tail: memoryview) -> None:

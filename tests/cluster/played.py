@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from modelserver.cluster.placing import Demand
+    from modelserver.demand import Demand
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -150,8 +150,9 @@ class PlayedPlacer:
         self.invitations: asyncio.Queue[Invitation] = asyncio.Queue()
         self.placements: list[PlayedPlacement] = []
 
-    async def place(self, invitation: str, demand: Demand, label: str) -> PlayedPlacement:
-        self.invitations.put_nowait(Invitation.parse(invitation))
+    async def place(self, invitations: Sequence[str], demand: Demand, label: str) -> PlayedPlacement:
+        for invitation in invitations:
+            self.invitations.put_nowait(Invitation.parse(invitation))
         self.placements.append(PlayedPlacement())
         return self.placements[-1]
 

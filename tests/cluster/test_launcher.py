@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -9,7 +10,9 @@ import pytest
 from tests.cluster.conversation import Conversation, predict
 
 from modelserver.cluster.processes import ProcessPlacer
-from modelserver.wire.messages import Answer, Loaded, Recalled, Result, Stop
+from modelserver.demand import Demand
+from modelserver.pools.spec import Ports, Ranks
+from modelserver.wire.messages import Answer, Loaded, LoadFailed, Recalled, Result, Stop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +31,9 @@ async def conversation(cluster: Cluster, tmp_path: Path) -> Conversation:
 
 
 async def test_a_worker_on_another_machine_answers(conversation: Conversation) -> None:
-    """It answers batches of any size: over the network, encrypted or not, and by shared memory."""
+    """It answers batches of any size: over the network, encrypted or not, and by shared memory. What it
+    prints arrives with the server, and its size; the round trip to its machine is measured.
+    """
     worker = conversation.worker
     for number, size in enumerate((3, 100_000, 1_000_000, 3_000_000)):
         body = os.urandom(size)
@@ -41,27 +46,20 @@ async def test_a_worker_on_another_machine_answers(conversation: Conversation) -
     assert worker.node is not None
     assert worker.node.name == "process-1"
     assert worker.pid > 0
-    worker.send(Stop())
-    assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
-    assert worker.begun == 4
-
-
-async def test_its_output_and_its_memory_are_told(conversation: Conversation) -> None:
-    """What it prints arrives with the server, and its size; the round trip to its machine is measured."""
-    worker = conversation.worker
-    worker.send(*predict(0, b"print"))
+    worker.send(*predict(4, b"print"))
     await conversation.next()
     # The first report may be of a process that has hardly begun; the test's own time limits this.
     while worker.node.resident <= 1 << 20:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
+    assert 0 < worker.round_trip < 1
     worker.send(Stop())
-    await asyncio.wait_for(worker.wait(), 10)
+    assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
+    assert worker.begun == 5
     assert "outoutout" in worker.last_output()
     assert "err" in worker.last_output()
-    assert worker.node is not None
-    assert 0 < worker.round_trip < 1
 
 
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
 async def test_a_crash_is_told_with_what_had_begun(conversation: Conversation) -> None:
     """When the process ends, the server learns how, and which batches had begun."""
     worker = conversation.worker
@@ -90,7 +88,7 @@ async def test_a_killed_agent_takes_its_worker_with_it(conversation: Conversatio
     """Without its agent a worker ends, and the server notices at once."""
     placer = cluster.placer
     assert isinstance(placer, ProcessPlacer)
-    os.kill(placer.placements[0].pid, signal.SIGKILL)
+    os.kill(placer.placements[0].pids[0], signal.SIGKILL)
     how = await asyncio.wait_for(conversation.worker.wait(), 2)
     assert how == "is out of reach: the connection to its node process-1 is lost"
     await asyncio.wait_for(conversation.lost, 2)
@@ -101,10 +99,107 @@ async def test_a_frozen_agent_is_given_up(conversation: Conversation, cluster: C
     """A machine that says nothing for the time of the lease is given up."""
     placer = cluster.placer
     assert isinstance(placer, ProcessPlacer)
-    pid = placer.placements[0].pid
+    pid = placer.placements[0].pids[0]
     os.kill(pid, signal.SIGSTOP)
     try:
         how = await asyncio.wait_for(conversation.worker.wait(), 10)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert how == "is out of reach: nothing was heard of its node process-1 for 4 s"
+
+
+# Sums what all ranks have, by the means of the standard library.
+_SUMMING = """
+import json, os, sys
+from multiprocessing.connection import Client, Listener
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS")
+own = [int(os.environ[name]) for name in names]
+
+def handle(data, context):
+    if data is None:
+        if context.model_name == f"fails{rank}":
+            raise ValueError("nothing to do here")
+        return
+    if bytes(data[0]["body"]) == b"leave%d" % rank:
+        os._exit(3)
+    print("rank", rank, "is here")
+    if rank:
+        while True:
+            try:
+                with Client(address) as client:
+                    client.send(own)
+                break
+            except ConnectionRefusedError:
+                pass
+        return [b""]
+    with Listener(address) as listener:
+        told = [own]
+        for _ in range(size - 1):
+            with listener.accept() as other:
+                told.append(other.recv())
+    return [json.dumps(sorted(told))]
+"""
+
+
+async def ranks_on(
+    cluster: Cluster, folder: Path, placement: str, name: str = "m", processes: int = 2
+) -> Conversation:
+    """A worker of several processes."""
+    made = Conversation(_SUMMING, Ranks(processes, ports=Ports(29_500)), model_name=name)
+    await made.start(cluster, folder, Demand(num_cpus=processes, placement=placement))
+    return made
+
+
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [("spread", [[0, 1, 0, 2, 1], [0, 1, 1, 2, 1]]), ("pack", [[0, 2, 0, 1, 1], [1, 2, 0, 1, 1]])],
+)
+async def test_ranks_compute_together(
+    cluster: Cluster, tmp_path: Path, placement: str, expected: list[list[int]]
+) -> None:
+    """On one machine or several, each knows its place, and they meet; they end as they are told to."""
+    conversation = await ranks_on(cluster, tmp_path, placement)
+    worker = conversation.worker
+    message, _ = await conversation.next()
+    assert isinstance(message, Loaded)
+    worker.send(*predict(0, b"x"))
+    message, tail = await conversation.next()
+
+    assert isinstance(message, Result)
+    assert json.loads(tail) == expected
+    assert (worker.pids, worker.recalls, worker.node.name) == ([], False, "process-1")
+    assert 0 < worker.round_trip < 1
+    worker.send(Stop())
+    assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
+    assert worker.begun == 1
+    assert "rank 0 is here" in worker.last_output()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+async def test_the_end_of_a_rank_ends_all(cluster: Cluster, tmp_path: Path) -> None:
+    """Nothing is left of the worker."""
+    conversation = await ranks_on(cluster, tmp_path, "spread")
+    await conversation.next()
+    conversation.worker.send(*predict(0, b"leave1"))
+    how = await asyncio.wait_for(conversation.worker.wait(), 10)
+    assert how == "lost rank 1, which exited with status 3"
+    placer = cluster.placer
+    assert isinstance(placer, ProcessPlacer)
+    await asyncio.wait_for(placer.placements[0].task, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+async def test_a_rank_that_cannot_load(cluster: Cluster, tmp_path: Path) -> None:
+    """Its reason is told, and the others do not wait for it."""
+    conversation = await ranks_on(cluster, tmp_path, "pack", "fails1")
+    message, _ = await conversation.next()
+    assert isinstance(message, LoadFailed)
+    assert message.message.startswith("Rank 1: ")
+    assert "nothing to do here" in message.message
+    assert "lost rank" in await asyncio.wait_for(conversation.worker.wait(), 10)

@@ -21,10 +21,10 @@ import pytest
 import pytest_asyncio
 from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
 
+from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_joining import demands_token
 from modelserver.cluster.ray_placer import RayPlacement, RayPlacer
 from modelserver.demand import Demand
-from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,7 +38,7 @@ pytestmark = [
 
 _SECRET = "what-nobody-but-the-agent-may-see"
 # Seconds for what takes a few, on a machine with other work.
-_PATIENCE = 60.0
+_PATIENCE = 90.0
 # In the place of the agent: writes where it runs, until it is told to end or its folder is gone.
 _AGENT = """
 import json, os, sys, time, types
@@ -155,7 +155,7 @@ def search_for_secret(folder: Path) -> tuple[int, list[Path]]:
 async def put(placer: RayPlacer, folder: Path, **demand: Any) -> tuple[Invited, RayPlacement]:
     """Asks for a place."""
     invited = Invited(folder)
-    return invited, await placer.place(invited.invitation, Demand(**demand), "W-9000-noop_1.0")
+    return invited, await placer.place([invited.invitation], Demand(**demand), "W-9000-noop_1.0")
 
 
 async def test_workers_are_spread_over_the_nodes(placer: RayPlacer, folder: Path) -> None:

@@ -59,6 +59,15 @@ class PlayedRay:
 
     def __init__(self) -> None:
         self.actor = PlayedActor()
+        # Of a group; those that are named later are made for it.
+        self.actors: dict[str, PlayedActor] = {}
+        self.groups: dict[str, Any] = {}
+        self.util = SimpleNamespace(
+            placement_group=self._group,
+            get_placement_group=lambda name: name,
+            remove_placement_group=self.groups.pop,
+            scheduling_strategies=SimpleNamespace(PlacementGroupSchedulingStrategy=self._in_group),
+        )
         self.options: dict[str, Any] = {}
         self.killed: list[PlayedActor] = []
         self.known = True
@@ -73,11 +82,20 @@ class PlayedRay:
 
         return SimpleNamespace(options=options)
 
+    def _group(self, bundles: list[Any], *, name: str, **options: Any) -> str:
+        self.groups[name] = bundles, options
+        return name
+
+    @staticmethod
+    def _in_group(name: str, placement_group_bundle_index: int) -> tuple[str, int]:
+        return name, placement_group_bundle_index
+
     def _create(self) -> PlayedActor:
         assert self.may_create.wait(10)
         if self.error is not None:
             raise self.error
-        return self.actor
+        name = self.options["name"]
+        return self.actors.setdefault(name, PlayedActor()) if ":" in name else self.actor
 
     def kill(self, actor: PlayedActor) -> None:
         self.killed.append(actor)
@@ -86,7 +104,7 @@ class PlayedRay:
         assert namespace == "modelserver"
         if not self.known:
             raise ValueError(name)
-        return self.actor
+        return self.actors[name] if ":" in name else self.actor
 
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "Resources": {"CPU": 2}, "Labels": {}}]
@@ -126,7 +144,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-_PLACE = Place(1, "a", "the-invitation", {"num_cpus": 1})
+_PLACE = Place(1, "a", ["the-invitation"], {"num_cpus": 1})
 
 
 def test_an_actor_is_created_detached(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
@@ -235,13 +253,65 @@ def test_the_situation_is_looked_up_while_an_actor_waits(
 ) -> None:
     """What no node has is said after a while."""
     assert places.situation() == ("", "")
-    places.handle(Place(1, "a", "{}", {"num_cpus": 4}))
+    places.handle(Place(1, "a", ["{}"], {"num_cpus": 4}))
     assert places.situation() == ("Ray has free 1 of 2 CPU", "")
     monkeypatch.setattr(ray_helper, "_IMPOSSIBLE_AFTER", -1.0)
     assert places.situation() == ("Ray has free 1 of 2 CPU", "no node has 4 CPU, at most 2 CPU")
     until(lambda: ray.actor.invitations)
     ray.actor.calls["alive"][0].set_result(None)
     assert places.situation() == ("", "")
+
+
+def test_a_group_has_its_places_together(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """Each actor has a bundle of its own; they are placed when all are, and what is reserved for them is free
+    once the last has ended.
+    """
+    options = {"num_cpus": 0.5, "num_gpus": 1, "label_selector": {"zone": "a"}}
+    places.handle(Place(1, "g", ["first", "second"], options, "PACK"))
+    until(lambda: [actor.invitations for actor in ray.actors.values()] == [["first"], ["second"]])
+    first, second = ray.actors["g:0"], ray.actors["g:1"]
+    assert ray.groups["g"] == (
+        [{"CPU": 0.5, "GPU": 1}] * 2,
+        {"strategy": "PACK", "lifetime": "detached", "bundle_label_selector": [{"zone": "a"}] * 2},
+    )
+    assert ray.options["scheduling_strategy"] == ("g", 1)
+    assert "label_selector" not in ray.options
+    first.calls["alive"][0].set_result(None)
+    assert said == []
+    second.calls["alive"][0].set_result(None)
+    assert said == [Placed(1)]
+    second.calls["run"][0].set_exception(ActorDiedError("it died"))
+    assert said[1:] == [Ended(1, "it died", 1)]
+    assert "g" in ray.groups
+    first.calls["run"][0].set_result(None)
+    until(lambda: "g" not in ray.groups)
+
+    assert said[2:] == [Ended(1, "its agent ended")]
+    assert ray.killed == [first]
+
+
+def test_a_group_is_given_back(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """All that is left of it, also if another helper has made it, or Ray refuses a part."""
+    places.handle(Place(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
+    until(lambda: len(ray.actors) == 2)
+    places.handle(Withdraw("g", 2))
+    until(lambda: "g" not in ray.groups)
+    assert ray.killed == list(ray.actors.values())
+
+    ray.groups["earlier"] = ray.groups["gone"] = None
+    ray.actors = {"earlier:0": PlayedActor(), "earlier:1": PlayedActor()}
+    places.handle(Watch(2, "earlier", 2))
+    until(lambda: all(actor.calls["alive"] for actor in ray.actors.values()))
+    places.handle(Withdraw("earlier", 2))
+    until(lambda: "earlier" not in ray.groups)
+    ray.known = False
+    places.handle(Watch(3, "gone", 2))
+    until(lambda: "gone" not in ray.groups)
+    assert Ended(3, "Ray does not know it any more") in said
+
+    ray.error = ValueError("bad options")
+    places.handle(Place(4, "h", ["first", "second"], {"num_cpus": 1}, "PACK"))
+    until(lambda: Ended(4, "Ray refused it: bad options") in said and "h" not in ray.groups)
 
 
 def test_an_address_that_does_not_answer_is_said() -> None:

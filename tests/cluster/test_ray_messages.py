@@ -10,7 +10,7 @@ from modelserver.cluster import ray_messages as messages
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Place(1, "a:b:1", "{}\n", {"num_cpus": 0.5, "label_selector": {"zone": "a"}}),
+        messages.Place(1, "a:b:1", ["{}\n"], {"num_cpus": 0.5, "label_selector": {"zone": "a"}}),
         messages.Watch(1, "a"),
         messages.Withdraw("a"),
     ],
@@ -43,4 +43,4 @@ def test_reports_are_one_line(message: messages.FromHelper) -> None:
 
 def test_an_invitation_is_not_shown() -> None:
     """A request that is printed, in a traceback or a log, keeps it secret."""
-    assert "secret" not in repr(messages.Place(1, "a", "secret", {}))
+    assert "secret" not in repr(messages.Place(1, "a", ["secret"], {}))

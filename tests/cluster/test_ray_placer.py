@@ -17,9 +17,9 @@ import pytest
 
 import modelserver
 from modelserver.cluster import ray_placer
+from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_placer import RayPlacer, options_of
 from modelserver.demand import Demand
-from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -126,21 +126,20 @@ def test_a_demand_becomes_an_actors_options() -> None:
     """In Ray's words; what is not asked for is left out."""
     everything = Demand(0.5, 2, 1 << 30, {"disk": 1}, {"zone": "in(a, b)"}, "pack")
 
-    assert options_of(Demand()) == {"num_cpus": 1.0, "num_gpus": 0.0, "scheduling_strategy": "SPREAD"}
+    assert options_of(Demand()) == {"num_cpus": 1.0, "num_gpus": 0.0}
     assert options_of(everything) == {
         "num_cpus": 0.5,
         "num_gpus": 2,
         "memory": 1 << 30,
         "resources": {"disk": 1},
         "label_selector": {"zone": "in(a, b)"},
-        "scheduling_strategy": "DEFAULT",
     }
 
 
 async def test_a_place_is_asked_for_and_withdrawn(placer: RayPlacer, played: Played) -> None:
     """Each has a name of its own; one that is withdrawn, even twice, is killed once and has ended."""
-    first = await placer.place("{}", Demand(), "W-9000-a_1.0")
-    second = await placer.place("{}", Demand(), "W-9000-a_1.0")
+    first = await placer.place(["{}"], Demand(), "W-9000-a_1.0")
+    second = await placer.place(["{}"], Demand(placement="pack"), "W-9000-a_1.0")
     await until(lambda: first.placed and second.placed)
     first.withdraw()
     first.withdraw()
@@ -151,7 +150,36 @@ async def test_a_place_is_asked_for_and_withdrawn(placer: RayPlacer, played: Pla
     assert first.name != second.name
     assert first.name.startswith("W-9000-a_1.0:")
     assert [request["name"] for request in played.asked("withdraw")] == [first.name]
-    assert played.asked("place")[0]["options"] == options_of(Demand())
+    assert [request["options"] for request in played.asked("place")] == [
+        {**options_of(Demand()), "scheduling_strategy": strategy} for strategy in ("SPREAD", "DEFAULT")
+    ]
+
+
+async def test_the_agents_of_a_workers_ranks_are_a_group(placer: RayPlacer, played: Played) -> None:
+    """They are asked for together, packed or spread; the end of one is told at once, and the others are
+    given back with the place.
+    """
+    played.play("""
+        join()
+        for request in requests():
+            if request["type"] == "place":
+                say("ended", id=request["id"], how="its agent ended", left=1)
+    """)
+    packed = await placer.place(["{}", "{}"], Demand(placement="pack"), "W")
+    assert await packed.ended == "its place on Ray is gone: its agent ended"
+    assert not played.asked("withdraw")
+    spread = await placer.place(["{}", "{}"], Demand(), "W")
+    for place in (packed, spread, packed):
+        place.withdraw()
+    await until(lambda: len(played.asked("withdraw")) == 2)
+
+    asked = played.asked("place")
+    assert [request["strategy"] for request in asked] == ["PACK", "SPREAD"]
+    assert [request["options"] for request in asked] == [options_of(Demand())] * 2
+    assert [(request["name"], request["ranks"]) for request in played.asked("withdraw")] == [
+        (packed.name, 2),
+        (spread.name, 2),
+    ]
 
 
 async def test_a_place_ends_with_its_actor(placer: RayPlacer, played: Played) -> None:
@@ -161,7 +189,7 @@ async def test_a_place_ends_with_its_actor(placer: RayPlacer, played: Played) ->
         for request in requests():
             say("ended", id=request["id"], how="its node has died")
     """)
-    place = await placer.place("{}", Demand(), "W")
+    place = await placer.place(["{}"], Demand(), "W")
 
     assert await place.ended == "its place on Ray is gone: its node has died"
     place.withdraw()
@@ -177,7 +205,7 @@ async def test_the_helper_gets_what_it_needs_only(
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TS_KEYSTORE_PASS", "hush")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    await placer.place("the-invitation", Demand(), "W")
+    await placer.place(["the-invitation"], Demand(), "W")
     (start,) = played.starts
 
     assert start["sid"] == start["pid"]
@@ -187,7 +215,7 @@ async def test_the_helper_gets_what_it_needs_only(
     assert start["environ"]["RAY_AUTH_MODE"] == "token"
     assert "the-invitation" not in json.dumps(start) + caplog.text
     await until(lambda: played.asked("place"))
-    assert played.asked("place")[0]["invitation"] == "the-invitation"
+    assert played.asked("place")[0]["invitations"] == ["the-invitation"]
 
 
 @pytest.mark.parametrize("address", ["", "6379", "ray://10.0.0.1:10001", "host:port", "host:99999", "auto"])
@@ -195,7 +223,7 @@ async def test_an_address_has_host_and_port(address: str) -> None:
     """Anything else is refused with the form."""
     placer = RayPlacer(address)
     with pytest.raises(NoPlace, match=r"ray_address=.* is not HOST:PORT"):
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
     await placer.close()
 
 
@@ -211,13 +239,13 @@ async def test_an_address_that_leads_nowhere_is_said_until_ray_is_there(
     placer = RayPlacer(f"127.0.0.1:{port}", str(played.python))
     for _ in range(3):
         with pytest.raises(NoPlace, match=f"no Ray cluster answers at 127.0.0.1:{port}: "):
-            await placer.place("{}", Demand(), "W")
+            await placer.place(["{}"], Demand(), "W")
         await asyncio.sleep(0.05)
     assert placer.situation().startswith("no Ray cluster answers")
     assert played.starts == []
     with socket.create_server(("127.0.0.1", port)):
         await until(lambda: not placer.situation())
-        place = await placer.place("{}", Demand(), "W")
+        place = await placer.place(["{}"], Demand(), "W")
         await until(lambda: place.placed)
         await placer.close()
 
@@ -239,7 +267,7 @@ async def test_an_address_without_an_answer_is_given_up(
             filler.connect_ex(address)
         placer = RayPlacer(f"127.0.0.1:{address[1]}", str(played.python))
         with pytest.raises(NoPlace, match=r"no answer in 0\.05 s"):
-            await placer.place("{}", Demand(), "W")
+            await placer.place(["{}"], Demand(), "W")
         await placer.close()
         for filler in fillers:
             filler.close()
@@ -251,7 +279,7 @@ async def test_a_refusal_is_passed_on(
     """A cluster that the helper refuses is refused in its words, and tried again; the log has it once."""
     played.play("say('refused', reason='another version: 1 and 2')")
     with pytest.raises(NoPlace, match=r"^another version: 1 and 2$"):
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
     await until(lambda: len(played.starts) > 2)
 
     assert caplog.text.count("another version: 1 and 2") == 1
@@ -262,14 +290,14 @@ async def test_another_modelserver_is_refused(placer: RayPlacer, played: Played)
     played.play("join('9.9.9')\ntime.sleep(60)")
     expected = rf"has modelserver 9\.9\.9, the server is {modelserver.__version__}"
     with pytest.raises(NoPlace, match=expected):
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
 
 
 async def test_a_python_that_is_none_is_said(address: str, tmp_path: Path) -> None:
     """A ``ray_python`` that cannot be started is named."""
     placer = RayPlacer(address, str(tmp_path / "none"))
     with pytest.raises(NoPlace, match=r"ray_python \(.*none\) cannot be started"):
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
     await placer.close()
 
 
@@ -280,7 +308,7 @@ async def test_a_python_without_modelserver_is_said(address: str, tmp_path: Path
     python.chmod(0o755)
     placer = RayPlacer(address, str(python))
     with pytest.raises(NoPlace, match=r"ended with 1: .*No module named 'modelserver'") as refused:
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
     await placer.close()
 
     assert "\n" not in str(refused.value)
@@ -293,7 +321,7 @@ async def test_the_last_words_are_no_native_stack(placer: RayPlacer, played: Pla
         os.kill(os.getpid(), signal.SIGKILL)
     """)
     with pytest.raises(NoPlace, match=r"ended with -9: \[E\] Failed to connect$"):
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
 
 
 async def test_a_helper_that_cannot_join_is_ended(
@@ -303,7 +331,7 @@ async def test_a_helper_that_cannot_join_is_ended(
     monkeypatch.setattr(ray_placer, "JOIN_PATIENCE", 0.3)
     played.play("time.sleep(600)")
     with pytest.raises(NoPlace, match=r"hangs: the helper could not join within 0\.3 s"):
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
 
     await until(lambda: not runs(played.starts[0]["pid"]))
 
@@ -346,12 +374,12 @@ async def test_a_helper_that_fails_is_replaced(
         next(some)
         {ending}
     """)
-    placed = await placer.place("{}", Demand(), "W")
-    waiting = await placer.place("{}", _WAITING, "W")
+    placed = await placer.place(["{}"], Demand(), "W")
+    waiting = await placer.place(["{}"], _WAITING, "W")
     assert how in await waiting.ended
     assert placed.placed
     assert not placed.ended.done()
-    later = await placer.place("{}", Demand(), "W")
+    later = await placer.place(["{}"], Demand(), "W")
     await until(lambda: later.placed)
 
     assert await placed.ended == "its place on Ray is gone: it died"
@@ -374,7 +402,7 @@ async def test_what_is_withdrawn_without_a_helper_is_killed_by_the_next(
         for request in some:
             pass
     """)
-    place = await placer.place("{}", Demand(), "W")
+    place = await placer.place(["{}"], Demand(), "W")
     await until(lambda: place.placed and placer._process is None)
     place.withdraw()
     await until(lambda: played.asked("withdraw"))
@@ -402,17 +430,17 @@ async def test_while_ray_is_away_places_are_refused(
             if request["type"] == "place":
                 say("placed", id=request["id"])
     """)
-    placed = await placer.place("{}", Demand(), "W")
-    waiting = await placer.place("{}", _WAITING, "W")
+    placed = await placer.place(["{}"], Demand(), "W")
+    waiting = await placer.place(["{}"], _WAITING, "W")
     assert await waiting.ended == "Ray cannot be reached: nothing answers"
     for _ in range(3):
         with pytest.raises(NoPlace, match=r"^Ray cannot be reached: nothing answers$"):
-            await placer.place("{}", Demand(), "W")
+            await placer.place(["{}"], Demand(), "W")
     assert placer.situation() == "Ray cannot be reached: nothing answers"
     assert not placed.ended.done()
     played.python.with_name("back").touch()
     await until(lambda: not placer.situation())
-    later = await placer.place("{}", Demand(), "W")
+    later = await placer.place(["{}"], Demand(), "W")
     await until(lambda: later.placed)
 
     assert len(played.starts) == 1
@@ -432,7 +460,7 @@ async def test_the_situation_is_said_while_a_place_waits(
                 say("state", situation="Ray has free 0 of 4 CPU", impossible="no node has 9 GPU")
     """)
     assert placer.situation() == ""
-    place = await placer.place("{}", Demand(), "W")
+    place = await placer.place(["{}"], Demand(), "W")
     await until(placer.situation)
 
     assert placer.situation() == "Ray has free 0 of 4 CPU; no node has 9 GPU"
@@ -443,14 +471,14 @@ async def test_the_situation_is_said_while_a_place_waits(
 
 async def test_closing_kills_the_actors_and_ends_the_helper(placer: RayPlacer, played: Played) -> None:
     """The helper reads the last requests and ends; after that there are no places."""
-    places = [await placer.place("{}", Demand(), "W") for _ in range(3)]
+    places = [await placer.place(["{}"], Demand(), "W") for _ in range(3)]
     await placer.close()
 
     assert {request["name"] for request in played.asked("withdraw")} == {place.name for place in places}
     assert all(place.ended.done() for place in places)
     assert not runs(played.starts[0]["pid"])
     with pytest.raises(NoPlace, match="the server is stopping"):
-        await placer.place("{}", Demand(), "W")
+        await placer.place(["{}"], Demand(), "W")
 
 
 async def test_closing_does_not_wait_for_a_helper_that_hangs(
@@ -459,7 +487,7 @@ async def test_closing_does_not_wait_for_a_helper_that_hangs(
     """It is killed."""
     monkeypatch.setattr(ray_placer, "_END_PATIENCE", 0.1)
     played.play("join()\ntime.sleep(600)")
-    await placer.place("{}", Demand(), "W")
+    await placer.place(["{}"], Demand(), "W")
     await placer.close()
 
     assert not runs(played.starts[0]["pid"])

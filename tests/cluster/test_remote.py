@@ -17,12 +17,13 @@ from tests.cluster.played import End, PlayedAgent, PlayedPlacer, close_all
 from tests.cluster.proxy import TO_NODE, TO_SERVER, Proxy, proxy_to
 
 from modelserver.cluster import hub as hub_module
-from modelserver.cluster import launcher as launcher_module
 from modelserver.cluster import remote as remote_module
+from modelserver.cluster import starting as starting_module
 from modelserver.cluster.hub import Hub
 from modelserver.cluster.launcher import Cluster
+from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.processes import ProcessPlacer
-from modelserver.pools.spec import NoPlace
+from modelserver.errors import StartFailed
 from modelserver.tls.throwaway import make_certificate
 from modelserver.wire.cluster import (
     MAX_MESSAGE,
@@ -213,9 +214,29 @@ async def test_an_agent_that_refuses(stage: Stage) -> None:
 
 @plainly
 @on_loop
+async def test_packages_that_cannot_be_installed(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """That is the model's fault, and said so to clients; what pip printed is in the model's log."""
+    caplog.set_level(logging.INFO)
+    agent = await stage.placed()
+    agent.present()
+    agent.say(Progress("ERROR: No matching distribution found", "m_1.0-pip"))
+    agent.say(Refused("Custom pip package installation failed", 400))
+    with pytest.raises(StartFailed, match=r"^Custom pip package") as failed:
+        await asyncio.wait_for(stage.starting, 15)
+    (line,) = (record for record in caplog.records if record.name == "modelserver.model")
+
+    assert (failed.value.status, failed.value.type) == (400, "ModelException")
+    assert (line.getMessage(), line.__dict__["source"]) == (
+        "ERROR: No matching distribution found",
+        "m_1.0-pip@n1",
+    )
+
+
+@plainly
+@on_loop
 async def test_a_worker_that_never_connects(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for any longer than a start takes; its agent is told to end it."""
-    monkeypatch.setattr(launcher_module, "CONNECT_TIME", 0.2)
+    monkeypatch.setattr(starting_module, "CONNECT_TIME", 0.2)
     agent = await stage.placed()
     agent.present()
     agent.listen()
@@ -516,7 +537,7 @@ async def test_a_network_that_stalls_for_less_than_the_lease(
 async def test_a_network_that_stalls_for_longer(far: Far, tmp_path: Path, ways: tuple[str, ...]) -> None:
     """Both sides give each other up after the lease, whichever direction it is; nothing comes back later."""
     conversation = await loaded(far, tmp_path)
-    worker, agent = conversation.worker, far.placer.placements[0].pid
+    worker, agent = conversation.worker, far.placer.placements[0].pids[0]
     far.both("stall", *ways)
     began = time.monotonic()
     how = await asyncio.wait_for(worker.wait(), 8)
@@ -541,7 +562,7 @@ async def test_the_connection_of_the_worker_is_cut(far: Far, tmp_path: Path) -> 
     how = await asyncio.wait_for(conversation.worker.wait(), 10)
     assert how.startswith("exited with status")
     assert conversation.worker.begun == 0
-    await gone(conversation.worker.pid, far.placer.placements[0].pid)
+    await gone(conversation.worker.pid, far.placer.placements[0].pids[0])
 
 
 @pytest.mark.slow
@@ -553,7 +574,7 @@ async def test_the_connection_of_the_agent_is_cut(far: Far, tmp_path: Path) -> N
     far.agents.cut()
     how = await asyncio.wait_for(conversation.worker.wait(), 5)
     assert how == "is out of reach: the connection to its node process-1 is lost"
-    await gone(conversation.worker.pid, far.placer.placements[0].pid)
+    await gone(conversation.worker.pid, far.placer.placements[0].pids[0])
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ async def main(port, folder, handler):
     conversation = Conversation(handler)
     worker = await conversation.start(Cluster(hub, placer, 30.0, {_LEASE}), Path(folder))
     assert isinstance((await conversation.next())[0], Loaded)
-    print(placer.placements[0].pid, worker.pid, flush=True)
+    print(placer.placements[0].pids[0], worker.pid, flush=True)
     number = 0
     while not worker.lost.done():
         worker.send(*predict(number, b"x"))

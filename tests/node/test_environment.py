@@ -19,6 +19,7 @@ from modelserver.errors import InvalidModel
 from modelserver.node.environment import NodeEnvironment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -55,6 +56,11 @@ def played(tmp_path: Path, script: str) -> str:
     path.write_text(f'#!/bin/sh\nif [ "$2" = pip ]; then\n{script}\nelse\nexec {sys.executable} "$@"\nfi\n')
     path.chmod(0o755)
     return str(path)
+
+
+def told_to(told: list[str]) -> Callable[[str, str], None]:
+    """Notes each step, and each line of pip's with its source."""
+    return lambda text, source: told.append(f"{source}: {text}" if source else text)
 
 
 def answer(python: str, variables: dict[str, str]) -> str:
@@ -163,7 +169,7 @@ async def test_packages_are_installed_once_on_a_node(tmp_path: Path, model_dir: 
     """Two workers that start at once share them; pip's lines are told, and the module can be imported."""
     told: list[str] = []
     first, second = await asyncio.gather(
-        *(environment().packages(wanted(model_dir), tmp_path / "own", told.append) for _ in range(2))
+        *(environment().packages(wanted(model_dir), tmp_path / "own", told_to(told)) for _ in range(2))
     )
 
     assert first == second
@@ -176,7 +182,7 @@ async def test_packages_are_installed_once_on_a_node(tmp_path: Path, model_dir: 
 async def test_a_model_without_packages(tmp_path: Path, model_dir: Path) -> None:
     """Its worker is run by the node's Python, and nothing is installed."""
     told: list[str] = []
-    packages = await environment().packages(wanted(model_dir, None), tmp_path / "own", told.append)
+    packages = await environment().packages(wanted(model_dir, None), tmp_path / "own", told_to(told))
 
     assert packages == WorkerEnvironment(sys.executable)
     assert told == []
@@ -188,7 +194,7 @@ async def test_a_node_without_a_cache(
     """The folder for this case is used."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "exit 0"))
-    packages = await environment().packages(wanted(model_dir), tmp_path / "own", lambda _: None)
+    packages = await environment().packages(wanted(model_dir), tmp_path / "own", lambda *_: None)
 
     assert packages.variables["PYTHONPATH"].startswith(str(tmp_path / "own"))
 
@@ -202,14 +208,14 @@ async def test_packages_that_cannot_be_installed(
     told: list[str] = []
 
     with pytest.raises(EnvironmentFailed, match=r"(?s)pip ended with status 1\..*no-such-package==1\.0"):
-        await environment().packages(wanted(model_dir), tmp_path / "own", told.append)
-    assert "No matching distribution found for no-such-package==1.0" in told
+        await environment().packages(wanted(model_dir), tmp_path / "own", told_to(told))
+    assert "m_1.0-pip: No matching distribution found for no-such-package==1.0" in told
 
 
 async def test_a_missing_requirements_file(tmp_path: Path, model_dir: Path) -> None:
     """It is refused as on the server."""
     with pytest.raises(InvalidModel, match=r"The requirementsFile 'other\.txt' of m is missing"):
-        await environment().packages(wanted(model_dir, "other.txt"), tmp_path / "own", lambda _: None)
+        await environment().packages(wanted(model_dir, "other.txt"), tmp_path / "own", lambda *_: None)
 
 
 async def test_pip_sees_none_of_the_secrets(
@@ -222,16 +228,16 @@ async def test_pip_sees_none_of_the_secrets(
     monkeypatch.setattr(sys, "executable", played(tmp_path, "env\nexit 1"))
     told: list[str] = []
     with pytest.raises(EnvironmentFailed):
-        await environment("AWS_.*").packages(wanted(model_dir), tmp_path / "own", told.append)
+        await environment("AWS_.*").packages(wanted(model_dir), tmp_path / "own", told_to(told))
 
-    assert "KEPT=1" in told
+    assert "m_1.0-pip: KEPT=1" in told
     assert [line for line in told if "not to be seen" in line] == []
 
 
 @pytest.mark.slow
 async def test_a_virtual_environment_on_a_node(tmp_path: Path, model_dir: Path) -> None:
     """With ``useVenv`` its Python runs the worker, and sees the node's packages too."""
-    packages = await environment().packages(wanted(model_dir, venv=True), tmp_path / "own", lambda _: None)
+    packages = await environment().packages(wanted(model_dir, venv=True), tmp_path / "own", lambda *_: None)
     assert packages.python is not None
 
     assert packages.python != sys.executable

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from modelserver.pools import ranks as ranks_module
-from modelserver.pools.ranks import RankGroup, launch_ranks, rank_environment, visible
+from modelserver.pools.ranks import Position, RankGroup, launch_ranks, rank_environment, visible
 from modelserver.pools.spec import Ranks
 from modelserver.wire.messages import (
     Answer,
@@ -129,7 +129,10 @@ def test_visible_devices_are_the_servers(server: dict[str, str], shown: str) -> 
 
 def test_all_variables_are_texts() -> None:
     """As an environment wants them."""
-    assert all(isinstance(value, str) for value in rank_environment(1, 2, 29500).values())
+    assert all(
+        isinstance(value, str)
+        for value in rank_environment(Position(1, 2, 0, 1, 1, 2, "10.0.0.1", 29500)).values()
+    )
 
 
 # Loading

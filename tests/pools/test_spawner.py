@@ -164,6 +164,30 @@ async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path)
     assert "HOME" not in own["variables"]
 
 
+async def test_light_workers_are_forked_until_something_heavy_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spawner for all forks workers that need no heavy package, though not from a process that has one."""
+    monkeypatch.setattr("modelserver.pools.preloading.HEAVY", frozenset({_HEAVY}))
+    for name, source in (("light", "def handle(data, context):\n    return data\n"), ("heavy", TELL)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "h.py").write_text(source)
+    for_all = Spawner(for_all=True)
+    try:
+        await for_all.preload("", ["modelserver_handlers.typed.handler"], os.environ)
+        talks = [await Conversation(for_all).start(tmp_path / name) for name in ("light", "heavy", "light")]
+        for talk in talks:
+            loaded, _ = await talk.next()
+            assert isinstance(loaded, Loaded)
+
+        assert [talk.parent() == os.getpid() for talk in talks] == [False, False, True]
+        for talk in talks:
+            talk.process.kill()
+            await talk.process.wait()
+    finally:
+        await for_all.close()
+
+
 async def test_forks_share_one_spawner(spawner: Spawner, tmp_path: Path) -> None:
     """Workers that are started together are forked by one process, and differ in what is random."""
     (tmp_path / "h.py").write_text(TELL)

@@ -14,7 +14,7 @@ from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, S
 from modelserver.pools import worker as worker_module
 from modelserver.pools.gate import StartGate
 from modelserver.pools.output import quote
-from modelserver.pools.spec import NoPlace, WorkerState, WorkerTimes, backoff
+from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
 from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Recalled, Result, Row, Stop
 
@@ -802,7 +802,7 @@ async def test_a_worker_without_a_machine_is_not_given_up(
     """However long there is none; requests do not wait for it meanwhile."""
 
     async def nowhere(*_: Any) -> Any:
-        raise NoPlace("no machine was found")
+        raise OSError("no machine was found")
 
     monkeypatch.setattr(worker_module, "backoff", lambda: itertools.repeat(0.0))
     worker = Worker(9000, "W-9000-m", replace(spec, launcher=nowhere), replace(times, max_retry=0.05), owner)

@@ -41,7 +41,6 @@ MAX_STRANGERS = 512
 _BACKLOG = 1024
 # Connections that are accepted before other work has its turn, and seconds of rest if no more can be.
 _AT_ONCE, _REST = 64, 0.5
-_MINUTE = 60.0
 # Seconds between probes of a silent connection, and how many may remain unanswered.
 _PROBE, _PROBES = 5, 2
 

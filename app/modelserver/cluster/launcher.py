@@ -1,43 +1,36 @@
-"""Starts workers on other machines: finds a place, has its agent start the worker, and connects the two."""
+"""Starts workers on other machines: finds places, has agents start processes there, and connects them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from modelserver import __version__
-from modelserver.cluster.channel import RemoteChannel
 from modelserver.cluster.packing import Packer
-from modelserver.cluster.remote import RemoteWorker
-from modelserver.cluster.sending import ArchiveSender
+from modelserver.cluster.placing import NoPlace
+from modelserver.cluster.seating import rank_spec, seats
+from modelserver.cluster.starting import ProcessStart
 from modelserver.demand import Demand
-from modelserver.pools.spec import NoPlace
-from modelserver.wire.cluster import ArchiveTicket, Start
-from modelserver.wire.messages import METRICS_CONFIG
+from modelserver.pools.ranks import RankGroup
+from modelserver.wire.cluster import Meet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from modelserver.cluster.hub import Hub
     from modelserver.cluster.packing import Packed
-    from modelserver.cluster.placing import Placer
-    from modelserver.pools.spec import WorkerSpec
-    from modelserver.wire.cluster import Present, Started
-    from modelserver.wire.greeting import Invitation
-    from modelserver.wire.messages import Load, ToServer
+    from modelserver.cluster.placing import Placement, Placer
+    from modelserver.pools.spec import Process, Ranks, WorkerSpec
+    from modelserver.wire.cluster import Present
+    from modelserver.wire.messages import ToServer
 
 _log = logging.getLogger("modelserver.workers")
 Outcome = TypeVar("Outcome")
-
-# Seconds for the worker's process to connect once its agent has started it.
-CONNECT_TIME = 30.0
-_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLauncher:
-    """Starts the workers of one model version on other machines; ``demand`` is what each needs there."""
+    """Starts the workers of one model version on other machines; ``demand`` is what each needs there.
+
+    The processes of a worker with ranks share that.
+    """
 
     cluster: Cluster
     demand: Demand = field(default_factory=Demand)
@@ -74,20 +70,22 @@ class ClusterLauncher:
         label: str,
         on_message: Callable[[ToServer, memoryview], None],
         on_lost: Callable[[str | None], None],
-    ) -> RemoteWorker:
+    ) -> Process:
         """As :class:`~modelserver.pools.spec.Launcher`. Raises NoPlace if there is no machine."""
-        start = _Start(self, spec, label, on_message, on_lost)
+        # The machine's cores are shared by Ray, not by this server.
+        spec = replace(spec, threads=max(1, int(self.demand.num_cpus)))
+        launch = _Launch(self, spec, label, on_message, on_lost)
         try:
-            return await start.run()
+            return await launch.run()
         except BaseException:
-            start.abandon()
+            launch.abandon()
             raise
         finally:
-            start.close()
+            launch.close()
 
 
-class _Start:
-    """One start of one worker."""
+class _Launch:
+    """The start of one worker."""
 
     def __init__(
         self,
@@ -98,125 +96,119 @@ class _Start:
         on_lost: Callable[[str | None], None],
     ) -> None:
         self._launcher = launcher
-        self._cluster = launcher.cluster
-        # The machine's cores are shared by Ray, not by this server.
-        self._spec = replace(spec, threads=max(1, int(launcher.demand.num_cpus)))
-        self._invitations: list[Invitation] = []
-        self._packed: Packed | None = None
-        self.worker = RemoteWorker(
-            label, self._cluster.lost_after, on_message, self._send_archive, spec.measured
-        )
-        self._channel = RemoteChannel(on_message, on_lost, spec.frame_limit)
+        self._cluster = cluster = launcher.cluster
+        self._spec = spec
+        self._label = label
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._placement: Placement | None = None
+        ranks = spec.ranks
+        self._ranks: Ranks | None = ranks if ranks is not None and ranks.processes else None
+        self._starts = [
+            ProcessStart(cluster.hub, spec, label, cluster.lost_after)
+            for _ in range(1 if self._ranks is None else self._ranks.processes)
+        ]
 
-    async def run(self) -> RemoteWorker:
+    async def run(self) -> Process:
         """Returns once the worker is connected and has been told what to load. Raises NoPlace."""
-        worker, loop = self.worker, asyncio.get_running_loop()
-        began = loop.time()
-        packed = self._packed = await self._cluster.packer.pack(Path(self._spec.load.model_dir))
-        present = await self._placed()
-        _check_versions(present)
-        placed = loop.time()
-        worker.say(self._start(packed))
-        started: Started = await worker.started
-        await self._until(self._channel.connected, CONNECT_TIME, "its process did not connect")
-        worker.channel = self._channel
-        if self._channel.is_local:
-            self._channel.share(started.memory)
-        self._channel.send(msgspec.structs.replace(self._load(), model_dir=started.model_dir))
-        _log.info(
-            "Worker %s has a place on node %s (%s) after %.1f s, and a process after %.1f s.",
-            *(worker.label, worker.node.name, worker.node.host, placed - began, loop.time() - placed),
-        )
-        return worker
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        packed = await self._cluster.packer.pack(Path(self._spec.load.model_dir))
+        presents, placement = await self._placed()
+        placed = clock()
+        if self._ranks is None:
+            process = await self._start_alone(packed, placement)
+        else:
+            process = await self._start_ranks(self._ranks, presents, packed, placement)
+        # None before all are connected: the first that cannot load ends the others.
+        for start in self._starts:
+            start.load()
+            worker = start.worker
+            _log.info(
+                "Worker %s has a place on node %s (%s) after %.1f s, and a process after %.1f s.",
+                *(worker.label, worker.node.name, worker.node.host, placed - began, clock() - placed),
+            )
+        return process
 
-    async def _placed(self) -> Present:
-        """Waits for the agent on some machine."""
-        cluster, worker = self._cluster, self.worker
-        invitation = self._invite(lambda: worker)
-        placement = worker.placement = await cluster.placer.place(
-            invitation.text(), self._launcher.demand, worker.label
-        )
+    async def _placed(self) -> tuple[list[Present], Placement]:
+        """Waits for the agents on some machines."""
+        cluster, demand = self._cluster, self._launcher.demand
+        if self._ranks is not None:
+            demand = demand.share(self._ranks.processes)
+        invitations = [start.invitation.text() for start in self._starts]
+        placement = self._placement = await cluster.placer.place(invitations, demand, self._label)
         placement.ended.add_done_callback(self._place_ended)
         try:
-            return await self._until(worker.present, cluster.placement_timeout, "no machine was found")
+            return await _all(start.arrived(cluster.placement_timeout) for start in self._starts), placement
         except NoPlace as error:
             situation = cluster.placer.situation()
             raise NoPlace(f"{error}. {situation}" if situation else str(error)) from None
 
     def _place_ended(self, ended: asyncio.Future[str]) -> None:
-        """Before its agent is there, this ends the start; later its connection tells whether it lives."""
+        """Before its agents are there, this ends the start; later their connections tell if they live."""
         if ended.cancelled():
             return
-        if not self.worker.present.done():
-            self.worker.lose(ended.result())
-        elif self.worker.is_alive:
+        workers = [start.worker for start in self._starts]
+        waiting = [worker for worker in workers if not worker.present.done()]
+        for worker in waiting:
+            worker.lose(ended.result())
+        if not waiting and all(worker.is_alive for worker in workers):
             _log.warning(
                 "Worker %s: its place is gone (%s), but it answers: it serves on",
-                *(self.worker.label, ended.result()),
+                *(self._label, ended.result()),
             )
 
-    def _start(self, packed: Packed) -> Start:
-        spec = self._spec
-        hidden = spec.hidden_variables
-        environment = spec.own_environment()
-        metrics = environment.pop(METRICS_CONFIG, None)
-        return Start(
-            load=self._load(),
-            digest=packed.digest,
-            size=packed.size,
-            environment=environment,
-            threads=spec.threads,
-            hidden="" if hidden is None else hidden.pattern,
-            requirements=self._launcher.requirements,
-            use_venv=self._launcher.use_venv,
-            worker=self._invite(lambda: self._channel),
-            lease=self._cluster.lost_after,
-            metrics=b"" if metrics is None else Path(metrics).read_bytes(),
-        )
-
-    def _load(self) -> Load:
-        """The machine numbers its GPUs by itself, and shows a worker only its own."""
+    async def _start_alone(self, packed: Packed, placement: Placement) -> Process:
+        (start,) = self._starts
+        start.worker.placement = placement
+        # The machine numbers its GPUs by itself, and shows a worker only its own.
         gpu_id = 0 if self._launcher.demand.num_gpus > 0 else None
-        return msgspec.structs.replace(self._spec.load, gpu_id=gpu_id)
+        spec = replace(self._spec, load=msgspec.structs.replace(self._spec.load, gpu_id=gpu_id))
+        await start.connect(spec, packed, self._packages, self._on_message, self._on_lost)
+        return start.worker
 
-    async def _until(self, awaited: asyncio.Future[Outcome], seconds: float, otherwise: str) -> Outcome:
-        """The result of ``awaited``; NoPlace if it does not come, or the agent is lost before."""
-        either: set[asyncio.Future[Any]] = {awaited, self.worker.lost}
-        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if awaited.done():
-            return awaited.result()
-        if self.worker.lost.done():
-            raise NoPlace(self.worker.lost.result())
-        raise NoPlace(f"{otherwise} within {seconds:g} s")
+    async def _start_ranks(
+        self, ranks: Ranks, presents: list[Present], packed: Packed, placement: Placement
+    ) -> Process:
+        """Ranks are numbered by machine, and meet at the first."""
+        order = seats(presents)
+        self._starts = [self._starts[seat.place] for seat in order]
+        first = self._starts[0].worker
+        first.say(Meet(ranks.ports.first, ranks.ports.turn()))
+        meeting = await first.meeting
+        group = RankGroup(ranks, self._on_message, self._on_lost, placement.withdraw)
+        connecting = []
+        for rank, (start, seat) in enumerate(zip(self._starts, order, strict=True)):
+            start.worker.rename(f"{self._label}-rank{rank}")
+            group.add(start.worker)
+            spec = rank_spec(self._spec, ranks, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
+            heard, lost = partial(group.hear, rank), partial(group.lose, rank)
+            connecting.append(start.connect(spec, packed, self._packages, heard, lost))
+        await _all(connecting)
+        return group
 
-    def _invite(self, make: Callable[[], asyncio.BaseProtocol]) -> Invitation:
-        invitation = self._cluster.hub.invite(make)
-        self._invitations.append(invitation)
-        return invitation
-
-    def _send_archive(self, offset: int) -> None:
-        """Lets the agent fetch the model's files."""
-        packed = self._packed
-        if packed is not None:
-            invitation = self._invite(lambda: ArchiveSender(packed, offset))
-            self.worker.say(ArchiveTicket(invitation))
+    @property
+    def _packages(self) -> tuple[str, bool]:
+        return self._launcher.requirements, self._launcher.use_venv
 
     def abandon(self) -> None:
         """Ends what has been started."""
-        self.worker.kill()
-        self._channel.close()
-        self.worker.leave()
+        for start in self._starts:
+            start.abandon()
+        if self._placement is not None:
+            self._placement.withdraw()
 
     def close(self) -> None:
         """Invitations that were not used are void."""
-        for invitation in self._invitations:
-            self._cluster.hub.revoke(invitation)
+        for start in self._starts:
+            start.close()
 
 
-def _check_versions(present: Present) -> None:
-    """Raises NoPlace if the machine could not run this server's workers."""
-    if (present.version, present.python) != (__version__, _PYTHON):
-        raise NoPlace(
-            f"node {present.node} ({present.host}) has modelserver {present.version} and Python "
-            f"{present.python}, this server modelserver {__version__} and Python {_PYTHON}"
-        )
+async def _all(works: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome]:
+    """The results of all; the first failure ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
     from modelserver.demand import Demand
 
 
+class NoPlace(OSError):
+    """No machine could be had for a worker; the message says why, in one line."""
+
+
 class Placement(Protocol):
-    """A place that was asked for. ``ended`` is set when it is gone, with the reason in words."""
+    """The place of one worker that was asked for.
+
+    ``ended`` is set when it is gone, or that of one of the worker's processes, with the reason in words.
+    """
 
     ended: asyncio.Future[str]
 
@@ -22,10 +30,12 @@ class Placement(Protocol):
 class Placer(Protocol):
     """Finds machines, and runs agents on them."""
 
-    async def place(self, invitation: str, demand: Demand, label: str) -> Placement:
-        """Asks for a place for the agent of worker ``label``, which gets the invitation there.
+    async def place(self, invitations: Sequence[str], demand: Demand, label: str) -> Placement:
+        """Asks for a place for the agents of worker ``label``, each of which gets an invitation there.
 
-        Returns before there is one: the agent will connect. Raises NoPlace if there cannot be one.
+        There is one for each of the worker's processes, which needs ``demand``; they get their places
+        together or not at all. Returns before there are any: the agents will connect. Raises NoPlace if there
+        cannot be one.
         """
 
     def situation(self) -> str:

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from modelserver.pools.spec import NoPlace
+from modelserver.cluster.placing import NoPlace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from modelserver.demand import Demand
 
 _log = logging.getLogger("modelserver.workers")
@@ -22,47 +24,68 @@ _GRACE = 5.0
 
 
 class ProcessPlacement:
-    """An agent's process."""
+    """The agents' processes of one worker, ``pids``; ``task`` ends with the last."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
+        self._processes = processes
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.task = asyncio.create_task(self._watch())
+        self.task = asyncio.gather(*map(self._watch, processes))
 
     @property
-    def pid(self) -> int:
-        """That of the agent."""
-        return self._process.pid
+    def pids(self) -> list[int]:
+        """Those of the agents."""
+        return [process.pid for process in self._processes]
 
-    async def _watch(self) -> None:
-        code = await self._process.wait()
-        self.ended.set_result(f"its agent's process ended with {code}")
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        if not self.ended.done():
+            self.ended.set_result(f"its agent's process ended with {code}")
 
     def withdraw(self) -> None:
-        """Ends the agent, which ends its worker."""
-        if self._process.returncode is None:
-            self._process.terminate()
-            asyncio.get_running_loop().call_later(_GRACE, self._kill)
+        """Ends the agents, which end their workers."""
+        for process in self._processes:
+            if process.returncode is None:
+                process.terminate()
+                asyncio.get_running_loop().call_later(_GRACE, self._kill, process)
 
-    def _kill(self) -> None:
+    @staticmethod
+    def _kill(process: asyncio.subprocess.Process) -> None:
         """It may be stopped, or hang."""
-        if self._process.returncode is None:
-            self._process.kill()
+        if process.returncode is None:
+            process.kill()
 
 
 class ProcessPlacer:
-    """Starts agents here, as many as are asked for; ``placements`` are those that may still run."""
+    """Starts agents here, as many as are asked for; ``placements`` are those that may still run.
+
+    Each is a machine of its own; those of one worker that packs its processes are one together.
+    """
 
     def __init__(self) -> None:
         self.placements: list[ProcessPlacement] = []
         self._count = 0
 
-    async def place(self, invitation: str, demand: Demand, label: str) -> ProcessPlacement:
-        """Starts an agent, which reads its invitation from a pipe."""
-        self._count += 1
+    async def place(self, invitations: Sequence[str], demand: Demand, label: str) -> ProcessPlacement:
+        """Starts agents, which read their invitations from a pipe."""
+        started: list[asyncio.subprocess.Process] = []
+        try:
+            for invitation in invitations:
+                if not started or demand.placement != "pack":
+                    self._count += 1
+                started.append(await self._start(invitation, f"process-{self._count}"))
+        except BaseException:
+            for process in started:
+                process.kill()
+            raise
+        self.placements = [place for place in self.placements if not place.task.done()]
+        placement = ProcessPlacement(started)
+        self.placements.append(placement)
+        return placement
+
+    async def _start(self, invitation: str, node: str) -> asyncio.subprocess.Process:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "modelserver.node", f"process-{self._count}", str(os.getpid())),
+                *(sys.executable, "-m", "modelserver.node", node, str(os.getpid())),
                 cwd="/",
                 stdin=subprocess.PIPE,
                 start_new_session=True,
@@ -74,10 +97,7 @@ class ProcessPlacer:
         with contextlib.suppress(OSError, RuntimeError):
             process.stdin.write(invitation.encode() + b"\n")
             process.stdin.close()
-        self.placements = [place for place in self.placements if not place.ended.done()]
-        placement = ProcessPlacement(process)
-        self.placements.append(placement)
-        return placement
+        return process
 
     def situation(self) -> str:
         """Nothing: there is always a place."""

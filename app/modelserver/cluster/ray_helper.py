@@ -29,14 +29,15 @@ from modelserver.cluster.ray_messages import (
     ToHelper,
     Watch,
     Withdraw,
+    actor_names,
     decode_to_helper,
     encode,
 )
-from modelserver.cluster.ray_needs import impossible, situation
+from modelserver.cluster.ray_needs import impossible, needed, situation
 from modelserver.worker.parent import die_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from modelserver.cluster.ray_messages import FromHelper
 
@@ -64,8 +65,8 @@ class Places:
         self._class = ray.remote(agent_class)
         self._report = report
         self._lock = threading.Lock()
-        self._actors: dict[str, Any] = {}
-        # Actors that are being created, and whether they are still wanted.
+        self._actors: dict[str, list[Any]] = {}
+        # Those that are being created, and whether they are still wanted.
         self._creating: dict[str, bool] = {}
         # Those without a machine yet: since when, and what they ask for.
         self._waiting: dict[int, tuple[float, dict[str, Any]]] = {}
@@ -107,41 +108,88 @@ class Places:
         return False
 
     def _place(self, request: Place) -> None:
+        actors: list[Any] = []
         try:
-            actor = self._class.options(
-                name=request.name, namespace=NAMESPACE, lifetime="detached", max_restarts=0, **request.options
-            ).remote()
+            for name, options in zip(
+                actor_names(request.name, request.ranks), self._options(request), strict=True
+            ):
+                actors.append(
+                    self._class.options(
+                        name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=0, **options
+                    ).remote()
+                )
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses; the server is told
             self._creating.pop(request.name, None)
             self._end(request.id, f"Ray refused it: {one_line(error)}")
+            self._give_back(request, actors)
             return
         with self._lock:
             if wanted := self._creating.pop(request.name):
-                self._actors[request.name] = actor
+                self._actors[request.name] = list(actors)
         if not wanted:
             self._end(request.id, "it was withdrawn")
-            self._kill(actor)
+            self._give_back(request, actors)
             return
-        actor.alive.remote().future().add_done_callback(lambda up: self._placed(request, up))
-        self._until_ended(request.id, request.name, actor, actor.run.remote(request.invitation))
+        up: list[Any] = []
+        for actor, invitation in zip(actors, request.invitations, strict=True):
+            actor.alive.remote().future().add_done_callback(lambda call: self._placed(request, up, call))
+            self._until_ended(request, actor, actor.run.remote(invitation))
 
-    def _placed(self, request: Place, up: Any) -> None:
-        if up.exception() is None and self._waiting.pop(request.id, None) is not None:
-            self._report(Placed(request.id))
+    def _options(self, request: Place) -> Iterator[dict[str, Any]]:
+        """Those of each actor; of a group, each has a bundle of its own."""
+        if not request.strategy:
+            yield request.options
+            return
+        own = dict(request.options)
+        selector = own.pop("label_selector", None)
+        group = self._ray.util.placement_group(
+            [needed(own)] * request.ranks,
+            strategy=request.strategy,
+            name=request.name,
+            lifetime="detached",
+            **({"bundle_label_selector": [selector] * request.ranks} if selector else {}),
+        )
+        strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        for index in range(request.ranks):
+            yield {**own, "scheduling_strategy": strategy(group, placement_group_bundle_index=index)}
 
-    def _watch(self, request: Watch) -> None:
-        try:
-            actor = self._ray.get_actor(request.name, namespace=NAMESPACE)
-        except Exception as error:  # noqa: BLE001 - as above
-            unknown = isinstance(error, ValueError)
-            self._end(request.id, "Ray does not know it any more" if unknown else one_line(error))
+    def _placed(self, request: Place, up: list[Any], call: Any) -> None:
+        """One more is up."""
+        if call.exception() is not None:
             return
         with self._lock:
-            self._actors[request.name] = actor
-        # It is answered after the agent's end, if at all: the actor has one thread.
-        self._until_ended(request.id, request.name, actor, actor.alive.remote())
+            up.append(call)
+            complete = len(up) == len(request.invitations)
+        if complete and self._waiting.pop(request.id, None) is not None:
+            self._report(Placed(request.id))
 
-    def _until_ended(self, id_: int, name: str, actor: Any, call: Any) -> None:
+    def _find(self, request: Watch | Withdraw) -> tuple[list[Any], str]:
+        """Its actors that Ray knows, and why not those that are missing."""
+        found, missing = [], ""
+        for name in actor_names(request.name, request.ranks):
+            try:
+                found.append(self._ray.get_actor(name, namespace=NAMESPACE))
+            except Exception as error:  # noqa: BLE001, PERF203 - it has ended, or Ray has
+                unknown = isinstance(error, ValueError)
+                missing = "Ray does not know it any more" if unknown else one_line(error)
+        return found, missing
+
+    def _watch(self, request: Watch) -> None:
+        actors, missing = self._find(request)
+        with self._lock:
+            self._actors[request.name] = list(actors)
+        if missing:
+            self._end(request.id, missing, len(actors))
+        if not actors:
+            self._give_back(request, [])
+        for actor in actors:
+            self._watch_actor(request, actor)
+
+    def _watch_actor(self, request: Place | Watch, actor: Any) -> None:
+        # It is answered after the agent's end, if at all: the actor has one thread.
+        self._until_ended(request, actor, actor.alive.remote())
+
+    def _until_ended(self, request: Place | Watch, actor: Any, call: Any) -> None:
         """Reports the end of the actor's long call."""
         errors = self._ray.exceptions
 
@@ -149,34 +197,43 @@ class Places:
             error = done.exception()
             if isinstance(error, errors.ActorUnavailableError):
                 # Out of reach for a moment, which is no end.
-                threading.Timer(_LOOKS, self._threads.submit, (self._watch, Watch(id_, name))).start()
+                again = self._threads.submit, (self._watch_actor, request, actor)
+                threading.Timer(_LOOKS, *again).start()
                 return
             with self._lock:
-                self._actors.pop(name, None)
-            if not isinstance(error, errors.ActorDiedError):
-                self._threads.submit(self._kill, actor)
-            self._end(id_, "its agent ended" if error is None else one_line(error))
+                left = [each for each in self._actors.pop(request.name, []) if each is not actor]
+                if left:
+                    self._actors[request.name] = left
+            dead = isinstance(error, errors.ActorDiedError)
+            if not dead or (request.ranks and not left):
+                gone = self._give_back if not left else self._kill
+                self._threads.submit(gone, request, [] if dead else [actor])
+            self._end(request.id, "its agent ended" if error is None else one_line(error), len(left))
 
         call.future().add_done_callback(ended)
 
-    def _kill(self, actor: Any) -> None:
-        # It may have ended.
-        with contextlib.suppress(Exception):
-            self._ray.kill(actor)
+    def _kill(self, request: Place | Watch | Withdraw, actors: list[Any]) -> None:
+        for actor in actors:
+            # It may have ended.
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
 
-    def _end(self, id_: int, how: str) -> None:
+    def _give_back(self, request: Place | Watch | Withdraw, actors: list[Any]) -> None:
+        """Kills these actors, the last ones, and frees what was reserved for all."""
+        self._kill(request, actors)
+        if request.ranks:
+            util = self._ray.util
+            with contextlib.suppress(Exception):
+                util.remove_placement_group(util.get_placement_group(request.name))
+
+    def _end(self, id_: int, how: str, left: int = 0) -> None:
         self._waiting.pop(id_, None)
-        self._report(Ended(id_, how))
+        self._report(Ended(id_, how, left))
 
     def _withdraw(self, request: Withdraw) -> None:
         with self._lock:
-            actor = self._actors.pop(request.name, None)
-        if actor is None:
-            try:
-                actor = self._ray.get_actor(request.name, namespace=NAMESPACE)
-            except Exception:  # noqa: BLE001 - it has ended, or Ray has
-                return
-        self._kill(actor)
+            actors = self._actors.pop(request.name, None)
+        self._give_back(request, self._find(request)[0] if actors is None else actors)
 
 
 class Reporter:

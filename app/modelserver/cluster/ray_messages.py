@@ -9,28 +9,39 @@ from msgspec import Struct
 
 
 class Place(Struct, frozen=True, tag="place"):
-    """Create an actor with these options of Ray, and give it the invitation."""
+    """Create an actor with these options of Ray for each invitation, and give it that.
+
+    With a ``strategy`` they are a placement group, and have their places together.
+    """
 
     id: int
     name: str
-    invitation: str
+    invitations: list[str]
     options: dict[str, Any]
+    strategy: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """How many actors are a placement group; 0 if there is a single one."""
+        return len(self.invitations) if self.strategy else 0
 
     def __repr__(self) -> str:
         return f"Place({self.id}, {self.name!r}, {self.options})"
 
 
 class Watch(Struct, frozen=True, tag="watch"):
-    """Report the end of an actor that another helper has created."""
+    """Report the ends of actors that another helper has created; ``ranks`` as in :class:`Place`."""
 
     id: int
     name: str
+    ranks: int = 0
 
 
 class Withdraw(Struct, frozen=True, tag="withdraw"):
-    """Kill an actor, also one that another helper has created."""
+    """Kill actors, also those that another helper has created; ``ranks`` as in :class:`Place`."""
 
     name: str
+    ranks: int = 0
 
 
 class Joined(Struct, frozen=True, tag="joined"):
@@ -48,16 +59,17 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Placed(Struct, frozen=True, tag="placed"):
-    """A machine has been found: the actor runs there, and has its invitation."""
+    """Machines have been found: all actors run there, and have their invitations."""
 
     id: int
 
 
 class Ended(Struct, frozen=True, tag="ended"):
-    """The actor has ended, or cannot be created."""
+    """An actor has ended, or cannot be created; ``left`` others of its group run."""
 
     id: int
     how: str
+    left: int = 0
 
 
 class State(Struct, frozen=True, tag="state"):
@@ -69,6 +81,11 @@ class State(Struct, frozen=True, tag="state"):
     lost: str = ""
     situation: str = ""
     impossible: str = ""
+
+
+def actor_names(name: str, ranks: int) -> list[str]:
+    """The names of the actors of a place."""
+    return [f"{name}:{rank}" for rank in range(ranks)] if ranks else [name]
 
 
 ToHelper = Place | Watch | Withdraw

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import modelserver
+from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_messages import (
     Ended,
     Joined,
@@ -27,10 +28,9 @@ from modelserver.cluster.ray_messages import (
     decode_from_helper,
     encode,
 )
-from modelserver.pools.spec import NoPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from modelserver.cluster.ray_messages import FromHelper, ToHelper
     from modelserver.demand import Demand
@@ -60,17 +60,18 @@ _FRAME = re.compile(r"0x[0-9a-f]+|^\*\*\*")
 
 
 class RayPlacement:
-    """The place of one actor. ``placed``: whether Ray has found a machine for it."""
+    """The place of a worker's actors. ``placed``: whether Ray has found machines for them."""
 
     def __init__(self, placer: RayPlacer, request: Place) -> None:
         self._placer = placer
         self.id = request.id
         self.name = request.name
+        self.ranks = request.ranks
         self.placed = False
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def withdraw(self) -> None:
-        """Kills the actor."""
+        """Kills the actors."""
         self._placer.withdraw(self)
 
     def end(self, how: str) -> None:
@@ -94,7 +95,7 @@ class RayPlacer:
         self._count = 0
         self._places: dict[int, RayPlacement] = {}
         # Actors to kill once there is a helper again.
-        self._unwanted: set[str] = set()
+        self._unwanted: set[Withdraw] = set()
         self._process: asyncio.subprocess.Process | None = None
         self._joined = False
         # Why Ray cannot be used; empty if it can, or if that is not known yet. ``_known`` is set when it is.
@@ -106,7 +107,7 @@ class RayPlacer:
         self._closing = False
         self._stop = asyncio.Event()
 
-    async def place(self, invitation: str, demand: Demand, label: str) -> RayPlacement:
+    async def place(self, invitations: Sequence[str], demand: Demand, label: str) -> RayPlacement:
         """Asks for a place; waits for the helper if it is just starting. Raises NoPlace."""
         if self._closing:
             raise NoPlace("the server is stopping")
@@ -117,7 +118,7 @@ class RayPlacer:
             raise NoPlace(self._lost)
         self._count += 1
         name = f"{label}:{self._server}:{self._count}"
-        request = Place(self._count, name, invitation, options_of(demand))
+        request = _request(self._count, name, invitations, demand)
         placement = self._places[request.id] = RayPlacement(self, request)
         self._send(request)
         return placement
@@ -126,7 +127,7 @@ class RayPlacer:
         """Gives a place back, whether or not it has ended."""
         placement.end("it was withdrawn")
         if self._places.pop(placement.id, None) is not None:
-            self._kill(placement.name)
+            self._kill(placement)
 
     def situation(self) -> str:
         """What is free while a place waits for a machine, and what no node can have; why Ray is lost."""
@@ -156,11 +157,12 @@ class RayPlacer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(encode(request) + b"\n")
 
-    def _kill(self, name: str) -> None:
+    def _kill(self, placement: RayPlacement) -> None:
+        withdraw = Withdraw(placement.name, placement.ranks)
         if self._joined:
-            self._send(Withdraw(name))
+            self._send(withdraw)
         else:
-            self._unwanted.add(name)
+            self._unwanted.add(withdraw)
 
     async def _keep(self) -> None:
         """Runs a helper, one after the other."""
@@ -253,7 +255,10 @@ class RayPlacer:
         elif isinstance(message, Placed) and message.id in self._places:
             self._places[message.id].placed = True
         elif isinstance(message, Ended) and message.id in self._places:
-            self._places.pop(message.id).end(f"its place on Ray is gone: {message.how}")
+            place = self._places[message.id]
+            if not message.left:
+                del self._places[message.id]
+            place.end(f"its place on Ray is gone: {message.how}")
 
     def _join(self, joined: Joined) -> None:
         _log.info("Ray %s at %s can be used: %d nodes", joined.ray, self._address, joined.nodes)
@@ -261,11 +266,11 @@ class RayPlacer:
         self._told.clear()
         self._lost = ""
         self._known.set()
-        for name in self._unwanted:
-            self._send(Withdraw(name))
+        for withdraw in self._unwanted:
+            self._send(withdraw)
         self._unwanted.clear()
         for placement in self._places.values():
-            self._send(Watch(placement.id, placement.name))
+            self._send(Watch(placement.id, placement.name, placement.ranks))
 
     def _look_at(self, state: State) -> None:
         if state.lost and not self._lost:
@@ -302,7 +307,7 @@ class RayPlacer:
         """Ends the places without a machine; agents that run go on."""
         for placement in [place for place in self._places.values() if not place.placed]:
             del self._places[placement.id]
-            self._kill(placement.name)
+            self._kill(placement)
             placement.end(how)
 
     def _tell(self, how: str) -> None:
@@ -318,13 +323,18 @@ class RayPlacer:
         return f"the helper that talks with Ray (ray_python {self._python}) ended with {code}{last}"
 
 
+def _request(id_: int, name: str, invitations: Sequence[str], demand: Demand) -> Place:
+    """Several agents are those of one worker's processes, whose places are a group."""
+    options, spread = options_of(demand), demand.placement == "spread"
+    if len(invitations) > 1:
+        return Place(id_, name, list(invitations), options, "SPREAD" if spread else "PACK")
+    options["scheduling_strategy"] = "SPREAD" if spread else "DEFAULT"
+    return Place(id_, name, list(invitations), options)
+
+
 def options_of(demand: Demand) -> dict[str, Any]:
-    """The options of an actor, in Ray's words."""
-    options: dict[str, Any] = {
-        "num_cpus": demand.num_cpus,
-        "num_gpus": demand.num_gpus,
-        "scheduling_strategy": "SPREAD" if demand.placement == "spread" else "DEFAULT",
-    }
+    """The options of an actor, in Ray's words, except how it is placed among others."""
+    options: dict[str, Any] = {"num_cpus": demand.num_cpus, "num_gpus": demand.num_gpus}
     if demand.memory:
         options["memory"] = demand.memory
     if demand.custom:

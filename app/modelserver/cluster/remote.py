@@ -8,9 +8,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from modelserver.cluster.placing import NoPlace
+from modelserver.errors import StartFailed
 from modelserver.pools.output import LINES_KEPT, LineReader
 from modelserver.pools.process import describe_exit
-from modelserver.pools.spec import Node, NoPlace
+from modelserver.pools.spec import Node
 from modelserver.wire.cluster import (
     MAX_MESSAGE,
     Alive,
@@ -19,6 +21,7 @@ from modelserver.wire.cluster import (
     FromAgent,
     Heard,
     Kill,
+    Meeting,
     Output,
     Present,
     Progress,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from modelserver.wire.messages import ToServer, ToWorker
 
 _log = logging.getLogger("modelserver.workers")
+_model_log = logging.getLogger("modelserver.model")
 Outcome = TypeVar("Outcome")
 
 # The most seconds between two signs of life, and their number within the time after which a node is lost.
@@ -65,8 +69,9 @@ class RemoteWorker(asyncio.Protocol):
         on_archive: called when the agent asks for the model's files from an offset.
         measured: gets printed metrics.
 
-    ``present`` and ``started`` are set with the agent's messages, or with NoPlace; ``lost`` when it has ended
-    or is out of reach, with words that follow "The worker".
+    ``present``, ``meeting`` and ``started`` are set with the agent's messages, or with NoPlace, or, if it is
+    the model's fault, StartFailed; ``lost`` when it has ended or is out of reach, with words that follow
+    "The worker".
     """
 
     def __init__(
@@ -100,9 +105,10 @@ class RemoteWorker(asyncio.Protocol):
         self._beaten = 0.0
         self._beating: asyncio.TimerHandle | None = None
         self.present: asyncio.Future[Present] = self._loop.create_future()
+        self.meeting: asyncio.Future[Meeting] = self._loop.create_future()
         self.started: asyncio.Future[Started] = self._loop.create_future()
         self.lost: asyncio.Future[str] = self._loop.create_future()
-        for outcome in (self.present, self.started):
+        for outcome in (self.present, self.meeting, self.started):
             # Retrieved, even if nobody waits for it any more.
             outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -113,6 +119,11 @@ class RemoteWorker(asyncio.Protocol):
             LineReader(f"{source}-stdout", logging.INFO, self._tail, self._measured),
             LineReader(f"{source}-stderr", logging.WARNING, self._tail, self._measured),
         )
+
+    def rename(self, label: str) -> None:
+        """Gives it another label, in the log, too."""
+        self.label = label
+        self._outputs = self._read_output()
 
     # -- as a process
 
@@ -205,21 +216,29 @@ class RemoteWorker(asyncio.Protocol):
         elif isinstance(message, WantArchive):
             self._on_archive(message.offset)
         elif isinstance(message, Progress):
-            _log.info("Worker %s on node %s: %s", self.label, self.node.name, message.text)
+            self._tell(message)
         else:
             self._take_step(message)
 
-    def _take_step(self, message: Present | Started | Refused | Ended) -> None:
+    def _tell(self, step: Progress) -> None:
+        if step.source:
+            _model_log.info("%s", step.text, extra={"source": f"{step.source}@{self.node.name}"})
+        else:
+            _log.info("Worker %s on node %s: %s", self.label, self.node.name, step.text)
+
+    def _take_step(self, message: Present | Meeting | Started | Refused | Ended) -> None:
         """A message that comes once."""
         if isinstance(message, Present):
             self.node.name, self.node.host = message.node, message.host
             self._outputs = self._read_output()
             _settle(self.present, message)
+        elif isinstance(message, Meeting):
+            _settle(self.meeting, message)
         elif isinstance(message, Started):
             self.pid = message.pid
             _settle(self.started, message)
         elif isinstance(message, Refused):
-            self.lose(message.reason)
+            self.lose(message.reason, message.status)
         else:
             self.begun, self.for_memory = message.begun, message.for_memory
             self.lose(describe_exit(message.code))
@@ -254,14 +273,17 @@ class RemoteWorker(asyncio.Protocol):
             slower = before and seconds > before
             self.round_trip = before + _SHARE * (seconds - before) if slower else seconds
 
-    def lose(self, how: str) -> None:
-        """It has ended, or is out of reach; ``how``: in words that follow "The worker"."""
+    def lose(self, how: str, status: int = 0) -> None:
+        """It has ended, or is out of reach; ``how``: in words that follow "The worker".
+
+        ``status``: what clients are told if it cannot start anywhere.
+        """
         if self.lost.done():
             return
         self.lost.set_result(how)
-        for step in (self.present, self.started):
+        for step in (self.present, self.meeting, self.started):
             if not step.done():
-                step.set_exception(NoPlace(how))
+                step.set_exception(StartFailed(how, status) if status else NoPlace(how))
         if self._beating is not None:
             self._beating.cancel()
         if self._transport is not None:

@@ -23,15 +23,18 @@ import uvloop
 from modelserver import __version__
 from modelserver.environments.environments import Wanted
 from modelserver.environments.interpreter import worker_command
+from modelserver.errors import BadRequest
 from modelserver.node.archives import ArchiveCache
 from modelserver.node.dial import dial_streams
 from modelserver.node.environment import NodeEnvironment
 from modelserver.node.worker import hand_over
 from modelserver.pools.memory_kills import kills
-from modelserver.telemetry.system import gpu_usage, worker_memory
+from modelserver.pools.spec import Ports
+from modelserver.telemetry.system import VISIBLE, gpu_usage, worker_memory
 from modelserver.wire.arena import Arena, create, read_begun, recall
 from modelserver.wire.cluster import (
     MAX_MESSAGE,
+    PYTHON,
     Alive,
     ArchiveTicket,
     Condition,
@@ -39,6 +42,8 @@ from modelserver.wire.cluster import (
     FromAgent,
     Heard,
     Kill,
+    Meet,
+    Meeting,
     Output,
     Present,
     Progress,
@@ -97,11 +102,8 @@ class Agent:
         """
         incoming, self._outgoing = await dial_streams(self._invitation)
         self._heard = time.monotonic()
-        self._say(
-            Present(
-                __version__, f"{sys.version_info[0]}.{sys.version_info[1]}", self._node, socket.gethostname()
-            )
-        )
+        devices = os.environ.get(VISIBLE, "")
+        self._say(Present(__version__, PYTHON, self._node, socket.gethostname(), devices))
         listening = self._loop.create_task(self._listen(incoming))
         working = self._loop.create_task(self._work())
         try:
@@ -118,9 +120,7 @@ class Agent:
         listening.cancel()
         if not working.cancelled() and (error := working.exception()) is not None:
             _log.error("%s", error)
-            self._say(
-                Refused(f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
-            )
+            self._say(_refusal(error))
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._outgoing.drain(), _LAST_WORDS)
         self._outgoing.close()
@@ -154,9 +154,19 @@ class Agent:
                 self._started.set_result(message)
         elif isinstance(message, ArchiveTicket):
             self._tickets.put_nowait(message.invitation)
+        elif isinstance(message, Meet):
+            self._say(self._meeting(message))
         else:
             assert isinstance(message, Kill)  # noqa: S101 - the last of the union
             self._kill()
+
+    def _meeting(self, wanted: Meet) -> Meeting | Refused:
+        """Where the ranks of a worker can meet."""
+        host = self._outgoing.get_extra_info("sockname")[0]
+        try:
+            return Meeting(host, Ports(wanted.first, wanted.given).next())
+        except OSError as error:
+            return Refused(str(error))
 
     async def _keep_lease(self) -> None:
         """Closes the connection once the server has been silent for too long."""
@@ -198,7 +208,7 @@ class Agent:
             self._loop.create_task(self._forward(descriptor, is_error=is_error))
             for descriptor, is_error in ((out[0], False), (errors[0], True))
         ]
-        reporting = self._loop.create_task(self._report(start.load.gpu_id))
+        reporting = self._loop.create_task(self._report(start.load.gpu_id, variables.get(VISIBLE)))
         self._say(Started(process.pid, str(model_dir), self._memory_path()))
         if self._is_killed:
             self._kill()
@@ -244,8 +254,8 @@ class Agent:
         held.push_async_callback(asyncio.to_thread, packages.release)
         return packages.python or sys.executable, node.variables(os.environ, packages)
 
-    def _tell(self, step: str) -> None:
-        self._say(Progress(step))
+    def _tell(self, step: str, source: str = "") -> None:
+        self._say(Progress(step, source))
 
     async def _spawn(
         self, invitation: Invitation, python: str, variables: dict[str, str], outputs: tuple[int, int]
@@ -290,11 +300,11 @@ class Agent:
                 await self._outgoing.drain()
                 await asyncio.sleep(len(data) / _OUTPUT_RATE)
 
-    async def _report(self, gpu_id: int | None) -> None:
+    async def _report(self, gpu_id: int | None, visible: str | None) -> None:
         process = self._process
         while process is not None:
             kills.look()
-            condition = await asyncio.to_thread(_condition, process.pid, gpu_id)
+            condition = await asyncio.to_thread(_condition, process.pid, gpu_id, visible)
             self._say(condition)
             await asyncio.sleep(_REPORT)
 
@@ -305,8 +315,14 @@ class Agent:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _condition(pid: int, gpu_id: int | None) -> Condition:
-    return Condition(worker_memory(pid), gpu_usage(gpu_id))
+def _refusal(error: BaseException) -> Refused:
+    if isinstance(error, BadRequest):
+        return Refused(error.message, error.status)
+    return Refused(f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
+
+
+def _condition(pid: int, gpu_id: int | None, visible: str | None) -> Condition:
+    return Condition(worker_memory(pid), gpu_usage(gpu_id, visible))
 
 
 def run(invitation: str, node: str) -> None:

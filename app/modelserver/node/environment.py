@@ -43,23 +43,21 @@ class NodeEnvironment:
     threads: int
 
     async def packages(
-        self, wanted: Wanted, fallback: Path, tell: Callable[[str], None]
+        self, wanted: Wanted, fallback: Path, tell: Callable[[str, str], None]
     ) -> WorkerEnvironment:
         """Has the model's packages installed; in use until it is released.
 
-        ``fallback`` is a folder to use if the node has no cache. ``tell`` gets the progress and pip's output,
-        line by line.
+        ``fallback`` is a folder to use if the node has no cache. ``tell`` gets the progress, and pip's output
+        line by line with its source.
 
         Raises:
             InvalidModel: the requirements file is missing or cannot be read.
             EnvironmentFailed: pip failed or timed out; its last lines are in the message.
         """
 
-        def printed(text: str, _: str) -> None:
-            tell(text)
-
-        environments = Environments(sys.executable, fallback, self._hidden, printed=printed)
-        return await environments.provide(wanted, tell) or WorkerEnvironment(sys.executable)
+        environments = Environments(sys.executable, fallback, self._hidden, printed=tell)
+        provided = await environments.provide(wanted, lambda step: tell(step, ""))
+        return provided or WorkerEnvironment(sys.executable)
 
     def variables(self, node: Mapping[str, str], packages: WorkerEnvironment) -> dict[str, str]:
         """Those that the worker's process starts with, of the node's."""

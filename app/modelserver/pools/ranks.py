@@ -22,13 +22,13 @@ import msgspec
 
 from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools.process import launch
+from modelserver.telemetry.system import VISIBLE
 from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from modelserver.pools.process import WorkerProcess
-    from modelserver.pools.spec import Process, Ranks, WorkerSpec
+    from modelserver.pools.spec import Node, Process, Ranks, WorkerSpec
     from modelserver.wire.messages import ToServer, ToWorker
 
 
@@ -38,10 +38,26 @@ _log = logging.getLogger("modelserver.workers")
 FAILED_GRACE = 10.0
 # Seconds for the other ranks to exit after rank 0 has stopped.
 FOLLOWERS_GRACE = 2.0
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def member_spec(spec: WorkerSpec, ranks: Ranks, rank: int, port: int) -> WorkerSpec:
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the process ``rank`` of a worker's ``count`` is: on machine ``node`` of ``nodes``.
+
+    There it is number ``local_rank`` of ``local_count``. All meet at ``host`` and ``port``.
+    """
+
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+    node: int
+    nodes: int
+    host: str
+    port: int
+
+
+def member_spec(spec: WorkerSpec, ranks: Ranks, position: Position) -> WorkerSpec:
     """The spec for the process of this rank.
 
     It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not retried in
@@ -50,12 +66,12 @@ def member_spec(spec: WorkerSpec, ranks: Ranks, rank: int, port: int) -> WorkerS
     alone, count = lone_spec(spec, ranks), ranks.processes
     load = msgspec.structs.replace(
         alone.load,
-        gpu_id=None if alone.load.gpu_id is None else rank,
+        gpu_id=None if alone.load.gpu_id is None else position.local_rank,
         isolate=spec.load.isolate and count == 1,
-        rank=rank,
+        rank=position.rank,
         ranks=count,
     )
-    environment = {**alone.extra_environment, **rank_environment(rank, count, port)}
+    environment = {**alone.extra_environment, **rank_environment(position)}
     if ranks.threads:
         environment.update(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)))
     return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
@@ -69,25 +85,25 @@ def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
     return replace(spec, load=load, extra_environment=environment, spawner=None, ranks=None)
 
 
-def rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets for one of ``count`` processes on one machine."""
+def rank_environment(position: Position) -> dict[str, str]:
+    """The variables that torchrun sets for a process."""
     numbers = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "ROLE_RANK": rank,
-        "GROUP_RANK": 0,
-        "WORLD_SIZE": count,
-        "LOCAL_WORLD_SIZE": count,
-        "ROLE_WORLD_SIZE": count,
-        "GROUP_WORLD_SIZE": 1,
-        "MASTER_PORT": port,
+        "RANK": position.rank,
+        "LOCAL_RANK": position.local_rank,
+        "ROLE_RANK": position.rank,
+        "GROUP_RANK": position.node,
+        "WORLD_SIZE": position.count,
+        "LOCAL_WORLD_SIZE": position.local_count,
+        "ROLE_WORLD_SIZE": position.count,
+        "GROUP_WORLD_SIZE": position.nodes,
+        "MASTER_PORT": position.port,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
     }
     return {
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": position.host,
         "ROLE_NAME": "default",
-        "TORCHELASTIC_RUN_ID": f"modelserver_{port}",
+        "TORCHELASTIC_RUN_ID": f"modelserver_{position.port}",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "LOGLEVEL": "INFO",
         **{name: str(number) for name, number in numbers.items()},
@@ -98,19 +114,23 @@ def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> d
     """The variable that limits a process to these devices, numbered as the server sees them."""
     if not devices:
         return {}
-    names = [name.strip() for name in server.get(_VISIBLE, "").split(",") if name.strip()]
+    names = [name.strip() for name in server.get(VISIBLE, "").split(",") if name.strip()]
     known = {device: names[device] if device < len(names) else str(device) for device in devices}
-    return {_VISIBLE: ",".join(known[device] for device in devices)}
+    return {VISIBLE: ",".join(known[device] for device in devices)}
 
 
 @dataclass(slots=True, eq=False)
 class RankGroup:
-    """The processes of one worker, with the interface of a single process."""
+    """The processes of one worker, with the interface of a single process.
+
+    ``release`` is called once all have ended.
+    """
 
     ranks: Ranks
     on_message: Callable[[ToServer, memoryview], None]
     on_lost: Callable[[str | None], None]
-    _members: list[WorkerProcess] = field(default_factory=list)
+    release: Callable[[], None] | None = None
+    _members: list[Process] = field(default_factory=list)
     _loaded: dict[int, Loaded] = field(default_factory=dict)
     _guilty: int | None = None
     _answered: int = -1
@@ -126,16 +146,17 @@ class RankGroup:
     @property
     def pids(self) -> list[int]:
         """Those of all ranks."""
-        return [member.pid for member in self._members]
+        return [pid for member in self._members for pid in member.pids]
 
     @property
-    def node(self) -> None:
-        """None: it runs on this machine."""
+    def node(self) -> Node | None:
+        """That of rank 0; None: this machine."""
+        return self._members[0].node
 
     @property
     def round_trip(self) -> float:
-        """Nothing worth mentioning."""
-        return 0.0
+        """That to the farthest, as all have to get a batch."""
+        return max(member.round_trip for member in self._members)
 
     @property
     def recalls(self) -> bool:
@@ -156,14 +177,14 @@ class RankGroup:
     @property
     def for_memory(self) -> bool | None:
         """Whether the system killed one for lack of memory; None if unknown. To be asked once."""
-        return self._members[0].for_memory
+        return self._members[self._guilty or 0].for_memory
 
     @property
     def failed(self) -> bool:
         """Whether a rank could not load."""
         return self._guilty is not None
 
-    def add(self, member: WorkerProcess) -> None:
+    def add(self, member: Process) -> None:
         """The process of the next rank."""
         self._members.append(member)
 
@@ -198,6 +219,12 @@ class RankGroup:
 
     async def wait(self) -> str:
         """Waits until a process ends, then ends the others; returns how the first ended."""
+        how = await self._wait()
+        if self.release is not None:
+            self.release()
+        return how
+
+    async def _wait(self) -> str:
         ends = {asyncio.ensure_future(member.wait()): rank for rank, member in enumerate(self._members)}
         pending = set(ends)
         first: tuple[int, str] | None = None
@@ -282,8 +309,9 @@ async def launch_ranks(
     port = ranks.ports.next()
     group = RankGroup(ranks, on_message, on_lost)
     try:
-        for rank in range(ranks.processes):
-            member = member_spec(spec, ranks, rank, port)
+        count = ranks.processes
+        for rank in range(count):
+            member = member_spec(spec, ranks, Position(rank, count, rank, count, 0, 1, "127.0.0.1", port))
             heard, lost = partial(group.hear, rank), partial(group.lose, rank)
             group.add(await launch(member, f"{label}-rank{rank}", heard, lost))
             if group.failed:

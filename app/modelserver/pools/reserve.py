@@ -76,8 +76,8 @@ class Reserve:
     def note(self, pool: Owner, worker: Worker) -> None:
         """To be called when what a distant worker has in flight has changed."""
         self.far = True
-        opens = _full_opens_at(worker)
-        if opens < math.inf:
+        if _gets_more(worker):
+            _, opens, _ = _window(worker)
             heapq.heappush(self._opening, (opens, worker.id, worker))
         if worker.has_reserve and (self._timer is None or not self.used):
             self.watch(pool)
@@ -90,24 +90,34 @@ class Reserve:
             if worker not in soon:
                 soon.append(worker)
         # An entry of before a change is followed by one of after it.
-        self._soon_free = soon = [w for w in soon if _full_opens_at(w) <= early and now <= _late_at(w)]
-        free = idle + [w for w in soon if opens_at(w) <= early and self._is_next(pool, w, now)]
-        # Of two at about the same distance, the one that is certainly free.
-        free.sort(key=lambda worker: worker.round_trip + (REST if worker.in_flight else 0.0))
-        full = pool.queue.instances // pool.queue.batch_size - len(free)
-        if full > 0:
-            later = [w for w in soon if opens_at(w) > early and self._is_next(pool, w, now)]
-            free += sorted(later, key=opens_at)[:full]
+        self._soon_free, free, later = [], idle, []
+        for worker in soon:
+            if not _gets_more(worker):
+                continue
+            opens, full_opens, late = _window(worker)
+            if full_opens > early or now > late:
+                continue
+            self._soon_free.append(worker)
+            if opens > early:
+                later.append((opens, worker))
+            elif self._is_next(pool, worker, now):
+                free.append(worker)
+        if len(free) > 1:
+            # Of two at about the same distance, the one that is certainly free.
+            free.sort(key=lambda worker: worker.round_trip + (REST if worker.in_flight else 0.0))
+        if later:
+            full = pool.queue.instances // pool.queue.batch_size - len(free)
+            if full > 0:
+                nearest = [(opens, w) for opens, w in later if self._is_next(pool, w, now)]
+                free += [w for _, w in sorted(nearest, key=lambda entry: entry[0])[:full]]
         return free
 
     def _is_next(self, pool: Owner, worker: Worker, now: float) -> bool:
         """Whether no nearer worker that is still busy should begin all that waits sooner."""
-        begins = now + worker.round_trip / 2
-        sooner = sum(
-            other.round_trip + REST < worker.round_trip
-            and now < opens_at(other) < begins - other.round_trip / 2
-            for other in pool.workers
-        )
+        way, sooner = worker.round_trip, 0
+        for other in pool.workers:
+            if other.round_trip + REST < way:
+                sooner += now < opens_at(other) < now + (way - other.round_trip) / 2
         return pool.queue.instances > sooner * pool.queue.batch_size
 
     def next_look(self, now: float) -> float:
@@ -178,10 +188,27 @@ def has_idle(workers: Sequence[Worker]) -> bool:
 
 def opens_at(worker: Worker) -> float:
     """When a batch should leave, to arrive as those in flight end; infinity if it gets none in advance."""
+    return _window(worker)[0] if _gets_more(worker) else math.inf
+
+
+def _gets_more(worker: Worker) -> bool:
+    """Whether it is busy, and may get a batch in advance."""
     held = len(worker.in_flight)
-    if not worker.foreseen or not 0 < held < MAX_IN_FLIGHT or worker.state is not WorkerState.READY:
-        return math.inf
-    return _began(worker) + sum(_seconds(worker, batch) for batch in worker.in_flight) - worker.round_trip
+    return worker.foreseen and 0 < held < MAX_IN_FLIGHT and worker.state is WorkerState.READY
+
+
+def _window(worker: Worker) -> tuple[float, float, float]:
+    """When a batch should leave for a busy worker, and a full one; when the oldest that it has is late.
+
+    A full batch gains nothing by leaving late, so it is there in time.
+    """
+    oldest = _seconds(worker, worker.in_flight[0])
+    held = oldest
+    if len(worker.in_flight) > 1:
+        held = sum([_seconds(worker, batch) for batch in worker.in_flight])
+    began, slack, way = _began(worker), TOLERANCE * oldest, worker.round_trip
+    opens = began + held - way
+    return opens, opens - slack, began + oldest + max(REST, way, slack)
 
 
 def _seconds(worker: Worker, batch: Batch) -> float:
@@ -200,21 +227,9 @@ def _began(worker: Worker) -> float:
     return max(worker.in_flight[0].sent_at + worker.round_trip, worker.freed_at)
 
 
-def _full_opens_at(worker: Worker) -> float:
-    """As :func:`opens_at` for a full batch, which gains nothing by leaving late, so it is there in time."""
-    opens = opens_at(worker)
-    return opens if opens == math.inf else opens - _slack(worker)
-
-
-def _slack(worker: Worker) -> float:
-    """Seconds by which the oldest batch of a distant worker may well end sooner or later than expected."""
-    return TOLERANCE * _seconds(worker, worker.in_flight[0])
-
-
 def _late_at(worker: Worker) -> float:
     """From when on the oldest batch of a distant worker is late."""
-    seconds = _seconds(worker, worker.in_flight[0])
-    return _began(worker) + seconds + max(REST, worker.round_trip, _slack(worker))
+    return _window(worker)[2]
 
 
 def _patience(worker: Worker) -> float:

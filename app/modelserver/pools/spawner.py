@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools.output import Capture
 from modelserver.pools.preload_reader import PreloadReader
-from modelserver.pools.preloading import EARLY_VARIABLE
+from modelserver.pools.preloading import EARLY_VARIABLE, Preload
 from modelserver.wire.marks import MARK, new_mark
 from modelserver.wire.spawning import Ended, Prepare, Prepared, Refused, Spawn, Spawned, receive_report, send
 
@@ -119,9 +119,13 @@ class _Pending:
 
 
 class Spawner:
-    """Starts the spawner process on demand, and again if it ends."""
+    """Starts the spawner process on demand, and again if it ends.
 
-    def __init__(self) -> None:
+    ``for_all``: it also forks workers that need no heavy package, as long as it has imported none.
+    """
+
+    def __init__(self, *, for_all: bool = False) -> None:
+        self._for_all = for_all
         self._process: _SpawnerProcess | None = None
         self._starting = asyncio.Lock()
         self._deaths = 0
@@ -163,7 +167,11 @@ class Spawner:
         load = spec.load
         preload = await self._preloads.preload_of(Path(load.model_dir), load.handler)
         if preload is None:
-            raise SpawnRefused("")
+            if not self._for_all:
+                raise SpawnRefused("")
+            preload = Preload()
+        else:
+            self._for_all = False
         needs = Prepare(load.model_dir, preload.handler, list(preload.modules))
         request = Spawn(
             needs.model_dir,

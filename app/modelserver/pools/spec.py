@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 Worker_contra = TypeVar("Worker_contra", contravariant=True)
 
 
-class NoPlace(OSError):
-    """No machine could be had for a worker; the message says why, in one line."""
-
-
 @dataclass(slots=True)
 class Node:
     """The other machine that a process runs on, as it last described itself.
@@ -114,7 +110,7 @@ class Launcher(Protocol):
         ``on_message`` gets each message with the bytes after it (only valid during the call); ``on_lost`` is
         called once when the connection is lost, with the reason or None for an orderly end.
 
-        Raises OSError if it cannot be started.
+        Raises OSError if it cannot be started, StartFailed if the model is why.
         """
 
 
@@ -210,24 +206,32 @@ _PORTS_TRIED = 1000
 
 
 class Ports:
-    """Ports for the rendezvous of ranks: free ones counting up from ``first``; any free ones if that is 0."""
+    """Ports for the rendezvous of ranks: free ones counting up from ``first``; any free ones if that is 0.
 
-    def __init__(self, first: int) -> None:
-        self._first = first
-        self._given = 0
+    ``given`` counts those that have been tried or given.
+    """
+
+    def __init__(self, first: int, given: int = 0) -> None:
+        self.first = first
+        self.given = given
+
+    def turn(self) -> int:
+        """How many have been given; one more from now on, without a look at whether it is free here."""
+        self.given += 1
+        return self.given - 1
 
     def next(self) -> int:
         """A free port. Raises OSError if there is none."""
-        if not self._first:
+        if not self.first:
             return free_port(0)
         for _ in range(_PORTS_TRIED):
-            port = self._first + self._given % _PORTS_TRIED
-            self._given += 1
+            port = self.first + self.given % _PORTS_TRIED
+            self.given += 1
             try:
                 return free_port(port if port < 1 << 16 else 0)
             except OSError:
                 continue
-        raise OSError(f"no port of {self._first} and the next {_PORTS_TRIED} is free")
+        raise OSError(f"no port of {self.first} and the next {_PORTS_TRIED} is free")
 
 
 def free_port(port: int) -> int:

@@ -285,9 +285,8 @@ class Worker:
         """One process from start to end. Returns whether its failure is permanent."""
         self._loaded = self._loop.create_future()
         self._verdict = self._begun = None
-        self._killed_because = ""
+        self._killed_because, self.foreseen = "", False
         self.served = self._recalled_below = 0
-        self.foreseen = False
         kills.look()
         async with contextlib.AsyncExitStack() as place:
             await place.enter_async_context(self._spec.gate.place(self._spec.need))
@@ -337,16 +336,17 @@ class Worker:
         return permanent
 
     async def _launch(self) -> Process | None:
-        start: Launcher = launch if self._spec.ranks is None else launch_ranks
-        start = self._spec.launcher or start
+        start: Launcher = self._spec.launcher or (launch if self._spec.ranks is None else launch_ranks)
         launching = self._loop.create_task(start(self._spec, self.label, self._on_message, self._on_lost))
         try:
             return await started(launching, is_quick=self._spec.launcher is None)
+        except StartFailed as failed:
+            self._load_failed(failed.message, failed.status)
         except Exception as error:  # noqa: BLE001 - no user code has run: a retry may succeed
             if not isinstance(error, OSError):
                 _log.exception("Worker %s: its process could not be started", self.label)
             self._load_failed(f"The worker process could not be started: {error}")
-            return None
+        return None
 
     async def _wait_loaded(self, ended: asyncio.Task[str]) -> bool:
         """Waits until the model has loaded or failed to; returns whether a failure is permanent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TypeAlias
 
 import msgspec
@@ -11,15 +12,21 @@ from modelserver.wire.messages import Load, Recalled
 
 # Bytes of a message's frame in either direction.
 MAX_MESSAGE = 4 << 20
+# The version that both sides' Python must have.
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 class Present(msgspec.Struct, frozen=True, array_like=True, tag="present"):
-    """Agent to server, first: which versions of modelserver and Python (major.minor) run on which machine."""
+    """Agent to server, first: which versions of modelserver and Python (major.minor) run on which machine.
+
+    ``devices`` are the GPUs that the agent was given there, as in CUDA_VISIBLE_DEVICES; empty: all, or none.
+    """
 
     version: str
     python: str
     node: str
     host: str
+    devices: str = ""
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
@@ -52,6 +59,16 @@ class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive"):
     number: int
 
 
+class Meet(msgspec.Struct, frozen=True, array_like=True, tag="meet"):
+    """Server to agent: where could the ranks of a worker meet on this machine?
+
+    At a free port of those from ``first`` on, better not one of the first ``given``; at any if that is 0.
+    """
+
+    first: int
+    given: int
+
+
 class Recall(msgspec.Struct, frozen=True, array_like=True, tag="recall"):
     """Server to agent: take back the batches below ``below`` that the worker has not begun."""
 
@@ -74,6 +91,13 @@ class Heard(msgspec.Struct, frozen=True, array_like=True, tag="heard"):
     number: int
 
 
+class Meeting(msgspec.Struct, frozen=True, array_like=True, tag="meeting"):
+    """Agent to server: the answer to :class:`Meet`, with this machine's address as its way to the server."""
+
+    host: str
+    port: int
+
+
 class WantArchive(msgspec.Struct, frozen=True, array_like=True, tag="want_archive"):
     """Agent to server: a connection for the bytes of the model's files from ``offset``, please."""
 
@@ -81,9 +105,13 @@ class WantArchive(msgspec.Struct, frozen=True, array_like=True, tag="want_archiv
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
-    """Agent to server: a step of what comes before the start, as text."""
+    """Agent to server: a step of what comes before the start, as text.
+
+    With a ``source``, it is a line that this has printed for the model, such as pip.
+    """
 
     text: str
+    source: str = ""
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
@@ -99,9 +127,13 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """Agent to server: the worker cannot be started, for this reason; the agent ends."""
+    """Agent to server: the worker cannot be started, for this reason; the agent ends.
+
+    ``status``: what clients are told if that is the model's fault; 0: it is the machine's.
+    """
 
     reason: str
+    status: int = 0
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True, tag="output"):
@@ -130,9 +162,19 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     for_memory: bool | None
 
 
-ToAgent: TypeAlias = Start | Alive | Recall | Kill | ArchiveTicket
+ToAgent: TypeAlias = Start | Alive | Meet | Recall | Kill | ArchiveTicket
 FromAgent: TypeAlias = (
-    Present | Heard | WantArchive | Progress | Started | Refused | Output | Condition | Recalled | Ended
+    Present
+    | Heard
+    | Meeting
+    | WantArchive
+    | Progress
+    | Started
+    | Refused
+    | Output
+    | Condition
+    | Recalled
+    | Ended
 )
 
 to_agent_decoder: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
