@@ -1,0 +1,1 @@
+"""``modelserver check``: says what will hurt when a handler serves."""

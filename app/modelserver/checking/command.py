@@ -1,0 +1,120 @@
+"""The command ``modelserver check``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelserver.checking.compare import TOLERANCE
+from modelserver.checking.doctor import CALLS, LARGEST, Wish, examine
+from modelserver.checking.report import as_json, as_text
+from modelserver.checking.samples import read_samples
+from modelserver.errors import ConfigError, ModelServerError
+from modelserver.serving.console import Style
+from modelserver.serving.wanted import locate_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns 0 if nothing is wrong, 1 for errors (--strict: for warnings too), 2 if it cannot check."""
+    options = build_parser().parse_args(arguments)
+    try:
+        _check_numbers(options)
+        _, file, _ = locate_source(options.source, options.model_file)
+        wish = Wish(
+            options.source,
+            options.model_file,
+            read_samples(options.input, options.content_type),
+            options.batch_size,
+            options.tolerance,
+            options.calls,
+            {"ts_config": Path(options.ts_config)} if options.ts_config else {},
+        )
+        with _quiet():
+            chart = examine(wish)
+    except ModelServerError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    failed = chart.count("error") + (chart.count("warning") if options.strict else 0)
+    if options.json:
+        print(json.dumps(as_json(options.source, chart, file, ok=not failed), indent=2, ensure_ascii=False))
+    else:
+        print(as_text(options.source, chart, file, Style()))
+    return 1 if failed else 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = argparse.ArgumentParser(
+        "modelserver check",
+        description="Loads a model in a worker, and tells what would hurt when it serves: answers that "
+        "change in batches, leaks, work that is done in every call. Exit status: 0 nothing is wrong, 1 "
+        "errors, 2 it could not check.",
+        epilog="SOURCE is what modelserver serve takes: handler.py, handler.py:NAME, an archive, its folder, "
+        "a model file or a URL.",
+    )
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="what to check")
+    add(
+        "--input",
+        metavar="FILE",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="request bodies, better two than one; of a folder, its files (default: made, where it is known "
+        "what the model takes)",
+    )
+    add("--content-type", metavar="TYPE", help="of the inputs (default: guessed from their names)")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--strict", action="store_true", help="exit with 1 for warnings too")
+    add(
+        "--batch-size",
+        metavar="N",
+        type=int,
+        help=f"the largest batch (default: {LARGEST}, or the model's batchSize if that is larger)",
+    )
+    add(
+        "--tolerance",
+        metavar="PART",
+        type=float,
+        default=TOLERANCE,
+        help=f"how far numbers may differ, as a part of an answer's largest (default: {TOLERANCE:g})",
+    )
+    add("--calls", metavar="N", type=int, default=CALLS, help=f"to watch memory for (default: {CALLS})")
+    add("--model-file", metavar="FILE", help="weights for the script, its serializedFile")
+    add("--ts-config", metavar="FILE", help="a config.properties with further settings")
+    return parser
+
+
+def _check_numbers(options: argparse.Namespace) -> None:
+    """Raises ConfigError."""
+    for name, least in (("batch_size", 1), ("calls", 0), ("tolerance", 0)):
+        value = getattr(options, name)
+        if value is not None and not value >= least:
+            raise ConfigError(f"--{name.replace('_', '-')}={value}: a number of at least {least} is needed")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the model's lines and the server's out of the report."""
+    logger = logging.getLogger("modelserver")
+    handler, propagate = logging.NullHandler(), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate

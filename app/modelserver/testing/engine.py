@@ -1,0 +1,81 @@
+"""The part of a server that serves a model: registry, worker, and the routes of inference; no listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from modelserver.http.aside import Aside
+from modelserver.inference.inference import InferenceApi
+from modelserver.models.loading import default_name
+from modelserver.models.preparation import Preparation
+from modelserver.models.registry import Registry
+from modelserver.pools.devices import DeviceRing
+from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.telemetry.system import gpu_count
+from modelserver.tensors.limits import RequestLimits
+from modelserver.testing.loopback import Loopback
+from modelserver.workdir import work_directory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from modelserver.models.version import ModelVersion
+    from modelserver.options.resolve import Registration
+    from modelserver.pools.spec import Spawner
+    from modelserver.settings.load import LoadedSettings
+    from modelserver.testing.answer import Answer
+
+_GRACE = 2.0  # seconds for workers to end by themselves
+
+Asked = tuple[str, bytes, "Mapping[str, str]"]  # path, body and headers of a request
+
+
+class Engine:
+    """Answers requests to one model; for use in its event loop."""
+
+    def __init__(self, registry: Registry, api: InferenceApi, model: ModelVersion) -> None:
+        self.registry = registry
+        self.model = model
+        self._api = api
+
+    async def ask(self, requests: Sequence[Asked]) -> list[Answer]:
+        """The answers to requests that arrive at the same moment."""
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Answer]] = []
+        for path, body, headers in requests:
+            target = self._api.find(path.encode())
+            if target is None:
+                raise ValueError(f"{path!r} is not a path for inference")
+            ended = loop.create_future()
+            answers.append(ended)
+            self._api.serve(Loopback(ended).ask(target, body, headers))
+        return list(await asyncio.gather(*answers))
+
+
+@contextlib.asynccontextmanager
+async def engine(
+    loaded: LoadedSettings, registration: Registration, spawner: Spawner | None = None
+) -> AsyncIterator[Engine]:
+    """The engine of a model that has been loaded. Raises ModelServerError if it cannot be.
+
+    ``spawner`` starts the workers; without one each is an ordinary process.
+    """
+    settings = loaded.settings
+    with work_directory() as workdir:
+        metrics = ServerMetrics(mode=settings.metrics_mode)
+        devices = DeviceRing(gpu_count(settings.number_of_gpu))
+        preparation = Preparation(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
+        registry, aside = Registry(preparation), Aside(settings.max_request_size)
+        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        try:
+            name = default_name(registration.url or "")
+            model = await registry.register(registration, at_startup=True, fallback_name=name)
+            await registry.wait_loaded(model)
+            yield Engine(registry, InferenceApi(registry, settings.max_request_size, aside, limits), model)
+            if model.archive.downloaded is not None:
+                await registry.unregister(model.name, model.version)
+        finally:
+            await registry.close(_GRACE)
+            aside.close()

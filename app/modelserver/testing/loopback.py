@@ -1,0 +1,98 @@
+"""A request and its response without a socket: the bytes of the response are read where they are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httptools
+
+from modelserver.http.connection_exchange import ConnectionExchange
+from modelserver.testing.answer import Answer
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+
+    from modelserver.http.cors import Cors
+    from modelserver.http.exchange import Target
+
+_VERSION = "1.1"
+
+
+class Loopback:
+    """Takes the place of a connection and of its transport, for one exchange.
+
+    ``ended`` gets the answer.
+    """
+
+    cors: Cors | None = None
+
+    def __init__(self, ended: asyncio.Future[Answer]) -> None:
+        self.transport = self
+        self.written = 0
+        self._ended = ended
+        self._headers: dict[str, str] = {}
+        self._parts: list[bytes] = []
+        self._complete = False
+        self._parser = httptools.HttpResponseParser(self)
+
+    def ask(self, target: Target, body: bytes, headers: Mapping[str, str]) -> ConnectionExchange:
+        """The exchange of a POST, whose body is complete."""
+        lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        lines.append((b"content-length", b"%d" % len(body)))
+        exchange = ConnectionExchange(self, target, b"POST", _VERSION, lines, keep_alive=True)
+        exchange.receive(body)
+        exchange.complete()
+        return exchange
+
+    # -- the connection
+
+    def finish(
+        self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
+    ) -> None:
+        """Reads the rest of the answer, which is then delivered."""
+        self.write(answer)
+        self.write(body)
+        if not self._ended.done():
+            chunked = "transfer-encoding" in self._headers
+            self._ended.set_result(
+                Answer(
+                    self._parser.get_status_code(),
+                    self._headers,
+                    b"".join(self._parts),
+                    tuple(self._parts) if chunked else (),
+                    self._complete,
+                )
+            )
+
+    # -- its transport
+
+    def write(self, data: bytes) -> None:
+        """Reads a piece of the response."""
+        if data:
+            self._parser.feed_data(data)
+
+    def is_closing(self) -> bool:
+        """It is open until the response ends."""
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing waits to be read."""
+        return 0
+
+    def abort(self) -> None:
+        """The response has ended without its end."""
+
+    # -- the parser's events
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One line of the head."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        """The response is whole."""
+        self._complete = True

@@ -1,0 +1,116 @@
+"""Networks in training mode and gradients, with a stand-in for torch, which is slow to import."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.probe.networks import Gradients, networks_in_training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+class Module:
+    """As torch's: ``parts`` are within it."""
+
+    def __init__(self, *parts: Module, weights: int = 0, training: bool = True) -> None:
+        self.parts, self.weights, self.training = parts, weights, training
+
+    def modules(self) -> Iterator[Module]:
+        yield self
+        for part in self.parts:
+            yield from part.modules()
+
+    def parameters(self) -> Iterator[int]:
+        yield from range(self.weights)
+
+
+class Dropout(Module):
+    """A layer that depends on the mode."""
+
+
+Dropout.__module__ = "torch.nn.modules.dropout"
+
+
+class Torch:
+    """Calls its hooks when a test says so."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Callable[[Any], Any]] = []
+        self.nn = SimpleNamespace(Module=Module)
+        self.autograd = SimpleNamespace(graph=SimpleNamespace(saved_tensors_hooks=self.use))
+
+    @contextlib.contextmanager
+    def use(self, *hooks: Callable[[Any], Any]) -> Iterator[None]:
+        self.hooks += hooks
+        yield
+        self.hooks.clear()
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    """Imported, as far as anybody can tell."""
+    stand_in = Torch()
+    monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
+    return stand_in
+
+
+def test_networks_are_found(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In attributes, containers and other objects of the handler, and in its module; each once."""
+    held = Module(Dropout(), weights=1)
+    inside = SimpleNamespace(net=Module(weights=2))
+    handler = SimpleNamespace(
+        net=held,
+        same=[held],
+        more={"a": (Module(weights=3),)},
+        inside=inside,
+        ready=Module(weights=1, training=False),
+    )
+    own = ModuleType("own_module")
+    own.__file__ = str(tmp_path / "own_module.py")
+    own.NET = Module(Dropout(), weights=1)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_module", own)
+
+    assert [(each.name, each.layers) for each in networks_in_training(handler, str(tmp_path))] == [
+        ("self.net", ["Dropout"]),
+        ("self.more['a'][0]", []),
+        ("self.inside.net", []),
+        ("NET", ["Dropout"]),
+    ]
+
+
+def test_what_is_no_network(torch: Torch, tmp_path: Path) -> None:
+    """Transforms have neither weights nor such layers; classes are no objects."""
+    handler = SimpleNamespace(transform=Module(Module()), kind=Module, text="a", context=SimpleNamespace())
+
+    assert networks_in_training(handler, str(tmp_path)) == []
+    assert networks_in_training(None, str(tmp_path)) == []
+
+
+def test_gradients(torch: Torch, tmp_path: Path) -> None:
+    """A graph that is built for nothing is noted; one whose tensors are used again is not."""
+    with Gradients(str(tmp_path)) as idle:
+        pass
+    with Gradients(str(tmp_path)) as built:
+        assert torch.hooks[0]("tensor") == "tensor"
+    with Gradients(str(tmp_path)) as used:
+        torch.hooks[1](torch.hooks[0]("tensor"))
+
+    assert [each.left_on for each in (idle, built, used)] == [False, True, False]
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is imported for it."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with Gradients("/") as gradients:
+        pass
+
+    assert not gradients.left_on
+    assert networks_in_training(SimpleNamespace(net=Module(weights=1)), "/") == []
+    assert "torch" not in sys.modules

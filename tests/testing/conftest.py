@@ -1,0 +1,50 @@
+"""A client that the tests of this folder share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver import testing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SCRIPT = """
+import modelserver
+
+
+class Doubler(modelserver.Handler):
+    def predict(self, rows: list[int]) -> list[int]:
+        return [2 * row for row in rows]
+
+
+class Teller:
+    def handle(self, data, context):
+        return [self.tell(context, index) for index in range(len(data))]
+
+    def tell(self, context, index):
+        yield context.get_request_header(index, "who") or "nobody"
+        yield "!"
+
+
+def breaks(data, context):
+    raise SystemError("not today")
+"""
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script with several handlers."""
+    path = tmp_path_factory.mktemp("script") / "numbers_served.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture(scope="session")
+def doubler(script: Path) -> Iterator[testing.Client]:
+    """Doubles numbers, up to four at a time."""
+    with testing.client(f"{script}:Doubler", batch_size=4, max_request_instances=9) as client:
+        yield client

@@ -1,0 +1,47 @@
+"""Answers, and the bodies of requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from modelserver.testing.answer import Answer, as_body
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("value", "body", "kind"),
+    [
+        (b"\x00", b"\x00", ""),
+        (bytearray(b"a"), b"a", ""),
+        ("é", "é".encode(), "text/plain; charset=utf-8"),
+        ({"a": [1, None]}, b'{"a":[1,null]}', "application/json"),
+        (np.ones((1, 2), np.float32), b"[[1.0,1.0]]", "application/json"),
+    ],
+)
+def test_bodies(value: Any, body: bytes, kind: str) -> None:
+    """Bytes stay as they are, text is text, all else is JSON."""
+    assert as_body(value) == (body, kind)
+
+
+def test_files(tmp_path: Path) -> None:
+    """A path is its content, with the type that its name says."""
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    (tmp_path / "b").write_bytes(b"b")
+
+    assert as_body(tmp_path / "a.png") == (b"\x89PNG", "image/png")
+    assert as_body(tmp_path / "b") == (b"b", "")
+
+
+def test_what_headers_tell() -> None:
+    """Type, batch and time are read from the headers, if they are there."""
+    told = Answer(200, {"x-batch-size": "3", "server-timing": "queue;dur=1.5, inference;dur=2.25"}, b"1")
+
+    assert (told.batch_size, told.handling_ms, told.json(), told.text) == (3, 2.25, 1, "1")
+    assert (Answer(200, {}, b"").batch_size, Answer(200, {}, b"").handling_ms) == (0, 0.0)
+    assert [Answer(status, {}, b"").ok for status in (200, 404)] == [True, False]
+    assert not Answer(200, {}, b"", complete=False).ok

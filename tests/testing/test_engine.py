@@ -1,0 +1,31 @@
+"""The engine under the client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.errors import ModelServerError
+from modelserver.options.resolve import Registration
+from modelserver.settings.load import load_settings
+from modelserver.testing.engine import engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_it_ends_what_it_began(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a model that fails has the user's line; no process, task or folder is left behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    loaded = load_settings({"model_store": str(script.parent)}, {}, tmp_path)
+    before = asyncio.all_tasks()
+
+    with pytest.raises(ModelServerError, match=r"not today \(numbers_served.py, line 20, in breaks\)"):
+        async with engine(loaded, Registration(url=f"{script}:breaks", trusted=True, min_workers=1)):
+            raise AssertionError
+
+    assert asyncio.all_tasks() == before
+    assert os.listdir(tmp_path) == []

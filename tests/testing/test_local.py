@@ -1,0 +1,103 @@
+"""The client of a model without sockets."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from modelserver import testing
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_prediction(doubler: testing.Client) -> None:
+    """It is answered by the model's worker, as the server answers it."""
+    answer = doubler.predict(21)
+
+    assert (answer.status, answer.json(), answer.content_type) == (200, 42, "application/json")
+    assert answer.ok
+    assert doubler.name == "Doubler"
+    assert answer.handling_ms > 0
+
+
+def test_a_batch(doubler: testing.Client) -> None:
+    """What is asked together is one call, up to the batch size, and the answers come in order."""
+    answers = doubler.predict_batch(range(6))
+
+    assert [answer.json() for answer in answers] == [0, 2, 4, 6, 8, 10]
+    assert [answer.batch_size for answer in answers] == [4, 4, 4, 4, 2, 2]
+
+
+def test_kserves_protocols(doubler: testing.Client) -> None:
+    """V1 and V2 take lists of rows, or whole bodies."""
+    tensor = {"name": "rows", "datatype": "INT64", "shape": [2], "data": [1, 2]}
+
+    assert doubler.v1([1, 2]).json()["predictions"] == [2, 4]
+    assert doubler.v1({"inputs": [3]}).json()["predictions"] == [6]
+    assert doubler.v2([tensor]).json()["outputs"][0]["data"] == [2, 4]
+    assert doubler.v2({"id": "mine", "inputs": [tensor]}).json()["id"] == "mine"
+
+
+def test_a_bad_row(doubler: testing.Client) -> None:
+    """It has the server's status and message."""
+    good, bad = doubler.predict_batch([1, "one"])
+
+    assert (good.json(), bad.status, bad.ok) == (2, 400, False)
+    assert "Expected `int`" in bad.json()["message"]
+
+
+def test_settings_apply(doubler: testing.Client) -> None:
+    """A setting of the server holds here too."""
+    assert doubler.v1(list(range(10))).status == 413
+
+
+def test_settings_that_are_off(script: Path) -> None:
+    """False is a value, not the lack of one."""
+    settings = testing.client(f"{script}:Doubler", isolate_failures=False)._loaded.settings
+
+    assert not settings.isolate_failures
+
+
+def test_other_paths(doubler: testing.Client) -> None:
+    """Any path for inference can be asked, and no other."""
+    assert doubler.post("/explanations/Doubler", 1).status == 501
+    assert doubler.post("/predictions/other", 1).status == 404
+    with pytest.raises(ValueError, match="'/models' is not a path for inference"):
+        doubler.post("/models", 1)
+
+
+def test_headers_and_streams(script: Path) -> None:
+    """Handlers see the headers, and the parts of a stream are told apart; nothing is left at the end."""
+    before = threading.active_count()
+    with testing.client(f"{script}:Teller") as client:
+        (process,) = filter(None, [worker.process for worker in client.model.pool.workers])
+        answer = client.predict(b"", {"Who": "me"})
+
+        assert (answer.parts, answer.text) == ((b"me", b"!"), "me!")
+
+    assert not psutil.pid_exists(process.pid)
+    assert threading.active_count() == before
+    with pytest.raises(ValueError, match="not open"):
+        client.predict(1)
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "error", "told"),
+    [
+        ("{}:Doubler", {"batchsize": 1}, TypeError, "batchsize: not an option"),
+        ("{}:Doubler", {"max_request_size": "much"}, ConfigError, "max_request_size=much"),
+        ("{}.not", {}, ConfigError, "does not exist"),
+        (testing.Client.close, {}, ValueError, "inside of another"),
+    ],
+)
+def test_what_cannot_be_opened(
+    script: Path, source: Any, settings: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    """Wrong names, values and files are refused before anything starts."""
+    with pytest.raises(error, match=told):
+        testing.client(source.format(script) if isinstance(source, str) else source, **settings)

@@ -1,0 +1,69 @@
+"""Exchanges without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from modelserver.http.exchange import Target
+from modelserver.testing.loopback import Loopback
+
+if TYPE_CHECKING:
+    from modelserver.http.connection_exchange import ConnectionExchange
+    from modelserver.testing.answer import Answer
+
+
+def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
+    """An exchange, and its answer to come."""
+    ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    headers = {"Content-Type": "text/plain", "X-Request-Timeout-Ms": "50"}
+    return Loopback(ended).ask(Target("/p", b"", "/p"), b"body", headers), ended
+
+
+async def test_the_request() -> None:
+    """Body and headers are read as from a connection."""
+    exchange, _ = opened()
+
+    assert (exchange.method, exchange.body) == (b"POST", b"body")
+    assert (exchange.content_type, exchange.deadline_ms) == ("text/plain", 50)
+
+
+async def test_a_whole_answer() -> None:
+    """Status, headers and body arrive as they were written."""
+    exchange, ended = opened()
+    exchange.reply(201, b"made", "text/plain", b"x-more: 1\r\n")
+
+    answer = ended.result()
+    assert (answer.status, answer.body, answer.parts, answer.complete) == (201, b"made", (), True)
+    assert (answer.content_type, answer.headers["x-more"]) == ("text/plain", "1")
+
+
+async def test_no_content() -> None:
+    """An answer without a body is whole too."""
+    exchange, ended = opened()
+    exchange.reply(204, b"")
+
+    assert (ended.result().status, ended.result().complete) == (204, True)
+
+
+async def test_parts() -> None:
+    """The parts of a stream are kept apart, and joined."""
+    exchange, ended = opened()
+    exchange.begin(200, "text/plain")
+    for part in (b"a", b"", b"bc"):
+        exchange.send(part)
+    assert not ended.done()
+    exchange.end()
+
+    assert (ended.result().parts, ended.result().body) == ((b"a", b"bc"), b"abc")
+    assert exchange.unsent() == 0
+
+
+async def test_a_broken_stream() -> None:
+    """One that breaks off is not complete."""
+    exchange, ended = opened()
+    exchange.begin(200)
+    exchange.send(b"a")
+    exchange.end(complete=False)
+
+    assert (ended.result().body, ended.result().complete) == (b"a", False)
