@@ -1,31 +1,15 @@
-"""When requests come: independent of the answers (open loop), or after them (closed loop)."""
+"""When requests come, independent of the answers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
 Pattern = Literal["poisson", "bursty", "diurnal", "closed"]
 PATTERNS: tuple[Pattern, ...] = ("poisson", "bursty", "diurnal", "closed")
 Arrivals = Callable[[float, Random], Iterator[float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """A closed loop: each of ``count`` clients waits for its answer, thinks, and asks again.
-
-    ``think`` is the mean of exponentially distributed seconds; 0 asks again at once.
-    """
-
-    count: int
-    think: float
-
-    def pause(self, chance: Random) -> float:
-        """Seconds until the next request of a client."""
-        return chance.expovariate(1 / self.think) if self.think else 0.0
 
 
 def poisson(rate: float, chance: Random) -> Iterator[float]:

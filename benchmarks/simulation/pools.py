@@ -22,7 +22,7 @@ from modelserver.wire.messages import Answer, Load, Loaded, Predict, Recalled, R
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benchmarks.simulation.costs import Cost
+    from modelserver.simulation.costs import Cost
     from modelserver.wire.messages import ToServer, ToWorker
 
 _FOREVER = 1e9

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks import queues
 from benchmarks.servers import ROOT
-from benchmarks.simulation.costs import Cost
 from benchmarks.simulation.pools import (
     Fleet,
     Overhead,
@@ -21,6 +20,8 @@ from benchmarks.simulation.pools import (
     power_of_two,
     simulate_pools,
 )
+
+from modelserver.simulation.costs import Cost
 
 if TYPE_CHECKING:
     from pathlib import Path

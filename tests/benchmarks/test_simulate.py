@@ -12,38 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchmarks import simulate
 from benchmarks.servers import ROOT
-from benchmarks.simulation.arrivals import OPEN, Clients, bursty, diurnal, poisson
-from benchmarks.simulation.costs import Cost, fit, parse_cost, read_costs
-from benchmarks.simulation.engine import Server, Simulation
-from benchmarks.simulation.figures import Figures, summarize
+from benchmarks.simulation.arrivals import OPEN, bursty, diurnal, poisson
+from benchmarks.simulation.costs import parse_cost, read_costs
 from benchmarks.simulation.measured import Case, compare
 from benchmarks.simulation.open_loop import Answer, Seen, run_open_loop
 
-from modelserver.batching.policies import Adaptive, Greedy, Policy, Window
+from modelserver.batching.policies import Greedy
+from modelserver.simulation.costs import Cost, fit
+from modelserver.simulation.engine import Server, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 MEDIUM = Cost("medium", 0.040, 0.004)
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "greedy": Greedy,
-    "adaptive": lambda: Adaptive(0.1),
-    "window": lambda: Window(0.1),
-}
-
-
-def simulated(
-    policy: str, server: Server, load: float, pattern: Any = "poisson", requests: int = 8000
-) -> Figures:
-    """One run with a fixed seed."""
-    rate = load * server.cost.capacity(server.batch_size, server.workers)
-    seconds = requests / rate
-    source = OPEN[pattern](rate, Random(5))
-    trace = Simulation(server, POLICIES[policy](), source, 5).run(seconds)
-    return summarize(trace, 0.1 * seconds, seconds)
-
-
 # -- arrivals and costs
 
 
@@ -100,121 +81,6 @@ def test_costs_come_from_the_benchmarks_json(tmp_path: Path) -> None:
 
     assert cost.name == "resnet152"
     assert (cost.fixed, cost.each) == pytest.approx((0.020, 0.100))
-
-
-# -- the engine
-
-
-def test_a_worker_with_batches_of_one_is_the_queue_of_the_books() -> None:
-    """M/D/1 at a load of 0.5: the mean wait is half a service time (Pollaczek and Khinchine)."""
-    server = Server(Cost("x", 0.0, 0.010), batch_size=1)
-    trace = Simulation(server, Greedy(), poisson(50.0, Random(2)), 2).run(1000.0)
-    mean = sum(latency for _, latency in trace.answers) / len(trace.answers)
-
-    assert mean == pytest.approx(0.010 + 0.005, rel=0.03)
-    assert {size for _, size, _ in trace.batches} == {1}
-
-
-def test_every_request_is_answered_once_and_never_too_soon() -> None:
-    """All that came is answered, none in less than the time of a batch, no worker twice at a time."""
-    server = Server(MEDIUM, batch_size=8, workers=3, overhead=0.001)
-    times = list(islice(poisson(100.0, Random(3)), 2000))
-    trace = Simulation(server, Adaptive(0.1), iter(times), 3).run(1e9)
-
-    assert sorted(arrived for arrived, _ in trace.answers) == times
-    assert min(latency for _, latency in trace.answers) >= MEDIUM.seconds(1)
-    assert max(size for _, size, _ in trace.batches) <= 8
-    moments = [m for end, _, s in trace.batches for m in ((end - s + 1e-9, 1), (end, -1))]
-    busy, running = 0, []
-    for _, change in sorted(moments):
-        busy += change
-        running.append(busy)
-    assert max(running) == 3
-
-
-def test_a_full_queue_refuses() -> None:
-    """More than the queue takes is counted, not kept."""
-    server = Server(Cost("x", 1.0, 0.0), batch_size=1, queue_size=2)
-    trace = Simulation(server, Greedy(), iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), 1).run(10.0)
-
-    # One runs, one is handed over in advance, two wait.
-    assert len(trace.answers) == 4
-    assert trace.refused == 2
-
-
-def test_a_closed_loop_has_as_many_requests_as_clients() -> None:
-    """One client without a pause gets one answer per batch time, whatever the policy."""
-    for make in (Greedy, lambda: Adaptive(0.1)):
-        trace = Simulation(Server(MEDIUM, 8), make(), Clients(1, 0.0), 1).run(44.0)
-
-        assert len(trace.answers) == pytest.approx(1000, abs=1)
-        assert max(latency for _, latency in trace.answers) == pytest.approx(0.044)
-
-
-def test_one_seed_gives_one_result() -> None:
-    """Two runs are alike to the last digit."""
-    server = Server(MEDIUM, 8, workers=2)
-
-    assert simulated("adaptive", server, 0.6, "bursty", 2000) == simulated(
-        "adaptive", server, 0.6, "bursty", 2000
-    )
-
-
-# -- what the policies are worth
-
-
-def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load() -> None:
-    """Poisson at 0.6 of the capacity: less worker time, and a lower p50 and p99 too."""
-    server = Server(MEDIUM, batch_size=8, workers=4)
-    greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
-
-    assert adaptive.device_ms < 0.92 * greedy.device_ms
-    assert adaptive.p50_ms < 0.95 * greedy.p50_ms
-    assert adaptive.p99_ms < 0.90 * greedy.p99_ms
-    assert adaptive.rate == pytest.approx(greedy.rate, rel=0.02)
-
-
-def test_adaptive_spares_one_worker_at_a_middle_load() -> None:
-    """Poisson at 0.6 of the capacity: a sixteenth less worker time, p50 and p99 at most 7 % higher."""
-    server = Server(MEDIUM, batch_size=8)
-    greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
-
-    assert adaptive.device_ms < 0.94 * greedy.device_ms
-    assert adaptive.p50_ms < 1.07 * greedy.p50_ms
-    assert adaptive.p99_ms < 1.07 * greedy.p99_ms
-
-
-@pytest.mark.parametrize("workers", [1, 4])
-def test_adaptive_beats_a_window_at_a_middle_load(workers: int) -> None:
-    """The documented default of 100 ms loses in p50 and p99 at 0.5 of the capacity."""
-    server = Server(MEDIUM, batch_size=8, workers=workers)
-    window, adaptive = simulated("window", server, 0.5), simulated("adaptive", server, 0.5)
-
-    assert adaptive.p50_ms < 0.9 * window.p50_ms
-    assert adaptive.p99_ms < 0.9 * window.p99_ms
-
-
-@pytest.mark.parametrize("pattern", ["poisson", "bursty", "diurnal"])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_adaptive_never_costs_much(pattern: str, workers: int) -> None:
-    """Whatever the arrivals and the load: no more worker time than greedy, latencies at most 12 % higher."""
-    server = Server(MEDIUM, batch_size=8, workers=workers)
-    for load in (0.1, 0.4, 0.8):
-        greedy = simulated("greedy", server, load, pattern, 3000)
-        adaptive = simulated("adaptive", server, load, pattern, 3000)
-
-        assert adaptive.device_ms < 1.01 * greedy.device_ms
-        assert adaptive.p50_ms < 1.12 * greedy.p50_ms
-        assert adaptive.p99_ms < 1.12 * greedy.p99_ms
-
-
-def test_adaptive_does_not_hold_where_a_batch_saves_little() -> None:
-    """With the cost of ResNet-152 on two cores, 20 + 100 n ms, it is greedy to within a hundredth."""
-    server = Server(Cost("resnet152", 0.020, 0.100), batch_size=8)
-    greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
-
-    assert adaptive.p50_ms == pytest.approx(greedy.p50_ms, rel=0.01)
-    assert adaptive.device_ms == pytest.approx(greedy.device_ms, rel=0.01)
 
 
 # -- the program
@@ -290,7 +156,9 @@ def test_a_real_server_is_measured_beside_the_simulated_one(
 ) -> None:
     """Six measurements, nothing fails, and each gets its mark; how near they are is not for a test."""
     out = tmp_path / "out.json"
-    status = simulate.main(["--validate", "--duration", "1", "--cost", "x=20,2", "--out", str(out)])
+    status = simulate.main(
+        ["--validate", "--duration", "1", "--cost", "x=20,2", "--out", str(out), "--plots", str(tmp_path)]
+    )
     said = capsys.readouterr().out
     pairs = json.loads(out.read_text())["pairs"]
 
@@ -298,3 +166,4 @@ def test_a_real_server_is_measured_beside_the_simulated_one(
     assert [each["pair"]["case"]["load"] for each in pairs] == [0.3, 0.6, 0.85, 0.6, 0.6, 0.6]
     assert all(each["pair"]["measured"]["requests"] > 10 for each in pairs)
     assert said.lower().count("reached: ") == 6
+    assert (tmp_path / "measured.png").is_file()

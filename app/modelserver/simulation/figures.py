@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, nan
 from typing import TYPE_CHECKING
 
-from benchmarks.load import percentile
-
 if TYPE_CHECKING:
-    from benchmarks.simulation.engine import Trace
+    from collections.abc import Sequence
+
+    from modelserver.simulation.engine import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,12 @@ def summarize(trace: Trace, begin: float, end: float) -> Figures:
         rate=answered / (end - begin),
         batch=answered / len(batches) if batches else 0.0,
         device_ms=1e3 * sum(seconds for _, seconds in batches) / answered if answered else 0.0,
-        p50_ms=percentile(latencies, 50),
-        p90_ms=percentile(latencies, 90),
-        p99_ms=percentile(latencies, 99),
+        p50_ms=_percentile(latencies, 50),
+        p90_ms=_percentile(latencies, 90),
+        p99_ms=_percentile(latencies, 99),
         requests=len(latencies),
     )
+
+
+def _percentile(ascending: Sequence[float], percent: float) -> float:
+    return ascending[ceil(percent / 100 * len(ascending)) - 1] if ascending else nan

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
-from benchmarks.simulation.arrivals import Clients
 from modelserver.batching.queue import BatchQueue, QueueFull
 from modelserver.batching.request import Batch, Request
 from modelserver.wire.messages import Row
@@ -24,13 +23,28 @@ from modelserver.wire.messages import Row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.simulation.costs import Cost
     from modelserver.batching.policies import Policy
+    from modelserver.simulation.costs import Cost
 
 _ROWS = [Row("r", 0)]
 _BODIES = [b""]
 # What a lone worker may hold, as in modelserver.pools.worker for handlers of a millisecond or more.
 IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """A closed loop: each of ``count`` clients waits for its answer, thinks, and asks again.
+
+    ``think`` is the mean of exponentially distributed seconds; 0 asks again at once.
+    """
+
+    count: int
+    think: float
+
+    def pause(self, chance: Random) -> float:
+        """Seconds until the next request of a client."""
+        return chance.expovariate(1 / self.think) if self.think else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,7 @@ class Simulation:
         self.now = 0.0
         self._clients = source if isinstance(source, Clients) else None
         self._source: Iterator[float] = iter(()) if isinstance(source, Clients) else source
-        self._chance = Random(seed)
+        self._chance = Random(seed)  # noqa: S311 - no secret
         self._workers = [_Worker() for _ in range(server.workers)]
         self._events: list[_Event] = []
         self._orders = itertools.count()
@@ -107,7 +121,7 @@ class Simulation:
                     continue
                 self._pump()
             elif event.kind == "answer":
-                assert event.worker is not None
+                assert event.worker is not None  # noqa: S101 - every answer has one
                 self._answer(event.worker, seconds)
             elif event.at == self._look:
                 self._pump()
@@ -151,7 +165,7 @@ class Simulation:
             self._ask_again(len(batch.parcels), seconds)
 
     def _ask_again(self, clients: int, seconds: float) -> None:
-        assert self._clients is not None
+        assert self._clients is not None  # noqa: S101 - asked for closed loops only
         for _ in range(clients):
             at = self.now + self._clients.pause(self._chance)
             if at < seconds:
