@@ -1,0 +1,113 @@
+"""One stream of events for all who look; nothing is collected while nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+_log = logging.getLogger("modelserver.console")
+
+# Seconds from one event to the next: at least this ...
+PAUSE: Final = 0.5
+# ... and so long that collecting takes no larger share of a core, up to so many seconds.
+SHARE: Final = 0.008
+LONGEST: Final = 5.0
+
+_EXPIRED: Final = b"event: expired\ndata: \n\n"
+
+
+class Source(Protocol):
+    """What there is to tell."""
+
+    async def look(self) -> tuple[bytes, float]:
+        """What has changed, as one event, and the processor seconds that looking took."""
+        ...
+
+    def whole(self) -> bytes:
+        """Everything as of the last look, as one event."""
+        ...
+
+    def forget(self) -> None:
+        """Nobody looks any more."""
+        ...
+
+
+class Broadcast:
+    """Tells everybody who watches what ``source`` has."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._viewers: set[_Viewer] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._looked = False
+        self._closed = False
+
+    async def watch(self, allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """The events for one viewer: everything, then changes, while it is ``allowed``.
+
+        A viewer that reads too slowly skips changes, and gets everything again.
+        """
+        viewer = _Viewer()
+        self._viewers.add(viewer)
+        if self._looked:
+            viewer.ready.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._produce())
+        try:
+            while not self._closed:
+                await viewer.ready.wait()
+                viewer.ready.clear()
+                if viewer.is_over or self._closed:
+                    return
+                if not allowed():
+                    yield _EXPIRED
+                    return
+                event, viewer.event = viewer.event or self._source.whole(), b""
+                viewer.is_behind = False
+                yield event
+        finally:
+            self._viewers.discard(viewer)
+
+    def close(self) -> None:
+        """Ends all streams."""
+        self._closed = True
+        for viewer in self._viewers:
+            viewer.ready.set()
+
+    async def _produce(self) -> None:
+        try:
+            while self._viewers and not self._closed:
+                event, spent = await self._source.look()
+                self._looked = True
+                for viewer in self._viewers:
+                    viewer.put(event)
+                await asyncio.sleep(max(PAUSE, min(spent / SHARE, LONGEST)))
+        except Exception:  # noqa: BLE001 - the streams end, and their viewers come back
+            _log.exception("The console's events could not be made")
+            for viewer in self._viewers:
+                viewer.is_over = True
+                viewer.ready.set()
+        finally:
+            self._task, self._looked = None, False
+            self._source.forget()
+
+
+class _Viewer:
+    """``event`` waits to be sent; ``is_behind``: everything will be sent instead; ``is_over``: nothing."""
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        self.event = b""
+        self.is_behind = True
+        self.is_over = False
+
+    def put(self, event: bytes) -> None:
+        if self.event:
+            self.event, self.is_behind = b"", True
+        elif not self.is_behind:
+            self.event = event
+        self.ready.set()

@@ -1,0 +1,132 @@
+"""The console's routes. The page holds nothing and is for everybody; the rest needs what management needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from modelserver import __version__
+from modelserver.auth.origins import check_host
+from modelserver.auth.scopes import Scope as TokenScope
+from modelserver.console.broadcast import Broadcast
+from modelserver.console.estimates import Asked, Estimates
+from modelserver.console.facts import State
+from modelserver.console.pages import DATA_HEADERS, Pages
+from modelserver.console.tries import answer_try
+from modelserver.errors import BadRequest, MethodNotAllowed, PayloadTooLarge, ResourceNotFound
+from modelserver.http.answers import JSON
+from modelserver.options.table import OPTIONS
+from modelserver.settings.load import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from modelserver.api.services import Services
+    from modelserver.http.exchange import HotRoutes
+
+_PAGE = "/console"
+_STATIC = f"{_PAGE}/static/"
+_TRY = f"{_PAGE}/try/"
+# Bytes of the description of an estimate: five minutes of figures have a tenth of that.
+_MOST_ASKED = 1 << 18
+
+_read_asked = msgspec.json.Decoder(Asked).decode
+
+
+class Console:
+    """An ASGI application for all paths from ``/console`` on; tries of models go to ``hot``."""
+
+    def __init__(self, services: Services, hot: HotRoutes) -> None:
+        self._services = services
+        self._hot = hot
+        self._pages = Pages()
+        self._broadcast = Broadcast(State(services.registry))
+        self._estimates = Estimates()
+        # Off loopback without tokens, every client is allowed.
+        self._checks_host = services.tokens is None and services.settings.management_address.is_loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._response(scope["path"], Request(scope, receive))
+        await response(scope, receive, send)
+
+    def close(self) -> None:
+        """Ends the streams of events and the helper process."""
+        self._broadcast.close()
+        self._estimates.close()
+
+    async def _response(self, path: str, request: Request) -> Response:
+        if path == _PAGE or path.startswith(_STATIC):
+            return self._page(path, request)
+        if self._checks_host:
+            check_host(request.scope["headers"])
+        if path.startswith(_TRY):
+            _check_method(request, "POST")
+            return await answer_try(request, self._hot)
+        if path == f"{_PAGE}/estimate":
+            _check_method(request, "POST")
+            return await self._estimate(request)
+        if path == f"{_PAGE}/events":
+            _check_method(request, "GET")
+            return self._events(request)
+        if path == f"{_PAGE}/settings":
+            _check_method(request, "GET")
+            return self._settings()
+        raise ResourceNotFound
+
+    def _page(self, path: str, request: Request) -> Response:
+        _check_method(request, "GET", "HEAD")
+        if path == _PAGE and request.scope["raw_path"].endswith(b"/"):
+            # Its files are named relative to it, so that it works behind a proxy's prefix.
+            return RedirectResponse("../console", 308)
+        found = self._pages.get("index.html" if path == _PAGE else path.removeprefix(_STATIC))
+        if found is None:
+            raise ResourceNotFound
+        return found
+
+    def _events(self, request: Request) -> Response:
+        events = self._broadcast.watch(self._allowed(request))
+        return StreamingResponse(events, headers={**DATA_HEADERS, "content-type": "text/event-stream"})
+
+    def _allowed(self, request: Request) -> Callable[[], bool]:
+        """Whether the request's token is still valid; the stream may outlast it."""
+        tokens = self._services.tokens
+        if tokens is None:
+            return lambda: True
+        header = request.headers.get("authorization", "").encode("latin-1")
+        return lambda: tokens.verifier.accepts(TokenScope.MANAGEMENT, header)
+
+    def _settings(self) -> Response:
+        services = self._services
+        settings = [
+            {"name": key.name, "group": key.group, "value": value, "source": source, "about": key.summary}
+            for key, value, source in shown(services.settings, services.registry.preparation.sources)
+            if key.category != "N"
+        ]
+        options = {row.key: row.summary for row in OPTIONS.values()}
+        return _json({"version": __version__, "settings": settings, "options": options})
+
+    async def _estimate(self, request: Request) -> Response:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_ASKED:
+                raise PayloadTooLarge(f"More than {_MOST_ASKED} bytes.")
+        try:
+            asked = _read_asked(body)
+        except msgspec.MsgspecError as error:
+            raise BadRequest(f"This cannot be estimated: {error}") from None
+        return _json(await self._estimates.make(asked))
+
+
+def _check_method(request: Request, *allowed: str) -> None:
+    if request.method not in allowed:
+        raise MethodNotAllowed(", ".join(allowed))
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), headers={**DATA_HEADERS, "content-type": JSON})

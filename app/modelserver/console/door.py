@@ -1,0 +1,50 @@
+"""Where the console is entered: it is imported for its first request only."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from modelserver.api.services import LateApp
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from modelserver.api.services import Role, Services
+    from modelserver.console.console import Console
+    from modelserver.http.exchange import HotRoutes
+
+PATH = "/console"
+
+
+class AppWithConsole(LateApp):
+    """The application of the management address, with the console; tries of models go to ``hot``."""
+
+    def __init__(self, roles: set[Role], services: Services, hot: HotRoutes) -> None:
+        super().__init__(roles, services)
+        self._hot = hot
+        self._making: asyncio.Future[Console] | None = None
+        self._closed = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if path != PATH and not path.startswith(f"{PATH}/"):
+            await super().__call__(scope, receive, send)
+            return
+        if self._making is None:
+            self._making = asyncio.ensure_future(asyncio.to_thread(self._made))
+        console = await asyncio.shield(self._making)
+        if self._closed:
+            console.close()
+        await console(scope, receive, send)
+
+    def _made(self) -> Console:
+        console: Console = import_module("modelserver.console.console").Console(self._services, self._hot)
+        return console
+
+    def close(self) -> None:
+        super().close()
+        self._closed = True
+        if self._making is not None and self._making.done():
+            self._making.result().close()

@@ -1,0 +1,115 @@
+// From counts since the start to figures of each interval. The server sends the counts, nothing is kept there.
+
+const POINTS = 600;
+export const SERIES = [
+  "rate", "lost", "p50", "p99", "queue50", "queue99", "handler50", "handler99", "size", "fill", "busy",
+];
+
+const minus = (now, before) => now.map((value, index) => value - before[index]);
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+// As Prometheus' histogram_quantile: linear within a bucket. In ms; null without observations.
+export function quantile(share, bounds, counts) {
+  const total = sum(counts);
+  if (!total) return null;
+  let left = share * total;
+  for (let index = 0; index < bounds.length; index += 1) {
+    if (counts[index] >= left) {
+      const low = index ? bounds[index - 1] : 0;
+      return 1e3 * (low + (bounds[index] - low) * (left / counts[index]));
+    }
+    left -= counts[index];
+  }
+  return 1e3 * bounds[bounds.length - 1];
+}
+
+export class History {
+  constructor() {
+    this.times = [];
+    this.series = Object.fromEntries(SERIES.map((name) => [name, []]));
+    this.intervals = [];
+    this.last = null;
+    this.at = 0;
+  }
+
+  // The server has begun again, or there was a break: the next counts are a new beginning.
+  interrupt() {
+    this.last = null;
+  }
+
+  add(at, figures, bounds, workers) {
+    const before = this.last;
+    const seconds = at - this.at;
+    if (before && seconds <= 0) return;
+    this.last = figures;
+    this.at = at;
+    const now = Date.now() / 1e3;
+    if (!before || figures.size[1] < before.size[1] || seconds > 30) {
+      if (this.times.length) this.push(now, {});
+      return;
+    }
+    const latency = minus(figures.latency, before.latency);
+    const queue = minus(figures.queue, before.queue);
+    const handler = minus(figures.handler, before.handler);
+    const [instances, batches] = minus(figures.size, before.size);
+    const [fill] = minus(figures.fill, before.fill);
+    const lost = figures.unanswered - before.unanswered;
+    const answered = sum(latency.slice(1));
+    this.push(now, {
+      rate: answered / seconds,
+      lost: lost / seconds,
+      p50: quantile(0.5, bounds.latency, latency.slice(1)),
+      p99: quantile(0.99, bounds.latency, latency.slice(1)),
+      queue50: quantile(0.5, bounds.parts, queue.slice(1)),
+      queue99: quantile(0.99, bounds.parts, queue.slice(1)),
+      handler50: quantile(0.5, bounds.parts, handler.slice(1)),
+      handler99: quantile(0.99, bounds.parts, handler.slice(1)),
+      size: batches ? instances / batches : null,
+      fill: batches ? (100 * fill) / batches : null,
+      busy: workers ? Math.min(100, (100 * handler[0]) / seconds / workers) : null,
+    });
+    this.intervals.push({ seconds, answered, lost, batches, instances, latency, queue, handler, workers });
+    if (this.intervals.length > POINTS) this.intervals.shift();
+  }
+
+  push(now, point) {
+    this.times.push(now);
+    for (const name of SERIES) this.series[name].push(point[name] ?? null);
+    if (this.times.length > POINTS) {
+      this.times.shift();
+      for (const name of SERIES) this.series[name].shift();
+    }
+  }
+
+  latest(name) {
+    return this.series[name].at(-1) ?? null;
+  }
+
+  // All intervals together, from the first with a request on.
+  measured(bounds) {
+    const first = this.intervals.findIndex((each) => each.answered + each.lost > 0);
+    if (first < 0) return null;
+    const kept = this.intervals.slice(first);
+    const add = (name) => kept.map((each) => each[name]).reduce((a, b) => a.map((value, i) => value + b[i]));
+    const total = (name) => sum(kept.map((each) => each[name]));
+    const [latency, queue, handler] = ["latency", "queue", "handler"].map(add);
+    const seconds = total("seconds");
+    const answers = total("answered");
+    const waited = sum(queue.slice(1));
+    const beside = answers && waited && total("batches")
+      ? latency[0] / answers - queue[0] / waited - handler[0] / total("batches") : 0;
+    return {
+      seconds,
+      history: kept.map((each) => [
+        each.seconds, each.answered + each.lost, each.batches, Math.round(each.instances), each.handler[0],
+      ]),
+      overhead: Math.min(1, Math.max(0, beside)),
+      rate: answers / seconds,
+      refused: total("lost") / seconds,
+      batch: total("batches") ? total("instances") / total("batches") : 0,
+      p50_ms: quantile(0.5, bounds.latency, latency.slice(1)),
+      p99_ms: quantile(0.99, bounds.latency, latency.slice(1)),
+      busy: handler[0] / Math.max(1e-9, sum(kept.map((each) => each.seconds * (each.workers || 1)))),
+    };
+  }
+}

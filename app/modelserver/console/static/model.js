@@ -1,0 +1,79 @@
+// The view of one version.
+
+import { Change } from "./change.js";
+import { h, section, setText, table } from "./dom.js";
+import { Estimate } from "./estimate.js";
+import { Plots } from "./plots.js";
+import { Try } from "./try.js";
+import { Workers, splitFailure, stateLabel } from "./workers.js";
+
+export class ModelView {
+  constructor(guarded) {
+    this.name = h("h2", {});
+    this.state = h("span", {});
+    this.about = h("p", { class: "quiet about" });
+    this.failure = h("p", {});
+    this.lines = h("pre", { tabindex: "0", "aria-label": "Last output before the failure" });
+    this.banner = h("div", { class: "banner", role: "alert", hidden: true }, this.failure, this.lines);
+    this.plots = new Plots();
+    this.workers = new Workers();
+    this.change = new Change(guarded);
+    this.try = new Try(guarded);
+    this.estimate = new Estimate(guarded, (values) => this.change.propose(values));
+    this.options = h("tbody");
+    const options = h("details", {}, h("summary", {}, "All options and where they come from"),
+      h("div", { class: "wide" }, h("table", {}, h("caption", { class: "hidden" }, "Options"),
+        h("thead", {}, h("tr", {}, ...["Option", "Value", "Source", ""].map((text) => h("th", { scope: "col" }, text)))),
+        this.options)));
+    this.optionsShown = "";
+    this.elements = [
+      h("div", { class: "title-row" }, this.name, this.state, this.about),
+      this.banner, this.plots.element,
+      h("div", { class: "pair" }, this.workers.element, this.change.element),
+      this.try.element, this.estimate.element, section("Options", options),
+    ];
+  }
+
+  update(facts, history, bounds, summaries) {
+    this.facts = facts;
+    setText(this.name, `${facts.modelName} ${facts.modelVersion}`);
+    if (this.state.textContent !== facts.state) this.state.replaceChildren(stateLabel(facts.state));
+    const coming = facts.replacement ? ` · replacement ${facts.replacement.status.toLowerCase()}` : "";
+    setText(this.about, `${facts.default ? "default version" : "not the default version"} · ${facts.modelUrl}`
+      + ` · ${facts.deviceType}${coming}`);
+    this.tellFailure(facts);
+    this.workers.update(facts);
+    this.change.update(facts);
+    this.try.update(facts);
+    this.estimate.update(facts, history, bounds);
+    this.tellOptions(facts, summaries);
+  }
+
+  tellFailure(facts) {
+    const failed = facts.failure || facts.replacement?.failure || "";
+    const [reason, lines] = splitFailure(failed);
+    this.banner.hidden = !failed;
+    setText(this.failure, reason);
+    setText(this.lines, lines);
+    this.lines.hidden = !lines;
+  }
+
+  tellOptions(facts, summaries) {
+    const text = JSON.stringify(facts.options);
+    if (text === this.optionsShown) return;
+    this.optionsShown = text;
+    this.options.replaceChildren(...facts.options.map(([name, value, source]) =>
+      h("tr", { class: source === "default" ? "" : "given" }, h("th", { scope: "row", class: "mono" }, name),
+        h("td", { class: "mono value" }, value || "–"), h("td", { class: "source" }, source),
+        h("td", { class: "quiet" }, summaries[name] ?? ""))));
+  }
+
+  figures(history) {
+    this.plots.update(history);
+  }
+
+  close() {
+    this.plots.close();
+    this.try.take(null);
+  }
+}

@@ -1,0 +1,117 @@
+// The live plots of one version.
+
+import uPlot from "./vendor/uplot/uPlot.esm.js";
+import { h, setText } from "./dom.js";
+
+// Seconds: what is shown grows with what there is.
+const SHORTEST = 60;
+const LONGEST = 300;
+const HEIGHT = 132;
+const PLOTS = [
+  { title: "Requests", unit: "/s", lines: [["rate", "answered"], ["lost", "lost", "bad"]] },
+  { title: "Latency", unit: "ms", lines: [["p50", "p50"], ["p99", "p99", "second"]] },
+  { title: "Queue wait", unit: "ms", lines: [["queue50", "p50"], ["queue99", "p99", "second"]] },
+  { title: "Handling", unit: "ms", lines: [["handler50", "p50"], ["handler99", "p99", "second"]] },
+  { title: "Batch size", unit: "", lines: [["size", "mean"]] },
+  { title: "Fill, workers", unit: "%", most: 100, lines: [["fill", "full"], ["busy", "busy", "second"]] },
+];
+
+export const shown = (value, unit) => {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (unit === "ms" && value >= 1e3) return shown(value / 1e3, "s");
+  const digits = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
+  const text = value === 0 ? "0" : value.toFixed(digits);
+  return unit ? `${text} ${unit}`.replace(" /s", "/s").replace(" %", "%") : text;
+};
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+class Plot {
+  constructor(spec, sync) {
+    this.spec = spec;
+    this.sync = sync;
+    this.values = spec.lines.map(() => h("b", {}, "–"));
+    this.place = h("div", { class: "plot-area" });
+    const legend = spec.lines.map(([, label, style], index) =>
+      h("span", { class: `key ${style ?? "first"}` }, `${label} `, this.values[index]));
+    this.element = h("figure", { class: "plot" },
+      h("figcaption", {}, h("span", { class: "title" }, spec.title), h("span", { class: "keys" }, ...legend)),
+      this.place);
+    this.chart = null;
+  }
+
+  draw() {
+    this.chart?.destroy();
+    const { spec } = this;
+    const grid = { stroke: colour("grid"), width: 1 };
+    const axis = { stroke: colour("quiet"), grid, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+    this.chart = new uPlot({
+      width: Math.max(160, this.place.clientWidth),
+      height: HEIGHT,
+      legend: { show: false },
+      padding: [8, 24, 0, 0],
+      cursor: { sync: { key: this.sync }, drag: { x: false, y: false }, points: { size: 5 } },
+      scales: {
+        x: { range: () => this.window() },
+        y: { range: (_, low, high) => [0, spec.most ?? Math.max(high * 1.15, spec.unit ? 1 : 2)] },
+      },
+      axes: [
+        { ...axis, space: 72, size: 24, values: (_, ticks) => ticks.map((tick) => clock.format(tick * 1e3)) },
+        { ...axis, size: 42, space: 30, values: (_, ticks) => ticks.map((tick) => compact(tick)) },
+      ],
+      series: [{}, ...spec.lines.map(([, , style]) => ({
+        stroke: colour(style ?? "first"), width: 1.6, points: { size: 4 },
+        fill: style ? undefined : `${colour("first")}1c`,
+      }))],
+      hooks: { setCursor: [(chart) => this.tell(chart.cursor.idx)] },
+    }, this.data ?? [[], ...spec.lines.map(() => [])], this.place);
+  }
+
+  window() {
+    const now = Date.now() / 1e3;
+    const since = this.data?.[0].length ? now - this.data[0][0] : 0;
+    return [now - Math.min(LONGEST, Math.max(SHORTEST, since)), now];
+  }
+
+  update(history) {
+    this.data = [history.times, ...this.spec.lines.map(([name]) => history.series[name])];
+    this.chart?.setData(this.data);
+    if (this.chart?.cursor.idx == null) this.tell(null);
+  }
+
+  tell(index) {
+    if (!this.data) return;
+    const at = index ?? this.data[0].length - 1;
+    this.values.forEach((value, line) => setText(value, shown(this.data[line + 1][at], this.spec.unit)));
+  }
+}
+
+const compact = (value) => (value >= 1e4 ? `${value / 1e3}k` : String(+value.toPrecision(3)));
+
+export class Plots {
+  constructor() {
+    this.plots = PLOTS.map((spec) => new Plot(spec, "console"));
+    this.element = h("div", { class: "plots", role: "group", "aria-label": "Live plots of the last five minutes" },
+      ...this.plots.map((plot) => plot.element));
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.redraw = () => this.plots.forEach((plot) => plot.draw());
+    this.scheme.addEventListener("change", this.redraw);
+    this.sizes = new ResizeObserver(() => this.plots.forEach((plot) => {
+      const width = Math.max(160, plot.place.clientWidth);
+      if (!plot.chart) plot.draw();
+      else if (plot.chart.width !== width) plot.chart.setSize({ width, height: HEIGHT });
+    }));
+    this.sizes.observe(this.element);
+  }
+
+  update(history) {
+    this.plots.forEach((plot) => plot.update(history));
+  }
+
+  close() {
+    this.scheme.removeEventListener("change", this.redraw);
+    this.sizes.disconnect();
+    this.plots.forEach((plot) => plot.chart?.destroy());
+  }
+}

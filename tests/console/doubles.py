@@ -1,0 +1,27 @@
+"""What the console talks to, played."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modelserver.inference.routes import find_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.http.exchange import Exchange, Target
+
+
+class Hot:
+    """Keeps the exchanges, and answers them with ``answer`` if it is set."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Any] = []
+        self.answer: Callable[[Any], None] = lambda _: None
+
+    def find(self, url: bytes) -> Target | None:
+        return find_target(url)
+
+    def serve(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        self.answer(exchange)

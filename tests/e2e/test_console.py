@@ -1,0 +1,477 @@
+"""The console in a real browser, in front of a real server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.e2e.serving import Home, Server, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+EVIL = "<img src=x onerror=hacked=1>"
+STEADY = '''"""Says how much it got, after a time that grows with the batch."""
+import time
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    time.sleep(0.004 + 0.001 * len(data))
+    return [{"got": len(bytes(str(row), "utf-8"))} for row in data]
+'''
+BROKEN = f'''"""Prints and fails."""
+print("reading the labels of <b>cats</b>{EVIL}", flush=True)
+raise ModuleNotFoundError("no labels <script>hacked=1</script>")
+
+
+def handle(data, context):
+    return data
+'''
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with a handler that works, and one that does not."""
+    folder = tmp_path_factory.mktemp("store")
+    for name, text in (("steady", STEADY), ("broken", BROKEN)):
+        (folder / f"{name}.py").write_text(text)
+        build_archive(ArchiveConfig(name, str(folder / f"{name}.py"), "1.0", export_path=folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One without tokens, with a model that works, one that failed, and one of an evil name."""
+    with serving(Server(Home(tmp_path_factory.mktemp("open")), store)) as started:
+        started.registered("steady.mar", batch_size=2)
+        started.registered("steady.mar", model_name=EVIL)
+        assert started.register("broken.mar", synchronous=False).status_code == 202
+        wait_until(lambda: started.describe("broken")["workers"][0]["status"] == "FAILED", "it fails")
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    if not os.path.exists(CHROMIUM):
+        pytest.skip(f"{CHROMIUM} is missing: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+class Watched:
+    """A page, and what its browser reports of it."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900})
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.errors: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda message: self._said(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.hosts.add(httpx.URL(request.url).netloc.decode()))
+
+    def _said(self, kind: str, text: str) -> None:
+        # What the server refuses, and that it is gone, is what some tests are about.
+        if kind in {"error", "warning"} and not text.startswith("Failed to load resource"):
+            self.errors.append(text)
+
+    def open(self, server: Server) -> Page:
+        """Opens the console; without tokens it is live at once."""
+        self.page.goto(f"{server.settings['management_address']}/console")
+        return self.page
+
+    def check(self) -> None:
+        """Nothing was wrong in the page, and nothing came from elsewhere or stays in the browser."""
+        assert self.errors == []
+        assert len(self.hosts - {""}) == 1
+        assert self.context.cookies() == []
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    """A new page; an error in it, or a request to another host, fails the test."""
+    made = Watched(browser)
+    try:
+        yield made
+        made.check()
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, server: Server) -> Iterator[Watched]:
+    """The console of the server without tokens, opened once."""
+    made = Watched(browser)
+    made.open(server).wait_for_selector("#status[data-state=live]")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(opened: Watched) -> Iterator[Page]:
+    """The same page for all tests; an error in it fails the test."""
+    yield opened.page
+    opened.check()
+
+
+@pytest.fixture
+def load(server: Server) -> Iterator[None]:
+    """Requests arrive all the time, several at once."""
+    over = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=str(server.settings["inference_address"])) as client:
+            while not over.wait(0.02):
+                client.post("/predictions/steady", content=b"x")
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    yield
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def wait_for(page: Page, expression: str) -> None:
+    """Until it is true in the page, whose policy forbids that the page evaluates it."""
+    wait_until(lambda: page.evaluate(expression), expression)
+
+
+def select(page: Page, name: str) -> None:
+    """Shows a model."""
+    page.get_by_role("button", name=name).click()
+    page.get_by_role("heading", name=f"{name} 1.0").wait_for()
+
+
+def test_it_draws_what_is_measured(page: Page, load: None) -> None:
+    """Requests, latencies and batches become numbers and lines."""
+    select(page, "steady")
+    shown = "[...document.querySelectorAll('.plot .key b')].filter((each) => /[1-9]/.test(each.textContent))"
+    wait_for(page, f"{shown}.length >= 9")
+    drawn = """[...document.querySelectorAll('.plot canvas')].map((canvas) => {
+      const copy = new OffscreenCanvas(canvas.width, canvas.height)
+        .getContext("2d", { willReadFrequently: true });
+      copy.drawImage(canvas, 0, 0);
+      const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+      for (let at = 0; at < data.length; at += 4) {
+        if (data[at + 3] > 100 && data[at + 2] > data[at] + 60) return true;
+      }
+      return false;
+    })"""
+    wait_for(page, f"{drawn}.every(Boolean)")
+
+    assert len(page.query_selector_all(".plot canvas")) == 6
+    assert "/s" in page.get_by_role("button", name="steady").inner_text()
+
+
+def test_figures_are_differences_of_counts(page: Page) -> None:
+    """Percentiles are interpolated within buckets; after a restart of the server there is a gap, no drop."""
+    found = page.evaluate(
+        """import("/console/static/history.js").then(({ History, quantile }) => {
+          const bounds = { latency: [0.01, 0.02], parts: [0.01, 0.02] };
+          const counts = (n) => ({
+            latency: [n / 100, n, 0, 0], queue: [0, n, 0, 0], handler: [n / 50, 0, n, 0],
+            size: [2 * n, n], fill: [n / 4, n], unanswered: n,
+          });
+          const history = new History();
+          for (const [at, n] of [[1, 4], [2, 14], [4, 14]]) history.add(at, counts(n), bounds, 2);
+          history.interrupt();
+          history.add(5, counts(0), bounds, 2);
+          history.add(6, counts(5), bounds, 2);
+          const { rate, p50, size, busy } = history.series;
+          const quantiles = [[0.5, [2, 2, 0]], [0.75, [2, 2, 0]], [0.5, [0, 0, 3]], [0.5, [0, 0, 0]]]
+            .map(([share, each]) => quantile(share, bounds.parts, each));
+          return { rate, p50, size, busy, quantiles, refused: history.measured(bounds).refused };
+        })"""
+    )
+
+    assert found["quantiles"] == [10, 15, 20, None]
+    assert found["rate"] == [10, 0, None, 5]
+    assert found["p50"] == [5, None, None, 5]
+    assert found["size"] == [2, None, None, 2]
+    assert found["busy"] == [10, 0, None, 5]
+    assert found["refused"] == 15 / 4
+
+
+def test_a_failed_worker_tells_why(page: Page) -> None:
+    """Its reason and its last lines are there, as text whatever they hold."""
+    select(page, "broken")
+    banner = page.get_by_role("alert").locator("p").inner_text()
+    lines = page.get_by_label("Last output before the failure").inner_text()
+
+    assert "failed" in page.get_by_role("button", name="broken").inner_text()
+    assert "no labels <script>hacked=1</script>" in banner
+    assert f"reading the labels of <b>cats</b>{EVIL}" in lines
+    assert "ModuleNotFoundError" in lines
+    assert page.evaluate("typeof hacked") == "undefined"
+
+
+def test_a_name_of_markup_is_a_name(page: Page) -> None:
+    """It is shown and can be used as it is."""
+    page.get_by_role("button", name=EVIL).click()
+    page.get_by_role("heading", name=f"{EVIL} 1.0").wait_for()
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.locator(".answer td.result", has_text="200").wait_for()
+
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
+    """Batch size, delay, policy and workers, each with its source; what the server refuses is told."""
+    select(page, "steady")
+    form = page.get_by_role("region", name="Settings of this version")
+    form.get_by_label("Batch size").fill("4")
+    form.get_by_label("Delay in ms").fill("50")
+    form.get_by_label("Policy").select_option("greedy")
+    form.get_by_label("Fewest workers").fill("2")
+    form.get_by_label("Most workers").fill("2")
+    form.get_by_role("button", name="Apply").click()
+    page.locator("tr:not(.output) .state[data-state=ready]").nth(1).wait_for()
+    described = server.describe("steady")
+    told = form.get_by_role("status").inner_text()
+    form.get_by_label("Most workers").fill("1")
+    form.get_by_role("button", name="Apply").click()
+    form.get_by_text("max_worker cannot be less than min_worker.").wait_for()
+
+    assert (described["batchSize"], described["maxBatchDelay"], described["minWorkers"]) == (4, 50, 2)
+    assert described["batching"]["policy"]["value"] == "greedy"
+    assert told == "Processing worker updates..."
+    assert form.get_by_text("from register parameter").count() == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("predictions", "a picture"), ("v1", "a picture"), ("v2", "a picture"), ("v1", "JSON")]
+)
+def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
+    """A picture or JSON, over each protocol: the answer, its batch and its times."""
+    select(page, "steady")
+    panel = page.get_by_role("region", name="Try a request")
+    panel.get_by_label("Kind").select_option(kind)
+    if size == "a picture":
+        page.evaluate(
+            """(text) => {
+              const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+              const files = new DataTransfer();
+              files.items.add(new File([bytes], "dot.png", { type: "image/png" }));
+              document.querySelector(".drop").dispatchEvent(
+                new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
+            }""",
+            base64.b64encode(PICTURE).decode(),
+        )
+        panel.get_by_alt_text("The chosen picture").wait_for()
+    panel.get_by_role("button", name="Send", exact=True).click()
+    row = panel.locator(".answer tbody tr")
+    row.wait_for()
+    cells = row.locator("td").all_inner_texts()
+    answer = json.loads(panel.get_by_label("Answer").inner_text())
+
+    assert cells[0] == "200", answer
+    assert cells[2] != "–"
+    assert int(cells[3]) >= 1
+    assert all(cell.endswith("s") for cell in (cells[1], cells[4], cells[5]))
+    assert {"predictions": "got", "v1": "predictions", "v2": "outputs"}[kind] in answer
+
+
+def test_several_at_once_share_batches(page: Page, server: Server) -> None:
+    """Five requests are sent together; fewer batches answer them."""
+    server.management.put(
+        "/models/steady", params={"batch_size": 8, "batch_policy": "window", "max_batch_delay": 100}
+    )
+    select(page, "steady")
+    panel = page.get_by_role("region", name="Try a request")
+    panel.get_by_role("button", name="Send 5 at once").click()
+    panel.locator(".answer tbody tr").nth(4).wait_for()
+    batches = {row.locator("td").nth(2).inner_text() for row in panel.locator(".answer tbody tr").all()}
+
+    assert 1 <= len(batches) < 5
+
+
+def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:
+    """The answer stands beside what was measured; the event loop is never held up by it for 20 ms."""
+    select(page, "steady")
+    wait_for(page, "/[1-9]/.test(document.querySelector('.plot .key b').textContent)")
+    before = server.metric("modelserver_loop_stall_seconds_count") - server.metric(
+        "modelserver_loop_stall_seconds_bucket", le="0.02"
+    )
+    panel = page.get_by_role("region", name="What would happen if")
+    panel.get_by_label("Batch size").fill("16")
+    panel.get_by_role("button", name="Estimate").click()
+    rows = panel.locator("tbody tr")
+    rows.nth(5).wait_for()
+    latency = rows.nth(4).locator("td").all_inner_texts()
+    panel.get_by_role("button", name="Use these settings").click()
+    stalls = server.metric("modelserver_loop_stall_seconds_count") - server.metric(
+        "modelserver_loop_stall_seconds_bucket", le="0.02"
+    )
+
+    assert "a batch of n takes" in panel.get_by_role("status").inner_text()
+    assert all(each.endswith("s") for each in latency)
+    assert (
+        page.get_by_role("region", name="Settings of this version").get_by_label("Batch size").input_value()
+        == "16"
+    )
+    assert stalls == before
+
+
+def test_settings_of_the_server_have_sources(page: Page, server: Server) -> None:
+    """All are there, and can be filtered."""
+    page.get_by_role("button", name="Settings of the server").click()
+    page.get_by_label("Filter").fill("model_store")
+    row = page.locator("tbody tr:visible")
+    row.wait_for()
+
+    assert str(server.settings["model_store"]) in row.inner_text()
+    assert "server.properties" in row.inner_text()
+
+
+def test_the_keyboard_reaches_everything(page: Page) -> None:
+    """Tab goes from the top down, Enter chooses a model, and every control has a label."""
+    page.reload()
+    page.locator("#models button").first.wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    chosen = page.evaluate("document.activeElement.querySelector('b').textContent")
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll("input, select, textarea, button")].filter((each) =>
+          !(each.labels?.length || each.textContent.trim() || each.getAttribute("aria-label"))).length"""
+    )
+
+    page.get_by_role("heading", name=f"{chosen} 1.0").wait_for()
+    assert unnamed == 0
+    assert page.locator("div[onclick], span[onclick], [tabindex]:not([tabindex='0']):not(main)").count() == 0
+
+
+def test_it_is_light_or_dark_as_the_system_is(page: Page) -> None:
+    """Colours follow at once, those of the plots too."""
+    select(page, "steady")
+    look = "getComputedStyle(document.body).backgroundColor"
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(look)
+    page.evaluate("document.querySelector('.plot canvas').dataset.old = '1'")
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(look)
+
+    wait_for(page, "!document.querySelector('.plot canvas[data-old]')")
+    assert (light, dark) == ("rgb(245, 246, 248)", "rgb(18, 21, 26)")
+
+
+def test_it_is_not_at_the_inference_address(server: Server) -> None:
+    """Nor is any of its parts; front ends and shared addresses have none either."""
+    for path in ("/console", "/console/static/main.js", "/console/events", "/console/settings"):
+        assert server.inference.get(path).status_code == 404
+    assert server.inference.post("/console/try/predictions/steady").status_code == 404
+
+
+def test_looking_costs_less_than_a_hundredth_of_a_core(server: Server) -> None:
+    """Processor time of the whole server, while one looks."""
+
+    def spent() -> float:
+        threads = Path(f"/proc/{server.pid}/task").glob("*/schedstat")
+        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+
+    with server.management.stream("GET", "/console/events") as events:
+        chunks = events.iter_bytes()
+        next(chunks)
+        began, before = time.monotonic(), spent()
+        seen = 0
+        while time.monotonic() < began + 3:
+            next(chunks)
+            seen += 1
+        seconds, cost = time.monotonic() - began, spent() - before
+
+    assert cost / seconds < 0.01
+    assert seen <= 2 * seconds + 1
+
+
+class TestTokens:
+    """A server that requires tokens, which come and go, as the server itself does."""
+
+    @staticmethod
+    def token(server: Server, scope: str = "management") -> str:
+        document: dict[str, Any] = json.loads((server.home.path / "key_file.json").read_text())
+        return str(document[scope]["key"])
+
+    def test_a_console_outlives_tokens_and_servers(
+        self, watched: Watched, store: Path, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """It shows nothing without a token, asks again when that expires, and again after a restart of the
+        server; what was on the page stays there.
+        """
+        home = Home(tmp_path_factory.mktemp("secured"))
+        first = Server(home, store, settings={"token_authorization": "always", "load_models": "steady.mar"})
+        with serving(first):
+            page = watched.open(first)
+            dialog = page.get_by_role("dialog")
+            dialog.wait_for()
+            assert page.locator("#models li").count() == 0
+            self.enter(page, "wrong")
+            dialog.get_by_text("The token is not valid, or no longer.").wait_for()
+            self.enter(page, self.token(first))
+            page.wait_for_selector("#status[data-state=live]")
+            select(page, "steady")
+            page.get_by_label("Body").fill("my text")
+            renewal = {"Authorization": f"Bearer {self.token(first, 'API')}"}
+            assert first.management.get("/token?type=management", headers=renewal).status_code == 200
+            dialog.wait_for()
+            assert page.get_by_label("Body").input_value() == "my text"
+            self.enter(page, self.token(first))
+            page.wait_for_selector("#status[data-state=live]")
+        page.wait_for_selector("#status[data-state=gone]")
+        settings = {name: value for name, value in first.settings.items() if name != "load_models"}
+        with serving(
+            Server(home, store, settings={**settings, "load_models": "steady.mar,broken.mar"})
+        ) as second:
+            dialog.wait_for()
+            self.enter(page, self.token(second))
+            page.wait_for_selector("#status[data-state=live]")
+            page.get_by_role("button", name="broken").wait_for()
+            assert page.get_by_label("Body").input_value() == "my text"
+            assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == [
+                "",
+                0,
+                0,
+            ]
+
+    @staticmethod
+    def enter(page: Page, token: str) -> None:
+        """Gives a token, by keyboard."""
+        page.get_by_role("textbox", name="Token").fill(token)
+        page.keyboard.press("Enter")
