@@ -1,0 +1,70 @@
+"""Metrics of the traffic between versions, set when metrics are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modelserver.telemetry.prometheus import Counter, Gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from modelserver.rollout.traffic import Traffic
+    from modelserver.telemetry.metrics import ServerMetrics
+
+_VERSION = ("model_name", "model_version")
+
+
+class Meters:
+    """Adds the metrics of a server's models.
+
+    Args:
+        metrics: of the server.
+        traffics: the traffic of each model that has any.
+    """
+
+    def __init__(self, metrics: ServerMetrics, traffics: Callable[[], Iterable[Traffic[Any]]]) -> None:
+        self._traffics = traffics
+        self._weights = metrics.add(
+            Gauge("modelserver_traffic_weight", "Percent of the requests that a version gets.", _VERSION)
+        )
+        self._requests = metrics.add(
+            Counter("modelserver_traffic_requests_total", "Requests sent to it by its weight.", _VERSION)
+        )
+        self._copies = metrics.add(
+            Counter("modelserver_shadow_copies_total", "Copies for a shadow.", (*_VERSION, "outcome"))
+        )
+        self._decisions = metrics.add(
+            Counter(
+                "modelserver_promotion_steps_total",
+                "Steps of its weight by itself.",
+                (*_VERSION, "direction"),
+            )
+        )
+        self._shown: set[tuple[str, ...]] = set()
+        metrics.on_render(self._show)
+
+    def _show(self) -> None:
+        before, self._shown = self._shown, set()
+        for traffic in self._traffics():
+            for version, weight in traffic.effective.items():
+                self._set(self._weights, weight, traffic.name, version)
+            for version, requests in traffic.requests.items():
+                self._set(self._requests, requests.value, traffic.name, version)
+            for version, shadow in traffic.shadows.items():
+                for outcome, copies in shadow.counts.outcomes.items():
+                    self._set(self._copies, copies, traffic.name, version, outcome)
+            if (promotion := traffic.promotion) is not None:
+                for direction, steps in promotion.said.items():
+                    self._set(self._decisions, steps, traffic.name, promotion.version, direction)
+        for name, *labels in before - self._shown:
+            family = next(each for each in self._families if each.name == name)
+            family.remove(*labels)
+
+    @property
+    def _families(self) -> tuple[Counter | Gauge, ...]:
+        return self._weights, self._requests, self._copies, self._decisions
+
+    def _set(self, family: Counter | Gauge, value: float, *labels: str) -> None:
+        family.labels(*labels).set(value)
+        self._shown.add((family.name, *labels))

@@ -1,0 +1,70 @@
+"""From weights to a version: intervals of [0, 1), computed when weights or readiness change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+_BITS = 0xFFFFFFFF
+_SCALE = 2.0**-32
+
+
+class Interval(NamedTuple):
+    """The points below ``end``, from the end of the interval before."""
+
+    end: float
+    version: str
+
+
+def intervals(weights: Mapping[str, float], ready: Container[str]) -> list[Interval]:
+    """The interval of each version, in the order of the weights; without one if no version is ready.
+
+    A version that is not ready keeps its place: only its own points go to the others, in proportion to their
+    weights, so that points of the others stay where they are.
+    """
+    able = {version: weight for version, weight in weights.items() if weight and version in ready}
+    total = sum(able.values())
+    found: list[Interval] = []
+    begin = 0.0
+    for version, weight in weights.items():
+        if version in able:
+            found.append(Interval((begin + weight) / 100, version))
+        else:
+            taken = begin
+            for other, share in able.items():
+                taken += weight * share / total
+                found.append(Interval(taken / 100, other))
+        begin += weight
+    return _joined(found)
+
+
+def _joined(found: Sequence[Interval]) -> list[Interval]:
+    """Without empty intervals; neighbours of one version are one, and the last has no end."""
+    kept: list[Interval] = []
+    for each in found:
+        if kept and each.version == kept[-1].version:
+            kept.pop()
+        if each.end > (kept[-1].end if kept else 0.0):
+            kept.append(each)
+    if kept:
+        kept[-1] = Interval(1.0, kept[-1].version)
+    return kept
+
+
+def shares(found: Sequence[Interval]) -> dict[str, float]:
+    """The percent of the points that each version has."""
+    percent: dict[str, float] = {}
+    begin = 0.0
+    for each in found:
+        percent[each.version] = percent.get(each.version, 0.0) + (each.end - begin) * 100
+        begin = each.end
+    return percent
+
+
+def point_of(value: bytes) -> float:
+    """A point of [0, 1) that depends only on the value, in any process and on any machine."""
+    # Multiplied by the golden ratio, as checksums of similar texts are similar.
+    return (crc32(value) * 0x9E3779B1 & _BITS) * _SCALE

@@ -1,0 +1,459 @@
+"""Traffic between the versions of a model over real sockets: weights, shadows, promotion."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
+from tests.e2e.serving import ROOT, Server, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+CODE = ROOT / "tests" / "e2e" / "model_code"
+STATEFUL = "sequenceBatching: true\nmaxNumSequence: 64\nbatchSize: 4\n"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both versions of each model: ``m1.mar`` and ``m2.mar``, ``s1.mar`` and ``s2.mar`` with sequences."""
+    store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
+    config = work / "stateful.yaml"
+    config.write_text(STATEFUL)
+    traffic = work / "traffic.yaml"
+    traffic.write_text("traffic: {1.0: 70, 2.0: 30}\n")
+    for name, code, number, file in (
+        *(("m", "variants", number, None) for number in (1, 2)),
+        *(("s", "sums", number, config) for number in (1, 2)),
+        ("y", "variants", 2, traffic),
+    ):
+        made = ArchiveConfig(
+            name, str(CODE / f"{code}.py"), f"{number}.0", export_path=work, config_file=file
+        )
+        build_archive(made)
+        (work / f"{name}.mar").rename(store / f"{name}{number}.mar")
+    return store
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Server]:
+    """One server with two front ends and gRPC for all tests here, which have model ``m`` in two versions."""
+    folder = tmp_path_factory.mktemp("rollouts")
+    with serving(grpc_server(folder, store, frontend_processes=2, shadow_bodies=20)) as started:
+        for number in (1, 2):
+            started.registered(f"m{number}.mar", batch_size=8)
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def plain_traffic(server: Server) -> Iterator[None]:
+    """Each test finds the model without weights, and both versions ready."""
+    yield
+    assert server.management.delete("/models/m/traffic").status_code == 200
+
+
+def put(server: Server, document: Any, name: str = "m") -> dict[str, Any]:
+    answer = server.management.put(f"/models/{name}/traffic", json=document)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def show(server: Server, what: str = "traffic", name: str = "m") -> dict[str, Any]:
+    answer = server.management.get(f"/models/{name}/{what}")
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def outcomes(server: Server) -> dict[str, int]:
+    copies = show(server, "shadow")["shadows"]["2.0"]["copies"]
+    return {name: count for name, count in copies.items() if count}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": [value]}]}
+
+
+def by_v2(server: Server, path: str) -> str:
+    return str(server.inference.post(path, json=text("x")).json()["model_version"])
+
+
+def by_v2_grpc(server: Server) -> str:
+    with channel(server, "inference") as to:
+        tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"x"]}}
+        asked = oip("ModelInferRequest", model_name="m", inputs=[tensor])
+        return str(
+            stub(to, "inference.GRPCInferenceService").ModelInfer(asked, timeout=PATIENCE).model_version
+        )
+
+
+def by_grpc(server: Server) -> str:
+    with channel(server, "inference") as to:
+        service = stub(to, f"{INFERENCE}InferenceAPIsService")
+        return str(service.Predictions(predict("m", data=b"x"), timeout=PATIENCE).prediction.decode())
+
+
+def by_grpc_parts(server: Server) -> str:
+    with channel(server, "inference") as to:
+        service = stub(to, f"{INFERENCE}InferenceAPIsService")
+        parts = service.StreamPredictions(predict("m", data=b"parts"), timeout=PATIENCE)
+        return "".join(part.prediction.decode() for part in parts)
+
+
+WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
+    "predictions": (lambda server: server.predict("m", b"x").text, "2.0"),
+    "v1": (lambda server: str(server.v1("m", ["x"]).json()["predictions"][0]), "2.0"),
+    "v2": (lambda server: by_v2(server, "/v2/models/m/infer"), "2.0"),
+    "parts": (lambda server: server.predict("m", b"parts").text, "2.02.0"),
+    "form": (lambda server: server.inference.post("/invocations?model_name=m", content=b"x").text, "2.0"),
+    "large": (lambda server: server.predict("m", bytes(3 << 20)).text, "2.0"),
+    "explanations": (lambda server: server.inference.post("/explanations/m", content=b"x").text, "2.0"),
+    "grpc": (by_grpc, "2.0"),
+    "v2 grpc": (by_v2_grpc, "2.0"),
+    "grpc parts": (by_grpc_parts, "2.02.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_hold_in_every_protocol(server: Server, way: str) -> None:
+    """All of it goes to the version with 100 %; a request that names a version goes there."""
+    put(server, {"1.0": 0, "2.0": 100})
+    ask, expected = WAYS[way]
+
+    assert ask(server) == expected
+    assert server.inference.post("/predictions/m/1.0", content=b"x").text == "1.0"
+    assert by_v2(server, "/v2/models/m/versions/1.0/infer") == "1.0"
+
+
+def test_weights_divide_the_requests(server: Server) -> None:
+    """As many as they say; description and metrics tell it too."""
+    put(server, {"1.0": 75, "2.0": 25})
+    seen = collections.Counter(server.predict("m", b"x").text for _ in range(200))
+
+    assert 20 <= seen["2.0"] <= 85
+    assert seen["1.0"] + seen["2.0"] == 200
+    assert (
+        server.metric("modelserver_traffic_requests_total", model_name="m", model_version="2.0")
+        == seen["2.0"]
+    )
+    assert server.metric("modelserver_traffic_weight", model_name="m", model_version="2.0") == 25
+    described = server.management.get("/models/m/2.0").json()[0]["traffic"]
+    assert described == {"wanted": 25, "effective": 25}
+
+
+def test_the_same_user_stays_on_the_same_version(server: Server) -> None:
+    """And moves at most to the version whose weight goes up."""
+    put(server, {"weights": {"1.0": 50, "2.0": 50}, "sticky": "X-User"})
+    users = [f"user-{number}" for number in range(40)]
+
+    def versions() -> dict[str, str]:
+        return {user: server.predict("m", b"x", headers={"x-user": user}).text for user in users}
+
+    first = versions()
+    assert set(first.values()) == {"1.0", "2.0"}
+    assert versions() == first
+    with channel(server, "inference") as to:
+        service = stub(to, f"{INFERENCE}InferenceAPIsService")
+        answer = service.Predictions(
+            predict("m", data=b"x"), metadata=[("x-user", users[0])], timeout=PATIENCE
+        )
+        assert answer.prediction.decode() == first[users[0]]
+    put(server, {"1.0": 20, "2.0": 80})
+    later = versions()
+    assert {(first[user], later[user]) for user in users} <= {("1.0", "1.0"), ("2.0", "2.0"), ("1.0", "2.0")}
+
+
+def test_a_version_without_a_ready_worker_gets_nothing(server: Server) -> None:
+    """Its weight says so, and it gets its part again when it is back."""
+    put(server, {"1.0": 50, "2.0": 50})
+    server.management.put("/models/m/2.0?min_worker=0&synchronous=true")
+    wait_until(lambda: show(server)["effective"] == {"1.0": 100, "2.0": 0}, "nothing goes to 2.0")
+    assert {server.predict("m", b"x").text for _ in range(20)} == {"1.0"}
+    assert show(server)["weights"] == {"1.0": 50, "2.0": 50}
+
+    server.management.put("/models/m/2.0?min_worker=1&synchronous=true")
+    wait_until(lambda: server.predict("m", b"x").text == "2.0", "2.0 gets requests again")
+    put(server, {"1.0": 0, "2.0": 100})
+    server.management.put("/models/m/1.0?min_worker=0&synchronous=true")
+    assert server.inference.get("/v2/models/m/ready").status_code == 200
+    server.management.put("/models/m/1.0?min_worker=1&synchronous=true")
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"1.0": 90, "2.0": 20}, "add up to 110"),
+        ({"1.0": 90, "3.0": 10}, "version 3.0 is not registered"),
+        ({"shadow": {"3.0": {"percent": 1}}}, "version 3.0 is not registered"),
+        ({"weights": {"1.0": "all"}}, "weights"),
+        ([1], "JSON object"),
+    ],
+)
+def test_bad_input_changes_nothing(server: Server, document: Any, message: str) -> None:
+    """It is 400 with what is wrong; an unknown model is 404."""
+    put(server, {"1.0": 60, "2.0": 40})
+    answer = server.management.put("/models/m/traffic", json=document)
+
+    assert answer.status_code == 400
+    assert message in answer.json()["message"]
+    assert show(server)["weights"] == {"1.0": 60, "2.0": 40}
+    assert server.management.put("/models/m/traffic", content=b"{").status_code == 400
+    for method in ("GET", "PUT", "DELETE"):
+        assert server.management.request(method, "/models/none/traffic", json={"1.0": 100}).status_code == 404
+
+
+def test_the_default_gets_everything_when_it_is_set(server: Server) -> None:
+    """As it always did; the weights are gone, and the traffic says so."""
+    put(server, {"1.0": 50, "2.0": 50})
+    server.management.put("/models/m/2.0/set-default")
+    told = show(server)
+    server.management.put("/models/m/1.0/set-default")
+
+    assert told == {"modelName": "m", "default": "2.0", "effective": {"2.0": 100}}
+
+
+def test_a_shadow_gets_copies(server: Server) -> None:
+    """Of requests in every protocol but those with answers in parts; clients see the primary only."""
+    put(server, {"shadow": {"2.0": {"percent": 100}}})
+    assert server.predict("m", b"same").text == "same"
+    assert server.v1("m", ["same", "same"]).json()["predictions"] == ["same", "same"]
+    assert server.inference.post("/v2/models/m/infer", json=text("same")).status_code == 200
+    assert by_grpc(server) == "1.0"
+    assert server.predict("m", b"parts").text == "1.01.0"
+    wait_until(lambda: sum(outcomes(server).values()) == 5, "all copies have ended")
+
+    assert outcomes(server) == {"agreed": 3, "differed": 1, "streamed": 1}
+    (difference,) = show(server, "shadow")["shadows"]["2.0"]["differences"]
+    bodies = difference["bodies"]
+    assert "x" in bodies.pop("request")
+    assert bodies == {"primary": "1.0", "shadow": "2.0"}
+    assert difference["reason"] == "bodies of 3 and 3 bytes differ"
+    assert server.metric("modelserver_shadow_copies_total", outcome="agreed") == 3
+
+
+def test_answers_are_compared_as_asked_for(server: Server) -> None:
+    """Numbers within a tolerance agree; another shape does not, and neither does a failure."""
+    put(server, {"shadow": {"2.0": {"percent": 100, "tolerance": 0.001}}})
+    for order in (b"close", b"shape", b"fail"):
+        assert server.predict("m", order).status_code == 200
+    wait_until(lambda: sum(outcomes(server).values()) == 3, "all copies have ended")
+
+    assert outcomes(server) == {"agreed": 1, "differed": 2}
+    told = show(server, "shadow")["shadows"]["2.0"]
+    assert told["failed"] == 1
+    assert {each["status"]["shadow"] for each in told["differences"]} == {200, 503}
+
+
+def test_a_slow_shadow_delays_nobody(server: Server) -> None:
+    """Copies wait beside the queue of its clients, not in it."""
+    put(server, {"shadow": {"2.0": {"percent": 100}}})
+    began = time.monotonic()
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda _: server.predict("m", b"nap").text, range(40)))
+    took = time.monotonic() - began
+
+    assert answers == ["1.0"] * 40
+    # Twenty seconds of naps.
+    assert took < 10
+    assert server.describe("m")["jobQueueStatus"]["pendingRequests"] == 0
+    assert server.inference.post("/predictions/m/2.0", content=b"x").text == "2.0"
+
+
+def test_a_dead_shadow_fails_nobody(server: Server) -> None:
+    """Copies that kill it, and those for which it has no worker, are counted."""
+    put(server, {"shadow": {"2.0": {"percent": 100}}})
+    assert [server.predict("m", b"die").text for _ in range(2)] == ["1.0"] * 2
+    wait_until(lambda: sum(outcomes(server).values()) == 2, "all copies have ended")
+
+    assert set(outcomes(server)) <= {"differed", "not_ready", "refused"}
+    server.wait_ready("m")
+    wait_until(
+        lambda: server.management.get("/models/m/2.0").json()[0]["workers"][0]["status"] == "READY",
+        "2.0 is back",
+    )
+
+
+def ask_until(server: Server, order: bytes, happened: Callable[[], bool]) -> list[int]:
+    """Statuses of requests, which are sent until something has happened."""
+    statuses = []
+    deadline = time.monotonic() + 25
+    while not happened():
+        assert time.monotonic() < deadline, show(server)
+        with ThreadPoolExecutor(8) as clients:
+            statuses += clients.map(lambda _: server.predict("m", order).status_code, range(24))
+    return statuses
+
+
+def test_a_good_version_is_promoted(server: Server) -> None:
+    """Step by step, from its answers to copies and then to clients; the reason is in log and metrics."""
+    promote = {"after": 20, "agreement": 0.99, "p99_ratio": 1000, "errors": 0.01, "steps": [50, 100]}
+    put(server, {"shadow": {"2.0": {"percent": 100}}, "promote": promote})
+    statuses = ask_until(server, b"same", lambda: show(server)["promotion"]["state"] != "watching")
+    told = show(server)
+
+    assert set(statuses) == {200}
+    assert (told["promotion"]["state"], told["weights"]) == ("promoted", {"1.0": 0, "2.0": 100})
+    assert "2.0 goes from 50 % to 100 %" in server.home.log()
+    assert server.metric("modelserver_promotion_steps_total", model_name="m", direction="on") == 3
+    assert server.predict("m", b"x").text == "2.0"
+
+
+def test_a_bad_version_is_taken_back(server: Server) -> None:
+    """As soon as it has failed too often, and everything goes to the other one again."""
+    put(server, {"weights": {"1.0": 50, "2.0": 50}, "promote": {"after": 100, "errors": 0.05}})
+    statuses = ask_until(server, b"fail", lambda: show(server)["promotion"]["state"] != "watching")
+    told = show(server)
+
+    assert 503 in statuses
+    assert (told["promotion"]["state"], told["weights"]) == ("rolled back", {"1.0": 100, "2.0": 0})
+    assert told["promotion"]["reason"].startswith("2.0 goes from 50 % to 0 %: failed: ")
+    assert {server.predict("m", b"fail").text for _ in range(10)} == {"1.0"}
+
+
+def test_a_dry_run_changes_nothing(server: Server) -> None:
+    """It says what it would do."""
+    promote = {"after": 10, "errors": 0.5, "dry_run": True}
+    put(server, {"weights": {"1.0": 50, "2.0": 50}, "promote": promote})
+    ask_until(server, b"x", lambda: "reason" in show(server)["promotion"])
+    told = show(server)
+
+    assert told["promotion"]["reason"].startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
+    assert told["weights"] == {"1.0": 50, "2.0": 50}
+
+
+def test_a_file_sets_the_traffic(server: Server) -> None:
+    """Of the version that is registered last, if all versions that it names are there."""
+    server.registered("m1.mar", model_name="y")
+    server.registered("y2.mar", model_name="y")
+    told = show(server, name="y")["weights"]
+    server.management.delete("/models/y/2.0")
+    left = show(server, name="y")
+    server.unregister("y")
+    server.registered("y2.mar", model_name="y").unregister("y")
+
+    assert told == {"1.0": 70, "2.0": 30}
+    assert left["weights"] == {"1.0": 100}
+    assert "traffic in its model-config.yaml: weights: version 1.0 is not registered" in server.home.log()
+
+
+def test_a_sequence_stays_on_its_version(server: Server) -> None:
+    """Whatever the weights become; each version has state of its own."""
+    for number in (1, 2):
+        server.registered(f"s{number}.mar")
+    put(server, {"1.0": 50, "2.0": 50}, "s")
+    names = [f"sequence-{number}" for number in range(8)]
+
+    def step(name: str) -> list[int]:
+        answer = server.predict("s", {"add": 1}, headers={"ts_request_sequence_id": name})
+        seen: list[int] = answer.json()["seen"]
+        return seen
+
+    counts = [[len(step(name)) for name in names] for _ in range(2)]
+    begun = server.predict("s", {"add": 1})
+    put(server, {"1.0": 100, "2.0": 0}, "s")
+    counts.append([len(step(name)) for name in names])
+    again = server.predict(
+        "s", {"add": 1}, headers={"ts_request_sequence_id": begun.headers["ts_request_sequence_id"]}
+    )
+    refused = server.management.put("/models/s/traffic", json={"shadow": {"2.0": {"percent": 5}}})
+    for version in ("/2.0", ""):
+        server.management.delete(f"/models/s{version}")
+
+    assert counts == [[1] * 8, [2] * 8, [3] * 8]
+    assert again.json()["seen"] == [1, 1]
+    assert refused.status_code == 400
+    assert "sequences" in refused.json()["message"]
+
+
+def test_weights_are_moved_under_load(server: Server) -> None:
+    """Moved a hundred times: every request has exactly one answer, its own; then the same with a worker that
+    is killed.
+    """
+    numbers = itertools.count()
+    stop = threading.Event()
+    wrong: list[object] = []
+    done: collections.Counter[str] = collections.Counter()
+
+    def ask(_: int) -> None:
+        with httpx.Client(base_url=str(server.inference.base_url), timeout=30) as client:
+            while not stop.is_set():
+                own = f"request-{next(numbers)}"
+                answer = client.post(
+                    "/v1/models/m:predict", json={"instances": ["same", own]}, headers={"x-request-id": own}
+                )
+                told = answer.json().get("predictions", [None, None])
+                if answer.status_code != 200 or told[0] != "same" or answer.headers["x-request-id"] != own:
+                    wrong.append((answer.status_code, answer.text))
+                done[str(told[1])] += 1
+
+    before = server.metric("Requests2XX")
+    with ThreadPoolExecutor(8) as clients:
+        running = [clients.submit(ask, number) for number in range(8)]
+        for number in range(100):
+            weight = (number * 37) % 101
+            put(
+                server,
+                {"weights": {"1.0": 100 - weight, "2.0": weight}, "shadow": {"2.0": {"percent": number}}}
+                if number % 2
+                else {"1.0": 100 - weight, "2.0": weight},
+            )
+        put(server, {"weights": {"1.0": 50, "2.0": 50}, "shadow": None})
+        time.sleep(0.3)
+        stop.set()
+        for each in running:
+            each.result(60)
+
+    assert wrong == []
+    assert sum(done.values()) >= 200
+    assert set(done) == {"1.0", "2.0"}
+    assert server.metric("Requests2XX") - before >= sum(done.values())
+
+
+def test_traffic_survives_a_restart(tmp_path: Path, store: Path) -> None:
+    """The snapshot has weights, header, shadow and promotion; what was dropped stays dropped."""
+    document = {
+        "weights": {"1.0": 60, "2.0": 40},
+        "sticky": "x-user",
+        "shadow": {"2.0": {"percent": 5}},
+        "promote": {"errors": 0.5},
+    }
+    server = grpc_server(tmp_path / "home", store)
+    with serving(server):
+        for number in (1, 2):
+            server.registered(f"m{number}.mar", initial_workers=0)
+        put(server, document)
+        for url in ("m1.mar", "y2.mar"):
+            server.registered(url, model_name="y", initial_workers=0)
+        server.management.delete("/models/y/traffic")
+    again = Server(server.home, store, (), server.settings)
+    with serving(again):
+        told, dropped = show(again), show(again, name="y")
+
+    assert {part: told[part] for part in document} == document
+    assert "weights" not in dropped
+
+
+def test_a_killed_worker_takes_its_weight_along(server: Server) -> None:
+    """Its requests fail or are tried again, those after it go to the other version until it is back."""
+    put(server, {"1.0": 50, "2.0": 50})
+    (worker,) = server.management.get("/models/m/2.0").json()[0]["workers"]
+    os.kill(worker["pid"], signal.SIGKILL)
+    statuses = [server.predict("m", b"x").status_code for _ in range(40)]
+
+    assert statuses.count(200) >= 39
+    wait_until(lambda: show(server)["effective"] == {"1.0": 50, "2.0": 50}, "2.0 is back")

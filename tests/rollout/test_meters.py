@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+from tests.rollout.doubles import Version
+
+from modelserver.rollout.meters import Meters
+from modelserver.rollout.plan import Plan, patched
+from modelserver.rollout.traffic import Traffic
+from modelserver.telemetry.metrics import ServerMetrics
+
+
+async def test_traffic_is_shown_as_long_as_there_is_any() -> None:
+    """Weights, requests, copies and steps by version; nothing of what was dropped."""
+    traffic: Traffic[Any] = Traffic("m")
+    traffic.follow({name: Version(name) for name in ("1.0", "2.0")}, "1.0")
+    parts = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}, "promote": {"errors": 0.1}}
+    traffic.adopt(patched(Plan(), parts))
+    traffic.requests["2.0"].add(3)
+    shown, metrics = [traffic], ServerMetrics(hostname="h")
+    Meters(metrics, lambda: shown)
+
+    text = metrics.render().decode()
+    labels = 'model_name="m",model_version="2.0"'
+    assert f"modelserver_traffic_weight{{{labels}}} 10.0" in text
+    assert f"modelserver_traffic_requests_total{{{labels}}} 3.0" in text
+    assert f'modelserver_shadow_copies_total{{{labels},outcome="agreed"}} 0.0' in text
+    assert f'modelserver_promotion_steps_total{{{labels},direction="back"}} 0.0' in text
+
+    traffic.close()
+    shown.clear()
+    assert "modelserver_traffic_weight{" not in metrics.render().decode()
