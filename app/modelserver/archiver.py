@@ -1,4 +1,5 @@
-"""``modelserver-archive``: packs a model as torch-model-archiver does (reference 11.1).
+"""``modelserver-archive``: packs a model as torch-model-archiver does (reference 11.1), and with ``workflow``
+as its first argument a workflow as torch-workflow-archiver does (reference 11.2).
 
 Archives are reproducible: apart from ``createdOn`` (which ``SOURCE_DATE_EPOCH`` fixes), they depend only on
 their inputs. Entries are sorted and have no owner and no time.
@@ -55,6 +56,8 @@ TORCHSERVE_HANDLERS: Final = ("dali_image_classifier", "vllm_handler", "trt_llm_
 RUNTIMES: Final = ("python", "python3", "LSP")
 SUFFIXES: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 FORMATS: Final = tuple(SUFFIXES)
+WORKFLOW: Final = "workflow"
+WORKFLOW_MANIFEST: Final = "WAR-INF/MANIFEST.json"
 
 _LOG: Final = logging.getLogger(__name__)
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_\-.]*$"
@@ -96,6 +99,46 @@ class ArchiveConfig:
         return cls(
             **{each.name: getattr(args, each.name) for each in fields(cls) if hasattr(args, each.name)}
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowConfig:
+    """What goes into a workflow's archive; ``handler`` is the file of its functions."""
+
+    workflow_name: str
+    spec_file: StrPath
+    handler: StrPath | None = None
+    extra_files: str | None = None
+    export_path: StrPath = "."
+    force: bool = False
+
+
+def build_workflow(config: WorkflowConfig) -> Path:
+    """Write a workflow's archive and return its path. Raises ``ArchiverError`` and ``OSError``."""
+    check_name(config.workflow_name, "workflow")
+    target = _in_folder(config.export_path, f"{config.workflow_name}.war", force=config.force)
+    contents: dict[str, Path] = {}
+    for path in (config.spec_file, config.handler):
+        _add_file(contents, path)
+    for item in (config.extra_files or "").split(","):
+        _add_extra(contents, item.strip())
+    _warn_of_yaml(config.spec_file)
+    if config.handler:
+        _warn_of_syntax(Path(config.handler))
+    named = {
+        "workflowName": config.workflow_name,
+        "specFile": _base_name(config.spec_file),
+        "handler": _base_name(config.handler),
+    }
+    manifest = {"createdOn": creation_time(), "workflow": named, "archiverVersion": __version__}
+    text = json.dumps(manifest, indent=2).encode()
+    partial = target.with_name(f".{uuid4().hex}.part")
+    try:
+        _write_zip("default", partial, _entries(contents, text, lambda _size: None, WORKFLOW_MANIFEST))
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
 
 
 def build_archive(
@@ -175,7 +218,9 @@ def make_manifest(config: ArchiveConfig) -> dict[str, object]:
 def make_parser() -> argparse.ArgumentParser:
     """The flags of torch-model-archiver."""
     parser = argparse.ArgumentParser(
-        prog="modelserver-archive", description="Pack a model, its handler and its files into one archive."
+        prog="modelserver-archive",
+        description="Pack a model, its handler and its files into one archive.",
+        epilog=f"To pack a workflow, see modelserver-archive {WORKFLOW} --help.",
     )
     add = parser.add_argument
     add("--model-name", required=True, help="name of the model, and of the archive without its suffix")
@@ -202,13 +247,42 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def make_workflow_parser() -> argparse.ArgumentParser:
+    """The flags of torch-workflow-archiver."""
+    parser = argparse.ArgumentParser(
+        prog=f"modelserver-archive {WORKFLOW}",
+        description="Pack a workflow's specification and functions into one archive.",
+    )
+    add = parser.add_argument
+    add("--workflow-name", required=True, help="name of the workflow, and of the archive without its suffix")
+    add("--spec-file", required=True, help="YAML file with its models and their order")
+    add("--handler", help="Python file with its functions")
+    add("--export-path", default=".", help="directory for the archive (default: the current one)")
+    add("-f", "--force", action="store_true", help="overwrite an existing archive")
+    add("--extra-files", help="comma-separated files, directories and patterns to add")
+    return parser
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script: 0, or 1 with a message on standard error (2 for a wrong command line)."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == [WORKFLOW]:
+        workflow = WorkflowConfig(**vars(make_workflow_parser().parse_args(argv[1:])))
+        return _told(lambda: build_workflow(workflow))
     config = ArchiveConfig.from_args(make_parser().parse_args(argv))
-    try:
+
+    def build() -> Path:
         with _progress(config.model_name) as report:
-            path = build_archive(config, report)
+            return build_archive(config, report)
+
+    return _told(build)
+
+
+def _told(build: Callable[[], Path]) -> int:
+    """The exit status, after printing the archive's path, or why there is none."""
+    try:
+        path = build()
     except (ArchiverError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -246,22 +320,28 @@ def _target(config: ArchiveConfig) -> Path:
     check_name(config.model_name)
     check_runtime(config.runtime)
     check_format(config.archive_format)
-    folder = Path(config.export_path)
+    name = f"{config.model_name}{SUFFIXES[config.archive_format]}"
+    return _in_folder(config.export_path, name, force=config.force)
+
+
+def _in_folder(export_path: StrPath, name: str, *, force: bool) -> Path:
+    """The path of a new archive; its folder is made."""
+    folder = Path(export_path)
     if folder.exists():
         check_directory(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{config.model_name}{SUFFIXES[config.archive_format]}"
+    target = folder / name
     if target.exists():
-        check_overwriting(target, force=config.force)
+        check_overwriting(target, force=force)
     return target
 
 
-def check_name(model_name: str) -> None:
+def check_name(name: str, kind: str = "model") -> None:
     """Raises ``ArchiverError`` for an invalid name."""
-    if not re.fullmatch(_NAME, model_name):
+    if not re.fullmatch(_NAME, name):
         raise ArchiverError(
-            "Model name contains special characters.\n"
-            f"The allowed regular expression filter for model name is: {_NAME}"
+            f"{kind.capitalize()} name contains special characters.\n"
+            f"The allowed regular expression filter for {kind} name is: {_NAME}"
         )
 
 
@@ -276,9 +356,10 @@ def check_directory(path: StrPath) -> None:
 def check_overwriting(target: Path, *, force: bool) -> None:
     """Raises ``ArchiverError`` unless what is at the path may be replaced; logs a warning then."""
     if not force:
+        kind = WORKFLOW if target.suffix == ".war" else "model"
         raise ArchiverError(
             f"{target} already exists.\n"
-            "Please specify --force/-f option to overwrite the model archive output file.\n"
+            f"Please specify --force/-f option to overwrite the {kind} archive output file.\n"
             "See -h/--help for more details."
         )
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_PATH).is_file():
@@ -381,15 +462,19 @@ def warn_of_mistakes(config: ArchiveConfig, contents: dict[str, Path]) -> None:
         if source is not None:
             _warn_of_syntax(Path(source))
     if config.config_file:
-        try:
-            yaml.safe_load(Path(config.config_file).read_bytes())
-        except yaml.YAMLError as error:
-            _LOG.warning("%s is not valid YAML: %s", config.config_file, " ".join(str(error).split()))
+        _warn_of_yaml(config.config_file)
     folded: dict[str, str] = {}
     for name in contents:
         other = folded.setdefault(name.casefold(), name)
         if other != name:
             _LOG.warning("%s and %s differ in upper and lower case only: servers refuse this", other, name)
+
+
+def _warn_of_yaml(file: StrPath) -> None:
+    try:
+        yaml.safe_load(Path(file).read_bytes())
+    except yaml.YAMLError as error:
+        _LOG.warning("%s is not valid YAML: %s", file, " ".join(str(error).split()))
 
 
 def _warn_of_syntax(source: Path) -> None:
@@ -435,10 +520,10 @@ def _write_tar(model_name: str, partial: Path, entries: Entries) -> None:
             archive.addfile(info, content)
 
 
-def _entries(contents: dict[str, Path], manifest: bytes, count: Count) -> Entries:
+def _entries(contents: dict[str, Path], manifest: bytes, count: Count, place: str = MANIFEST_PATH) -> Entries:
     """The manifest is at its place among the others."""
-    for name in sorted([*contents, MANIFEST_PATH]):
-        with io.BytesIO(manifest) if name == MANIFEST_PATH else contents[name].open("rb") as content:
+    for name in sorted([*contents, place]):
+        with io.BytesIO(manifest) if name == place else contents[name].open("rb") as content:
             yield name, _size(content), _Counted(content, count)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.differential.config_steps import CONFIGS
 from tests.differential.networks import build_configured, build_networks
+from tests.differential.workflow_archives import build_workflows
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -42,6 +43,7 @@ def build_store(store: Path) -> None:
     _pictures(store)
     build_configured(store)
     build_networks(store)
+    build_workflows(store)
     for made in THEIRS.iterdir() if THEIRS.is_dir() else ():
         target = store / made.name.removesuffix(KEPT)
         shutil.copytree(made, target) if made.is_dir() else shutil.copy(made, target)

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.differential import config_steps, handler_steps
+from tests.differential import config_steps, handler_steps, workflow_steps
 from tests.differential.calls import (
-    Call,
-    Port,
     Settle,
     Step,
     Together,
@@ -23,6 +21,8 @@ from tests.differential.calls import (
     unregister,
 )
 
+from modelserver.migrating.calls import Call, Port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,6 +32,7 @@ JSON: Final = "application/json"
 SERVERS: Final[dict[str, dict[str, str]]] = {
     "open": {"enable_model_api": "true"},
     "closed": {"enable_model_api": "false"},
+    "workflows": {"enable_model_api": "true", "unregister_model_timeout": "5"},
     "tabled": config_steps.settings(),
     "undecoded": {"enable_model_api": "true", "decode_input_request": "false"},
     "measured": {
@@ -100,6 +101,10 @@ def chapters() -> tuple[Chapter, ...]:
         Chapter("streams", "Answers in parts", tuple(_streams())),
         Chapter("customized", "Handlers that describe themselves", tuple(_customized())),
         Chapter("routes", "Routes and methods", tuple(_routes())),
+        *(
+            Chapter(f"workflow_{name}", f"Workflows: {name}", tuple(steps()), "workflows", plain=False)
+            for name, steps in workflow_steps.CHAPTERS.items()
+        ),
         Chapter("closed", "Without the model API", tuple(_closed()), "closed"),
         Chapter("styles", "How handlers are found and called", tuple(handler_steps.styles())),
         Chapter("facts", "The context and the worker", tuple(handler_steps.facts())),

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from tests.differential.calls import Call, Settle, Step, Together, get, post, predict, register, unregister
+from tests.differential.calls import Settle, Step, Together, get, post, predict, register, unregister
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from modelserver.migrating.calls import Call
 
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"

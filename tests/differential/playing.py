@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tests.differential.calls import Answer, Call, Settle, Together, send
+from tests.differential.calls import Settle, Together
+
+from modelserver.migrating.calls import Answer, Call, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

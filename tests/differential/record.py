@@ -18,9 +18,10 @@ from pathlib import Path
 
 from tests.differential.archives import HERE, KEPT, MODEL_CODE, THEIRS, build_store
 from tests.differential.chapters import SERVERS, Chapter, chapters, recording_of
-from tests.differential.comparison import masked
 from tests.differential.playing import play
 from tests.differential.torchserve import missing, torchserve
+
+from modelserver.migrating.comparison import masked
 
 RECORDED = HERE / "recorded"
 NAMES = "ts_names"

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tests.differential.archives import HERE, build_store
-from tests.differential.calls import Answer
 from tests.differential.chapters import SERVERS, SETTINGS, Chapter, chapters
-from tests.differential.comparison import masked, mismatches
 from tests.differential.differences import expected_of
 from tests.differential.playing import play
 from tests.e2e.serving import Home, Server, serving
+
+from modelserver.migrating.calls import Answer
+from modelserver.migrating.comparison import masked, mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

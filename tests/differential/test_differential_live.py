@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from tests.differential.archives import HERE, MODEL_CODE, build_store
 from tests.differential.chapters import SERVERS, chapters
-from tests.differential.comparison import masked, mismatches
 from tests.differential.playing import play
 from tests.differential.record import NAMES, RECORDED, names_of, pack_arguments
 from tests.differential.replay import modelserver, recorded, unexplained
@@ -20,6 +19,7 @@ from tests.differential.torchserve import VARIABLE, missing, torchserve
 from tests.e2e.serving import ROOT
 
 from modelserver.aliases import install
+from modelserver.migrating.comparison import masked, mismatches
 
 ENVIRONMENT = os.environ.get(VARIABLE)
 REASON = missing(ENVIRONMENT)

@@ -1,34 +1,37 @@
-"""The API of workflows, which cannot be registered (reference 19).
-
-TorchServe's last source disabled their registration, its 0.12.0 wheel still accepts it. Here it is disabled:
-clients that list, describe or call workflows get the answers of a server without any.
-"""
+"""The API of workflows: register, list, describe, unregister (reference 19)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
-from modelserver.api.descriptions import add, answers, array, by_any_method, errors, operation, record
-from modelserver.errors import BadRequest, ModelServerError
+from modelserver.api import descriptions as oas
+from modelserver.api.management import status
+from modelserver.api.pages import one_page, page_parameters, page_schema
+from modelserver.api.parameters import Parameters
+from modelserver.errors import BadRequest, MethodNotAllowed, WorkflowNotFound
 from modelserver.http.answers import JSON, pretty
+from modelserver.workflows.workflow import Timeouts
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from modelserver.workflows.workflow import Workflow
+    from modelserver.workflows.workflows import Workflows
 
-class WorkflowNotFound(ModelServerError):
-    """No such workflow: there are none."""
-
-    status = 404
-    type = "WorkflowNotFoundException"
-
-    @classmethod
-    def named(cls, name: str) -> WorkflowNotFound:
-        return cls(f"Workflow not found: {name}")
+_PARAMETERS = {
+    "url": oas.told(oas.TEXT, "Archive in the workflow store, or a URL."),
+    "workflow_name": oas.told(oas.TEXT, "The workflow's name; by default the archive's."),
+    "response_timeout": oas.told(oas.WHOLE, "Seconds that each node may take for a batch."),
+    "startup_timeout": oas.told(oas.WHOLE, "Seconds that each node's worker may take to load."),
+}
+# The workers are waited for in any case, as in TorchServe.
+_KNOWN = (*_PARAMETERS, "synchronous")
+# What TorchServe tells of a node without a batch size or delay.
+_BATCH_SIZE, _BATCH_DELAY = 1, 50
 
 
 class _AnyCase(StringConvertor):
@@ -40,44 +43,196 @@ class _AnyCase(StringConvertor):
 register_url_convertor("wfpredict", _AnyCase())
 
 
-def add_workflow_management(app: FastAPI) -> None:
-    """The routes of the management listener."""
-    listed = record({"workflows": array({"type": "object"})}, "workflows")
-    list_all = "List the workflows: there are none.", answers("An empty list.", listed)
-    register = "Register a workflow: always refused.", errors(400)
-    add(app, "/workflows", _register, post=operation("Workflows", "registerWorkflow", *register))
-    add(app, "/workflows", _list, get=operation("Workflows", "listWorkflows", *list_all))
-    unknown = {
-        "get": operation(
-            "Workflows", "describeWorkflow", "Describe a workflow; there are none.", errors(404)
-        ),
-        "delete": operation(
-            "Workflows", "unregisterWorkflow", "Unregister a workflow; there are none.", errors(404)
-        ),
+def add_workflow_management(app: FastAPI, workflows: Workflows | None, *, model_api: bool) -> None:
+    """The routes of the management listener.
+
+    ``workflows`` is None where they are turned off. ``model_api``: models may be registered and unregistered.
+    """
+    api = WorkflowApi(workflows, model_api=model_api)
+    oas.add(app, "/workflows", api.register, post=_register())
+    oas.add(app, "/workflows", api.list_all, get=_list())
+    item = {"get": _describe(), "delete": _unregister()}
+    oas.add(app, "/workflows/{workflow}", api.describe, get=item["get"])
+    oas.add(app, "/workflows/{workflow}", api.unregister, delete=item["delete"])
+    more = "/workflows/{workflow}/{rest:path}"
+    app.add_api_route(more, api.describe, methods=["get"])
+    app.add_api_route(more, api.unregister, methods=["delete"])
+
+
+def add_workflow_inference(app: FastAPI, workflows: Workflows | None) -> None:
+    """Describes the route of the inference listener, of which the application only gets OPTIONS; requests of
+    other methods are served before it.
+    """
+
+    async def refuse(request: Request) -> Response:
+        name = request.path_params["workflow"]
+        if workflows is None:
+            raise WorkflowNotFound.named(name)
+        workflows.get(name)
+        raise MethodNotAllowed(", ".join(sorted(method.upper() for method in oas.METHODS)))
+
+    body = {
+        "description": "What the first node is given.",
+        "required": False,
+        "content": {"*/*": {"schema": oas.BINARY}},
     }
-    add(app, "/workflows/{workflow}", _unknown, **unknown)
-    app.add_api_route("/workflows/{workflow}/{rest:path}", _unknown, methods=list(unknown))
+    responses = {
+        "200": oas.answer("The last node's answer; of several, an object of them by name.", {}),
+        **oas.errors(404, 413, 500, 503, 504),
+    }
+    described = oas.operation("Workflows", "wfpredict", "Ask a workflow.", responses, body=body)
+    item = oas.by_any_method("post", described)
+    about = "Workflows", "wfpredict_options", "Refused: a workflow has no description of its own."
+    item["options"] = {**oas.operation(*about, oas.errors(404, 405)), oas.UNLISTED: True}
+    path = "/{verb:wfpredict}/{workflow}"
+    app.add_api_route(path, refuse, methods=["OPTIONS"], openapi_extra=item)
+    app.add_api_route(f"{path}/{{rest:path}}", refuse, methods=["OPTIONS"])
 
 
-def add_workflow_inference(app: FastAPI) -> None:
-    """The route of the inference listener; it needs a workflow's name."""
-    summary = "Call a workflow; there are none, call the models instead."
-    described = operation("Workflows", "wfpredict", summary, errors(404))
-    item = by_any_method("post", described, "options")
-    add(app, "/{verb:wfpredict}/{workflow}", _unknown, **item)
-    app.add_api_route("/{verb:wfpredict}/{workflow}/{rest:path}", _unknown, methods=list(item))
+class WorkflowApi:
+    """One method per route. Registering and unregistering need the model API, as for models."""
+
+    def __init__(self, workflows: Workflows | None, *, model_api: bool) -> None:
+        self._workflows = workflows
+        self._model_api = model_api
+
+    async def register(self, request: Request) -> Response:
+        """POST /workflows"""
+        if self._workflows is None:
+            raise BadRequest("Registering new workflows is disabled.")
+        self._check_model_api()
+        parameters = await Parameters.of_registration(request)
+        parameters.warn_of_unknown(_KNOWN)
+        url = parameters.text("url")
+        if url is None:
+            raise BadRequest("Parameter url is required.")
+        workflow = await self._workflows.register(
+            url,
+            parameters.text("workflow_name"),
+            Timeouts(parameters.integer("response_timeout"), parameters.integer("startup_timeout")),
+        )
+        text = f"Workflow {workflow.name} has been registered and scaled successfully."
+        return status(200, text, [*parameters.warnings, *workflow.warnings])
+
+    async def list_all(self, request: Request) -> Response:
+        """GET /workflows"""
+        urls = {} if self._workflows is None else self._workflows.urls()
+        return one_page("workflow", urls, Parameters.of_query(request))
+
+    async def describe(self, request: Request) -> Response:
+        """GET /workflows/{workflow}"""
+        workflow = self._named(request).get(request.path_params["workflow"])
+        return Response(pretty([describe_workflow(workflow)]), media_type=JSON)
+
+    async def unregister(self, request: Request) -> Response:
+        """DELETE /workflows/{workflow}"""
+        workflows, name = self._named(request), request.path_params["workflow"]
+        self._check_model_api()
+        await workflows.unregister(name)
+        return status(200, f'Workflow "{name}" unregistered')
+
+    def _named(self, request: Request) -> Workflows:
+        if self._workflows is None:
+            raise WorkflowNotFound.named(request.path_params["workflow"])
+        return self._workflows
+
+    def _check_model_api(self) -> None:
+        if not self._model_api:
+            raise MethodNotAllowed
 
 
-async def _register() -> Response:
-    """POST /workflows"""
-    raise BadRequest("Registering new workflows is disabled.")
+def describe_workflow(workflow: Workflow) -> dict[str, Any]:
+    """The fields of TorchServe, whose numbers are those that nodes may override, and ours: the nodes."""
+    common = workflow.common
+    return {
+        "workflowName": workflow.name,
+        "workflowUrl": workflow.url,
+        "minWorkers": common.min_workers,
+        "maxWorkers": common.max_workers,
+        "batchSize": common.batch_size or _BATCH_SIZE,
+        "maxBatchDelay": _BATCH_DELAY if common.max_batch_delay is None else common.max_batch_delay,
+        "workflowDag": workflow.dag,
+        "nodes": [
+            {
+                "name": name,
+                "model": workflow.model_name(name),
+                "url": node.url or None,
+                "retryAttempts": node.options.retry_attempts,
+                "timeoutMs": node.options.timeout_ms,
+            }
+            for name, node in workflow.nodes.items()
+        ],
+    }
 
 
-async def _list() -> Response:
-    """GET /workflows"""
-    return Response(pretty({"workflows": []}), media_type=JSON)
+# Descriptions
+
+SCHEMAS: oas.Document = {
+    "WorkflowList": page_schema("workflow"),
+    "WorkflowRequest": oas.record(_PARAMETERS, "url"),
+    "WorkflowDescription": oas.record(
+        {
+            "workflowName": oas.TEXT,
+            "workflowUrl": oas.TEXT,
+            "minWorkers": oas.told(oas.WHOLE, "Like the next three, for nodes that do not say otherwise."),
+            "maxWorkers": oas.WHOLE,
+            "batchSize": oas.WHOLE,
+            "maxBatchDelay": oas.told(oas.WHOLE, "Milliseconds."),
+            "workflowDag": oas.told(oas.TEXT, "Each node with those after it."),
+            "nodes": oas.array(
+                oas.record(
+                    {
+                        "name": oas.TEXT,
+                        "model": oas.told(oas.TEXT, "The model that serves it."),
+                        "url": oas.told(oas.TEXT, "Of the model's archive; absent for a function."),
+                        "retryAttempts": oas.told(oas.WHOLE, "How often a failed attempt is repeated."),
+                        "timeoutMs": oas.told(oas.WHOLE, "Milliseconds that an attempt may take."),
+                    },
+                    *("name", "model", "retryAttempts", "timeoutMs"),
+                )
+            ),
+        },
+        *("workflowName", "workflowUrl", "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay"),
+        *("workflowDag", "nodes"),
+    ),
+}
+_NOT_THERE = oas.answer("No such workflow.", oas.ref("Error"))
 
 
-async def _unknown(request: Request) -> Response:
-    """GET or DELETE /workflows/{name}, and any method of /wfpredict/{name}"""
-    raise WorkflowNotFound.named(request.path_params["workflow"])
+def _register() -> oas.Document:
+    return oas.operation(
+        "Workflows",
+        "registerWorkflow",
+        "Register a workflow and its models. The url comes from the query or from a JSON body.",
+        {
+            "200": oas.answer("Registered, with all workers ready.", oas.STATUS),
+            **oas.errors(400, 404, 405, 409, 500),
+        },
+        parameters=[
+            oas.query(name, schema["type"], schema["description"]) for name, schema in _PARAMETERS.items()
+        ],
+        body=oas.json_body(
+            "The same parameters; with a JSON body the query is not read.",
+            oas.ref("WorkflowRequest"),
+            example={"url": "my-workflow.war"},
+            required=False,
+        ),
+    )
+
+
+def _list() -> oas.Document:
+    listed = oas.answers("The workflows, by name.", oas.ref("WorkflowList"))
+    about = "List the registered workflows."
+    return oas.operation("Workflows", "listWorkflows", about, listed, parameters=page_parameters("workflow"))
+
+
+def _describe() -> oas.Document:
+    found = oas.answers("The workflow.", oas.array(oas.ref("WorkflowDescription")), 503)
+    about = "Describe a workflow: options, graph, nodes."
+    return oas.operation("Workflows", "describeWorkflow", about, {**found, "404": _NOT_THERE})
+
+
+def _unregister() -> oas.Document:
+    done = oas.answers("Unregistered, with its models.", oas.STATUS, 405, 409)
+    about = "Unregister a workflow and its models."
+    return oas.operation("Workflows", "unregisterWorkflow", about, {**done, "404": _NOT_THERE})

@@ -1,0 +1,1 @@
+"""Workflows: models and functions joined to a graph that answers one request (reference 19)."""

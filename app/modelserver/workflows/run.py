@@ -1,0 +1,236 @@
+"""One request on its way through a workflow: each node's answers become the inputs of those after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.errors import (
+    DeadlineExceeded,
+    HandlerError,
+    InternalError,
+    ModelServerError,
+    ServiceUnavailable,
+)
+from modelserver.http.answers import JSON
+from modelserver.inference.codec import SECONDS, Parsed, contents_of, failure_of
+from modelserver.inference.requests import make_request
+from modelserver.tensors.weight import LIGHT_TEXT
+from modelserver.wire.messages import BODY, FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.batching.request import Request
+    from modelserver.http.aside import Aside
+    from modelserver.http.exchange import Exchange
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+    from modelserver.workflows.workflow import Workflow
+
+_log = logging.getLogger("modelserver.workflows")
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Run:
+    """A request and its answer.
+
+    Nodes start as soon as all before them have answered, so branches run at once. A node that fails for good
+    ends the request, and what the other nodes still do for it is cancelled, as when the client disconnects.
+
+    Args:
+        exchange: with its body inflated.
+        workflow: that is asked.
+        registry: has the models of the nodes.
+        aside: for joining large answers.
+        on_end: called once, when no node has the request any more.
+    """
+
+    __slots__ = (
+        "_aside", "_attempts", "_deadline", "_exchange", "_left", "_live", "_loop", "_missing", "_on_end",
+        "_outputs", "_packed", "_registry", "_workflow",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        workflow: Workflow,
+        registry: Registry,
+        aside: Aside,
+        on_end: Callable[[Run], None],
+    ) -> None:
+        self._exchange = exchange
+        self._workflow = workflow
+        self._registry = registry
+        self._aside = aside
+        self._on_end: Callable[[Run], None] | None = on_end
+        self._loop = asyncio.get_running_loop()
+        self._packed = exchange.packed_headers()
+        limit = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else math.inf
+        self._deadline = monotonic() + limit
+        graph = workflow.graph
+        self._missing = {name: len(before) for name, before in graph.before.items()}
+        # Of each node, how many after it still need its output.
+        self._left = {name: len(after) for name, after in graph.after.items()}
+        self._outputs: dict[str, bytes] = {}
+        self._attempts: dict[str, int] = {}
+        self._live: dict[str, tuple[ModelVersion, Request]] = {}
+
+    def start(self) -> None:
+        """Asks the first node; the exchange is answered now or later."""
+        self._exchange.on_disconnect = self.cancel
+        self._ask(self._workflow.graph.start)
+
+    def cancel(self) -> None:
+        """Cancels what the nodes do for the request, which gets no answer."""
+        live, self._live = self._live, {}
+        for model, request in live.values():
+            model.pool.cancel(request)
+        self._outputs.clear()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self)
+
+    @property
+    def _ended(self) -> bool:
+        return self._on_end is None
+
+    def _ask(self, node: str) -> None:
+        """One attempt at a node."""
+        if self._ended:
+            return
+        now = monotonic()
+        self._attempts[node] = self._attempts.get(node, 0) + 1
+        left = min(self._workflow.nodes[node].options.timeout_ms / 1000.0, self._deadline - now)
+        try:
+            model = self._registry.get(self._workflow.model_name(node))
+            if model.traffic is not None:
+                model = model.traffic.choose(self._exchange)
+            model.metrics.request(False)
+            asked = self._input(node)
+            request = make_request(asked, model, self._exchange.request_id, self._packed, now, left, False)
+            request.on_done = partial(self._answered, node, model)
+            self._live[node] = model, request
+            model.pool.submit(request)
+        except ModelServerError as error:
+            self._live.pop(node, None)
+            self._fail(node, error)
+
+    def _input(self, node: str) -> Parsed:
+        """What a node is given: the body, the output of the node before it, or those of several by name."""
+        before = self._workflow.graph.before[node]
+        if not before:
+            return Parsed([self._exchange.body], BODY, self._exchange.content_type)
+        names = ("body",) if len(before) == 1 else before
+        fields = {name: self._outputs[source] for name, source in zip(names, before, strict=True)}
+        return Parsed([_pack(fields)], FIELDS)
+
+    def _answered(self, node: str, model: ModelVersion, request: Request) -> None:
+        """An attempt has ended. What follows is for the next turn of the loop: the pool is still busy."""
+        if self._live.pop(node, None) is None:
+            return
+        failure = failure_of(request)
+        if failure is None:
+            model.metrics.answered(monotonic() - request.arrived, request.queued, False)
+            (content,) = contents_of(request)
+            self._loop.call_soon(self._pass_on, node, content)
+        else:
+            self._loop.call_soon(self._try_again, node, model, failure)
+
+    def _try_again(self, node: str, model: ModelVersion, failure: ModelServerError) -> None:
+        if self._ended:
+            return
+        refused = isinstance(failure, ServiceUnavailable)
+        repeats = self._workflow.nodes[node].options.retry_attempts
+        if refused or self._attempts[node] > repeats or monotonic() >= self._deadline:
+            self._fail(node, failure, model)
+            return
+        _log.warning(
+            "Request %s: attempt %d at node %s of workflow %s failed: %s",
+            *(self._exchange.request_id, self._attempts[node], node, self._workflow.name, failure),
+        )
+        self._ask(node)
+
+    def _pass_on(self, node: str, content: bytes) -> None:
+        """A node has answered."""
+        if self._ended:
+            return
+        graph = self._workflow.graph
+        self._outputs[node] = content
+        for source in graph.before[node]:
+            self._left[source] -= 1
+            if not self._left[source]:
+                del self._outputs[source]
+        for target in graph.after[node]:
+            self._missing[target] -= 1
+            if not self._missing[target]:
+                self._ask(target)
+        if not self._ended and all(end in self._outputs for end in graph.ends):
+            self._finish([self._outputs[end] for end in graph.ends])
+
+    def _finish(self, contents: list[bytes]) -> None:
+        ends = self._workflow.graph.ends
+        if len(ends) == 1:
+            self._reply(contents[0])
+        elif (size := sum(map(len, contents))) <= LIGHT_TEXT:
+            self._reply(join_ends(ends, contents))
+        else:
+            stop = self._aside.start(size, self._join_aside(contents), self._fail_whole)
+
+            def leave() -> None:
+                stop()
+                self.cancel()
+
+            self._exchange.on_disconnect = leave
+
+    async def _join_aside(self, contents: list[bytes]) -> None:
+        self._reply(await self._aside.helpers.call(SECONDS, join_ends, self._workflow.graph.ends, contents))
+
+    def _reply(self, content: bytes) -> None:
+        self._exchange.reply(200, content, JSON)
+        self.cancel()
+
+    def _fail(self, node: str, error: ModelServerError, model: ModelVersion | None = None) -> None:
+        """Ends the request with the node's name. Clients see why where the model's errors are shown."""
+        _log.warning(
+            "Request %s: node %s of workflow %s failed: %s",
+            *(self._exchange.request_id, node, self._workflow.name, error),
+        )
+        text = f"Error executing {node}"
+        if isinstance(error, ServiceUnavailable):
+            told: ModelServerError = ServiceUnavailable(f"{text}: {error.message}")
+        elif isinstance(error, DeadlineExceeded) and monotonic() >= self._deadline:
+            told = DeadlineExceeded(f"{text}: {error.message}")
+        elif model is not None and model.exposes_errors:
+            told = InternalError(f"{text}: {error.message}")
+            told.request_id = self._exchange.request_id if isinstance(error, HandlerError) else None
+        else:
+            told = InternalError(text)
+        self._fail_whole(told)
+
+    def _fail_whole(self, error: ModelServerError) -> None:
+        self._exchange.fail(error)
+        self.cancel()
+
+
+def join_ends(names: tuple[str, ...], contents: list[bytes]) -> bytes:
+    """The answer of several ends: a JSON object of their answers, as text where one is not JSON."""
+    return msgspec.json.format(
+        msgspec.json.encode({name: _as_json(each) for name, each in zip(names, contents, strict=True)})
+    )
+
+
+def _as_json(content: bytes) -> msgspec.Raw:
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        return msgspec.Raw(json.dumps(content.decode("utf-8", "replace")).encode())
+    return msgspec.Raw(content)

@@ -1,0 +1,113 @@
+"""A registered workflow, and the registrations of its nodes as ordinary models."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from modelserver.options.resolve import Registration
+
+if TYPE_CHECKING:
+    from modelserver.workflows.archive import WorkflowArchive
+    from modelserver.workflows.graph import Graph
+    from modelserver.workflows.specification import Node, Options
+
+# TorchServe's, in ms, for a node that batches and says nothing else.
+_BATCH_DELAY = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds that workers of all nodes may take for a batch, and to load; None: that is up to the models."""
+
+    response: int | None = None
+    startup: int | None = None
+
+
+NO_TIMEOUTS = Timeouts()
+
+
+@dataclass(slots=True, eq=False)
+class Workflow:
+    """``runs`` are the requests that it is answering."""
+
+    name: str
+    archive: WorkflowArchive
+    runs: set[object] = field(default_factory=set)
+    _quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def url(self) -> str:
+        """As registered."""
+        return self.archive.url
+
+    @property
+    def graph(self) -> Graph:
+        """Which node comes after which."""
+        return self.archive.contents.specification.graph
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """By name."""
+        return self.archive.contents.specification.nodes
+
+    @property
+    def dag(self) -> str:
+        """Each node with those after it, as TorchServe tells of them."""
+        return self.archive.contents.specification.dag
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Notes for the author of the specification."""
+        return self.archive.contents.specification.warnings
+
+    @property
+    def common(self) -> Options:
+        """Options that nodes may override."""
+        return self.archive.contents.specification.common
+
+    def model_name(self, node: str) -> str:
+        """The name of a node's model."""
+        return f"{self.name}__{node}"
+
+    def registration(self, node: Node, timeouts: Timeouts) -> Registration:
+        """How a node is registered. What neither specification nor request says is up to the model's archive.
+
+        A function's archive is the folder of this one, and its handler the function.
+        """
+        options, delay = node.options, node.options.max_batch_delay
+        if delay is None and options.batch_size is not None:
+            delay = _BATCH_DELAY
+        function = not node.url
+        return Registration(
+            url=str(self.archive.folder) if function else node.url,
+            model_name=self.model_name(node.name),
+            handler=f"{self.archive.contents.handler}:{node.name}" if function else None,
+            min_workers=options.min_workers,
+            max_workers=options.max_workers,
+            batch_size=options.batch_size,
+            max_batch_delay=delay,
+            response_timeout=timeouts.response,
+            startup_timeout=timeouts.startup,
+            trusted=function,
+            workflow=self.name,
+        )
+
+    def begun(self, run: object) -> None:
+        """It answers another request."""
+        self.runs.add(run)
+        self._quiet.clear()
+
+    def ended(self, run: object) -> None:
+        """A request has ended."""
+        self.runs.discard(run)
+        if not self.runs:
+            self._quiet.set()
+
+    async def settle(self, grace: float) -> None:
+        """Waits at most ``grace`` seconds until it answers no request."""
+        if self.runs:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), grace)

@@ -1,0 +1,339 @@
+"""Workflows of real archives and worker processes, on one server with two front ends."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = ROOT / "examples" / "workflow"
+
+FUNCTIONS = """
+import os
+import time
+
+
+def text(value):
+    return value if isinstance(value, str) else bytes(value).decode()
+
+
+def start(data, context):
+    return data and [text(row.get("body") or b"") for row in data]
+
+
+def slow_left(data, context):
+    return data and [paused("left", row) for row in data]
+
+
+def slow_right(data, context):
+    return data and [paused("right", row) for row in data]
+
+
+def paused(name, row):
+    time.sleep(0.5)
+    return name
+
+
+def join(data, context):
+    return data and [{key: text(row[key]) for key in row} | {"pid": os.getpid()} for row in data]
+
+
+def told(data, context):
+    return data and [
+        {name: context.get_request_header(index, name) for name in ("traceparent", "x-own")}
+        | {"id": context.get_request_id(index), "pid": os.getpid()}
+        for index in range(len(data))
+    ]
+
+
+def fails(data, context):
+    if data:
+        raise ValueError("a reason of its own")
+
+
+def waits(data, context):
+    if data:
+        open(WAITED, "a").write("begun;")
+        time.sleep(float(text(data[0]["body"])))
+        return ["waited"]
+
+
+def third_time(data, context, calls=[]):
+    if data:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ValueError("not yet")
+        return [f"call {len(calls)}"]
+
+
+def not_loading(data, context):
+    raise ValueError("it does not load")
+
+
+def large(data, context):
+    return data and ["x" * 700_000 for _ in data]
+"""
+SPECIFICATIONS = {
+    "branches": "dag:\n  start: [slow_left, slow_right]\n  slow_left: [join]\n  slow_right: [join]\n",
+    "told": "dag:\n  start: [told]\n",
+    "fails": "dag:\n  start: [fails, slow_left]\n",
+    "waits": "models: {retry-attempts: 0, timeout-ms: 30000}\ndag:\n  waits: [join]\n",
+    "late": "models: {retry-attempts: 0, timeout-ms: 200}\ndag:\n  waits: []\n",
+    "third": "models: {retry-attempts: 2}\ndag:\n  third_time: []\n",
+    "ends": "dag:\n  start: [large, join]\n",
+    "cycle": "dag:\n  start: [join]\n  join: [slow_left]\n  slow_left: [join]\n",
+    "unknown": "dag:\n  start: [nobody]\n",
+    "starts": "dag:\n  start: [join]\n  told: [join]\n",
+    "absent": "models:\n  kind: {url: absent.mar}\ndag:\n  start: [kind]\n",
+    "not_loading": "dag:\n  start: [not_loading]\n",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's archives, and those of this file."""
+    folder = tmp_path_factory.mktemp("workflows")
+    for name in ("kind", "mood"):
+        build_archive(ArchiveConfig(name, str(EXAMPLE / f"{name}.py"), "1.0", export_path=folder))
+    build_workflow(
+        WorkflowConfig("pets", EXAMPLE / "workflow.yaml", EXAMPLE / "functions.py", export_path=folder)
+    )
+    parts = tmp_path_factory.mktemp("parts")
+    (parts / "functions.py").write_text(f"WAITED = {str(folder / 'waited.txt')!r}\n{FUNCTIONS}")
+    for name, text in SPECIFICATIONS.items():
+        (parts / f"{name}.yaml").write_text(text)
+        build_workflow(
+            WorkflowConfig(name, parts / f"{name}.yaml", parts / "functions.py", export_path=folder)
+        )
+    with zipfile.ZipFile(folder / "slip.war", "w") as archive:
+        archive.writestr("WAR-INF/MANIFEST.json", '{"workflow": {"workflowName": "slip"}}')
+        archive.writestr("../outside.txt", "x")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests, with two front ends."""
+    home = Home(tmp_path_factory.mktemp("server"))
+    with serving(Server(home, store, settings={"frontend_processes": 2})) as running:
+        yield running
+
+
+def enter(server: Server, url: str, **parameters: str) -> httpx.Response:
+    """Registers a workflow."""
+    return server.management.post("/workflows", params={"url": url, **parameters})
+
+
+def entered(server: Server, name: str) -> None:
+    """Registers one that must work."""
+    answer = enter(server, f"{name}.war")
+    assert answer.status_code == 200, answer.text
+
+
+def ask(server: Server, name: str, body: str = "", **headers: str) -> httpx.Response:
+    """Asks a workflow; underscores of header names are dashes."""
+    given = {key.replace("_", "-"): value for key, value in headers.items()}
+    return server.inference.post(f"/wfpredict/{name}", content=body, headers=given)
+
+
+def leave(server: Server, name: str) -> None:
+    """Unregisters one."""
+    assert server.management.delete(f"/workflows/{name}").status_code == 200
+
+
+def models(server: Server) -> list[str]:
+    """The names of the registered models."""
+    return [model["modelName"] for model in server.management.get("/models").json()["models"]]
+
+
+def test_the_example(server: Server) -> None:
+    """A function, two models at once and a function that joins their answers; all of it goes again."""
+    entered(server, "pets")
+    answer = ask(server, "pets", "What a lovely little dog")
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json() == {"kind": "dog", "liking": 0.2}
+    packed = {"content": gzip.compress(b"a cat"), "headers": {"content-encoding": "gzip"}}
+    assert server.inference.post("/wfpredict/pets", **packed).json() == {"kind": "cat", "liking": 0.0}
+    assert server.metric("ts_inference_requests_total", model_name="pets__mood", model_version="default") == 2
+    assert models(server) == ["pets__clean", "pets__join", "pets__kind", "pets__mood"]
+    (described,) = server.management.get("/models/pets__kind").json()
+    assert (described["batchSize"], described["maxBatchDelay"], described["maxWorkers"]) == (8, 10, 2)
+    leave(server, "pets")
+    assert models(server) == []
+    assert ask(server, "pets").json()["type"] == "WorkflowNotFoundException"
+
+
+def test_branches_run_at_once_and_in_workers(server: Server) -> None:
+    """Two branches of 0.5 s take less than one after the other, in processes other than the server's."""
+    entered(server, "branches")
+    answer = ask(server, "branches", "x")
+
+    assert {**answer.json(), "pid": 0} == {"slow_left": "left", "slow_right": "right", "pid": 0}
+    assert answer.json()["pid"] in {process.pid for process in server.workers()}
+    assert answer.elapsed.total_seconds() < 0.95
+    leave(server, "branches")
+
+
+def test_headers_and_ids_reach_every_node(server: Server) -> None:
+    """A node after the first has the request's tracing headers and its id."""
+    entered(server, "told")
+    answer = ask(server, "told", "x", traceparent="00-1-2-01", x_own="mine", x_request_id="an-id").json()
+
+    assert (answer["traceparent"], answer["x-own"]) == ("00-1-2-01", "mine")
+    assert answer["id"] == ask(server, "told", "x", x_request_id="an-id").headers["x-request-id"]
+    leave(server, "told")
+
+
+def test_a_failing_node_ends_the_request(server: Server) -> None:
+    """Its name is told, and why, as the server shows errors on loopback; others' work is not waited for."""
+    entered(server, "fails")
+    answer = ask(server, "fails", "x")
+
+    assert answer.status_code == 500
+    assert answer.json()["message"].startswith("Error executing fails: ")
+    assert "a reason of its own" in answer.json()["message"]
+    leave(server, "fails")
+
+
+def test_attempts_are_repeated(server: Server) -> None:
+    """With two retries the third attempt answers."""
+    entered(server, "third")
+
+    assert ask(server, "third", "x").text == "call 3"
+    leave(server, "third")
+
+
+def test_an_attempt_that_takes_too_long_fails(server: Server) -> None:
+    """After ``timeout-ms``, with the node's name."""
+    entered(server, "late")
+    answer = ask(server, "late", "0.8")
+
+    assert (answer.status_code, answer.json()["message"][:21]) == (500, "Error executing waits")
+    leave(server, "late")
+
+
+def test_a_client_that_goes_away_ends_its_request(server: Server, store: Path) -> None:
+    """The waiting node is cancelled; the workflow serves the next one."""
+    entered(server, "waits")
+    (store / "waited.txt").unlink(missing_ok=True)
+    with pytest.raises(httpx.ReadTimeout):
+        server.inference.post("/wfpredict/waits", content="1", timeout=0.3)
+
+    cancelled = {"model_name": "waits__waits", "model_version": "1.0"}
+    wait_until(lambda: server.metric("modelserver_cancelled_total", **cancelled) == 1, "it is cancelled")
+    assert ask(server, "waits", "0").status_code == 200
+    leave(server, "waits")
+
+
+def test_a_model_that_goes_while_it_is_asked(server: Server, store: Path) -> None:
+    """Requests that reach its node get an error that names it; those before are answered."""
+    entered(server, "waits")
+    (store / "waited.txt").unlink(missing_ok=True)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, server, "waits", "1")
+        wait_until((store / "waited.txt").exists, "the first node runs")
+        server.unregister("waits__join")
+
+        assert (asked.result().status_code, asked.result().json()["message"]) == (
+            500,
+            "Error executing join",
+        )
+    described = server.management.get("/workflows/waits").json()[0]
+    assert [node["model"] for node in described["nodes"]] == ["waits__waits", "waits__join"]
+    leave(server, "waits")
+
+
+def test_a_workflow_that_is_unregistered_while_it_is_asked(server: Server, store: Path) -> None:
+    """The request is answered first; new ones find no workflow."""
+    entered(server, "waits")
+    (store / "waited.txt").unlink(missing_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(ask, server, "waits", "1")
+        wait_until((store / "waited.txt").exists, "the first node runs")
+        leaving = pool.submit(leave, server, "waits")
+        wait_until(lambda: ask(server, "waits").status_code == 404, "it is not found")
+        assert asked.result().status_code == 200
+        leaving.result()
+    assert models(server) == []
+
+
+def test_several_ends_and_large_answers(server: Server) -> None:
+    """The ends' answers are joined, beside the event loop if they are large."""
+    entered(server, "ends")
+    answer = ask(server, "ends", "x" * 600_000)
+
+    assert {key: len(value) for key, value in answer.json().items() if key == "large"} == {"large": 700_000}
+    assert len(answer.json()["join"]["body"]) == 600_000
+    leave(server, "ends")
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "kind", "words"),
+    [
+        ("cycle", 400, "InvalidDAGException", "cycle, join -> slow_left -> join"),
+        ("unknown", 400, "InvalidDAGException", "'nobody'"),
+        ("starts", 400, "InvalidDAGException", "'start' and 'told'"),
+        ("slip", 400, "InvalidWorkflowException", "'..' is not allowed"),
+        ("absent", 500, "WorkflowException", "absent__kind failed to register. Details: Model not found at"),
+        ("not_loading", 500, "WorkflowException", "it does not load"),
+        ("nothing", 404, "WorkflowNotFoundException", "not found in workflow store: nothing.war"),
+    ],
+)
+def test_refused_workflows_leave_nothing(
+    server: Server, store: Path, name: str, status: int, kind: str, words: str
+) -> None:
+    """The answer says why, and no model, file or folder of theirs stays."""
+    answer = enter(server, f"{name}.war")
+
+    assert (answer.status_code, answer.json()["type"]) == (status, kind)
+    assert words in answer.json()["message"]
+    assert models(server) == []
+    assert server.management.get("/workflows").json() == {"workflows": []}
+    assert not (store.parent / "outside.txt").exists()
+    assert [list((folder / "workflows").glob("*")) for folder in server.home.workdirs()] in ([[]], [])
+
+
+def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> None:
+    """A snapshot keeps them, without their models; one whose archive is gone says so, and can be removed.
+
+    A request that is between two of its nodes when the server is told to stop is answered.
+    """
+    settings = {"snapshot_folder": str(tmp_path / "snapshots")}
+    waited = store / "waited.txt"
+    waited.unlink(missing_ok=True)
+    with (
+        serving(Server(Home(tmp_path / "one"), store, settings=settings)) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        entered(server, "told")
+        assert enter(server, "third.war", workflow_name="gone").status_code == 200
+        entered(server, "waits")
+        asked = pool.submit(ask, server, "waits", "0.5")
+        wait_until(waited.exists, "the first node runs")
+        assert server.stop() == 0
+        assert asked.result().status_code == 200
+    (store / "third.war").rename(store / "other.war")
+    with serving(Server(Home(tmp_path / "two"), store, settings=settings)) as server:
+        assert ask(server, "told", "x").status_code == 200
+        assert models(server) == ["told__start", "told__told", "waits__join", "waits__waits"]
+        answer = ask(server, "gone", "x")
+        assert answer.status_code == 503
+        assert "could not be restored: Workflow not found" in answer.json()["message"]
+        leave(server, "gone")
+        left = server.management.get("/workflows").json()["workflows"]
+        assert [each["workflowName"] for each in left] == ["told", "waits"]
+    (store / "other.war").rename(store / "third.war")
