@@ -1,0 +1,117 @@
+"""What is asked of a server and what it answers, and both as JSON that people can read."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Port = Literal["inference", "management", "metrics"]
+_LONG = 2000  # bytes
+PATIENCE = 60.0  # seconds until an answer is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request; ``name`` is unique in its chapter."""
+
+    name: str
+    port: Port
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a recording."""
+        return {
+            "port": self.port,
+            "method": self.method,
+            "path": self.path,
+            "headers": [list(header) for header in self.headers],
+            "body": readable(self.body) if len(self.body) < _LONG else digest(self.body),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. ``headers`` by name in lower case; ``body`` None where it is not compared."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a recording."""
+        return {
+            "status": self.status,
+            "reason": self.reason,
+            "headers": dict(self.headers),
+            "body": None if self.body is None else readable(self.body),
+        }
+
+    @classmethod
+    def of_json(cls, recorded: Mapping[str, Any]) -> Answer:
+        """The reverse of :meth:`to_json`."""
+        return cls(recorded["status"], recorded["reason"], recorded["headers"], unreadable(recorded["body"]))
+
+    def but(self, **changes: Any) -> Answer:
+        """A copy with changes; ``headers`` are added to those there are, None takes one out."""
+        headers = {**self.headers, **changes.pop("headers", {})}
+        kept = {name: value for name, value in headers.items() if value is not None}
+        return replace(self, headers=kept, **changes)
+
+
+def readable(data: bytes) -> Any:
+    """Text where it is text, else base64."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def digest(data: bytes) -> dict[str, Any]:
+    """What a long body is recorded as."""
+    return {"length": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def unreadable(recorded: Any) -> bytes | None:
+    """The reverse of :func:`readable`."""
+    if recorded is None:
+        return None
+    return recorded.encode() if isinstance(recorded, str) else base64.b64decode(recorded["base64"])
+
+
+def send(call: Call, address: tuple[str, int]) -> Answer:
+    """Sends exactly what the call says, over a connection of its own."""
+    connection = http.client.HTTPConnection(*address, timeout=PATIENCE)
+    try:
+        connection.putrequest(call.method, call.path, skip_accept_encoding=True)
+        for name, value in call.headers:
+            connection.putheader(name, value)
+        if call.body or call.method in {"POST", "PUT", "PATCH"}:
+            connection.putheader("Content-Length", str(len(call.body)))
+        # Refused before the body was read: the answer is there.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.endheaders(call.body or None)
+        response = connection.getresponse()
+        try:
+            body = response.read()
+        except http.client.IncompleteRead as error:
+            body = error.partial + b"<cut off>"
+        headers: dict[str, str] = {}
+        for name, value in response.getheaders():
+            lower = name.lower()
+            headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+        return Answer(response.status, response.reason, headers, body)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return Answer(0, type(error).__name__, {}, b"")
+    finally:
+        connection.close()
