@@ -1,0 +1,154 @@
+"""What a recording consists of, on its way from the server and in the file.
+
+Entries are arrays in msgpack whose first item is the kind. They are kept in frames, each with a list of
+entries: the length of its content as four bytes, little-endian, then the content.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LENGTH: Final = 4
+_TIMING: Final = re.compile(rb"server-timing: queue;dur=([\d.]+)(?:, inference;dur=([\d.]+))?")
+_BATCH: Final = re.compile(rb"x-batch-id: ([!-~]*)\r\nx-batch-size: (\d+)")
+
+
+class Began(msgspec.Struct, tag="began", array_like=True, frozen=True):
+    """The first entry. ``wall``: seconds since 1970; ``models``: empty for all; ``sample``: the share."""
+
+    wall: float
+    server: str
+    models: list[str]
+    headers: list[str]
+    sample: float
+
+
+CALL: Final = "call"
+
+
+class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
+    """A request and its answer.
+
+    ``number`` is the place in the order in which requests were queued, so that of the rows in a batch.
+    ``at`` is when it arrived, in nanoseconds since the recording began, ``took`` how long its answer took.
+    ``target`` is path and query, ``version`` the one that was named. ``status`` is 0 if the client left
+    before the answer. ``lines`` are header lines of the answer: batch and timing. ``parts``: how many parts
+    the answer came in, 0 if it came whole; ``complete`` is false for one that broke off.
+    """
+
+    number: int
+    at: int
+    took: int
+    method: bytes
+    target: str
+    model: str | None
+    version: str | None
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    status: int
+    content_type: str
+    lines: bytes
+    answer: bytes
+    parts: int
+    complete: bool
+
+    @property
+    def batch(self) -> str:
+        """The id of its batch, the first one if it was cut; empty if it was in none."""
+        found = _BATCH.search(self.lines)
+        return found[1].decode("ascii") if found else ""
+
+    @property
+    def batch_size(self) -> int:
+        """The instances in its batch, 0 if it was in none."""
+        found = _BATCH.search(self.lines)
+        return int(found[2]) if found else 0
+
+    @property
+    def timing(self) -> tuple[float, float]:
+        """Milliseconds in the queue and in the handler, 0 where not known."""
+        return timing_of(self.lines)
+
+
+class Lost(msgspec.Struct, tag="lost", array_like=True, frozen=True):
+    """What is missing so far: ``full``: the client read too slowly; ``large``: bodies or answers too large;
+    ``grpc``: calls over gRPC, which are not recorded.
+    """
+
+    full: int = 0
+    large: int = 0
+    grpc: int = 0
+
+    def __str__(self) -> str:
+        told = {
+            "found the buffer full, as the recording was read too slowly": self.full,
+            "were too large": self.large,
+            "came over gRPC, which is not recorded": self.grpc,
+        }
+        return ", ".join(f"{count} {what}" for what, count in told.items() if count)
+
+
+class Ended(msgspec.Struct, tag="ended", array_like=True, frozen=True):
+    """The last entry of a recording that was not cut off; ``reason`` says why it ended."""
+
+    reason: str
+
+
+Entry: TypeAlias = Began | Call | Lost | Ended
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Entry]).decode
+
+
+def timing_of(lines: bytes) -> tuple[float, float]:
+    """Milliseconds in the queue and in the handler that header lines of an answer tell, 0 where not told."""
+    found = _TIMING.search(lines)
+    return (float(found[1]), float(found[2] or 0)) if found else (0.0, 0.0)
+
+
+def pack(entries: Sequence[object]) -> bytes:
+    """The content of a frame."""
+    return _encode(entries)
+
+
+def listed(entries: Sequence[bytes]) -> bytes:
+    """The content of a frame, of entries that are encoded already."""
+    return b"".join((b"\xdd", len(entries).to_bytes(4, "big"), *entries))
+
+
+def unpack(content: bytes) -> list[Entry]:
+    """The entries of a frame. Raises msgspec.MsgspecError."""
+    return _decode(content)
+
+
+def framed(content: bytes) -> bytes:
+    """The frame that is sent."""
+    return len(content).to_bytes(_LENGTH, "little") + content
+
+
+class Frames:
+    """Finds the frames in what is received."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Adds bytes; returns the content of each frame that is whole now."""
+        received = self._received
+        received += data
+        found: list[bytes] = []
+        start = 0
+        while len(received) - start >= _LENGTH:
+            end = start + _LENGTH + int.from_bytes(received[start : start + _LENGTH], "little")
+            if end > len(received):
+                break
+            found.append(bytes(received[start + _LENGTH : end]))
+            start = end
+        del received[:start]
+        return found

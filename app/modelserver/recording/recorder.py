@@ -1,0 +1,376 @@
+"""The server's side of a recording: copies requests and answers for the one client that records.
+
+Each call is encoded when it ends, and a few times a second the client gets what was collected. What it does
+not read in time is dropped and counted, so that memory is bounded and no request waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from modelserver import __version__
+from modelserver.errors import BadRequest, Conflict
+from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, listed, pack
+from modelserver.settings.checks import holds_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from modelserver.http.exchange import Exchange, HotRoutes, Target
+    from modelserver.recording.entries import Entry
+
+# Of requests: what decides how a body is read and an answer is written.
+HEADERS: Final = (
+    "accept",
+    "content-encoding",
+    "content-type",
+    "inference-header-content-length",
+    "x-envoy-expected-rq-timeout-ms",
+    "x-request-timeout-ms",
+)
+# Bytes of bodies and answers, and requests, that wait for the client.
+MOST_BYTES: Final = 1 << 26
+MOST_CALLS: Final = 20_000
+# Bytes of one request with its answer.
+LARGEST: Final = 1 << 25
+# Bytes of one frame, roughly.
+_PIECE: Final = 1 << 20
+_PAUSE: Final = 0.2
+_NAMES_KEPT: Final = 1000
+
+_encode = msgspec.msgpack.Encoder().encode
+# Seconds without anything to tell after which an empty frame shows whether the client is still there.
+_SIGN_OF_LIFE: Final = 0.3
+# Seconds that a recording waits for the answers to requests it has begun.
+_GRACE: Final = 10.0
+_SERVER_TIMING: Final = b"server-timing: "
+_BATCH: Final = b"x-batch-id: "
+_INFERENCE_CALLS: Final = frozenset(
+    {"Predictions", "StreamPredictions", "StreamPredictions2", "ModelInfer", "ModelStreamInfer"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to record.
+
+    ``models``: their names, empty for all. ``headers``: of requests, besides :data:`HEADERS`, in lower case.
+    ``sample``: the share of requests. ``seconds`` and ``requests`` are limits.
+
+    Raises BadRequest for values out of bounds, or headers that hold credentials.
+    """
+
+    models: frozenset[str] = frozenset()
+    headers: tuple[str, ...] = ()
+    sample: float = 1.0
+    seconds: float | None = None
+    requests: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sample <= 1:
+            raise BadRequest(f"sample={self.sample:g}: a share above 0, at most 1, is needed.")
+        if self.seconds is not None and not self.seconds > 0:
+            raise BadRequest(f"seconds={self.seconds:g}: a positive number is needed.")
+        if self.requests is not None and self.requests < 1:
+            raise BadRequest(f"requests={self.requests}: a positive number is needed.")
+        for name in self.headers:
+            if holds_credentials(name):
+                raise BadRequest(f"header={name[:100]}: headers that hold credentials are never recorded.")
+
+
+class Recorder:
+    """Has at most one recording, which ``now`` is, otherwise None."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.now: Recording | None = None
+        self._clock = clock
+        self._closed = False
+
+    def start(self, wanted: Wanted) -> Recording:
+        """Starts to record. Raises Conflict if somebody else records."""
+        if self.now is not None or self._closed:
+            raise Conflict("Another client is recording; its recording must end first.")
+        self.now = Recording(wanted, self._clock, self._forget)
+        return self.now
+
+    def _forget(self) -> None:
+        self.now = None
+
+    def called(self, path: str) -> None:
+        """A call over gRPC has ended."""
+        if self.now is not None and path.rpartition("/")[2] in _INFERENCE_CALLS:
+            self.now.grpc += 1
+
+    def close(self) -> None:
+        """Ends the recording; the server stops."""
+        self._closed = True
+        if self.now is not None:
+            self.now.finish("the server stopped", wait=False)
+
+
+class Recording:
+    """What one client records; ``grpc`` counts calls over gRPC, which are not recorded."""
+
+    def __init__(self, wanted: Wanted, clock: Callable[[], int], forget: Callable[[], None]) -> None:
+        self.grpc = 0
+        self.clock = clock
+        self.began = clock()
+        self._wanted = wanted
+        self._forget = forget
+        self._headers = KeptNames({*HEADERS, *wanted.headers})
+        self._chance = Random()  # noqa: S311 - a sample, no secret
+        self._pieces = [_Piece()]
+        self._calls = self._bytes = 0
+        self._numbers = self._pending = self._taken = 0
+        self._full = self._large = 0
+        self._reason = ""
+        self._deadline = 0.0
+        self._told = Lost()
+        self._urgent = asyncio.Event()
+
+    def wants(self, model: str) -> bool:
+        """Whether a request for the model, which has just arrived, is recorded."""
+        wanted = self._wanted
+        if self._reason or (wanted.models and model not in wanted.models):
+            return False
+        if wanted.sample < 1 and self._chance.random() >= wanted.sample:
+            return False
+        self._pending += 1
+        self._taken += 1
+        if self._taken == wanted.requests:
+            self.finish(f"the limit of {wanted.requests} was reached")
+        return True
+
+    def number(self) -> int:
+        """The next place in the order of the queue."""
+        self._numbers += 1
+        return self._numbers
+
+    def add(self, call: Recorded, nbytes: int) -> None:
+        """The call has ended, with so many bytes; it is dropped if too much waits for the client."""
+        self._pending -= 1
+        if nbytes > LARGEST:
+            self._large += 1
+        elif self._calls >= MOST_CALLS or self._bytes + nbytes > MOST_BYTES:
+            self._full += 1
+        else:
+            # At once, while all of it is in the processor's cache, and so that nothing else is kept.
+            piece = self._pieces[-1]
+            content = _encode(call.fields(self._headers))
+            piece.calls.append(content)
+            piece.nbytes += nbytes
+            piece.size += len(content)
+            self._calls += 1
+            self._bytes += nbytes
+            if piece.size > _PIECE:
+                self._pieces.append(_Piece())
+                self._urgent.set()
+
+    def finish(self, reason: str, *, wait: bool = True) -> None:
+        """Records no further requests, and ends, if it is to ``wait`` when those begun are answered."""
+        if not self._reason:
+            self._reason = reason
+            self._deadline = time.monotonic() + (_GRACE if wait else 0.0)
+
+    def close(self) -> None:
+        """Stops recording, as nobody takes it any more."""
+        self._forget()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Everything that is recorded, until its end."""
+        wanted, started = self._wanted, time.monotonic()
+        yield framed(pack([self._first()]))
+        said = started
+        while True:
+            # Before the rest is taken, so that nothing is left.
+            over = bool(self._reason) and (not self._pending or time.monotonic() >= self._deadline)
+            entries = list(self._news())
+            if entries or time.monotonic() - said > _SIGN_OF_LIFE:
+                said = time.monotonic()
+                yield framed(pack(entries))
+            for piece in self._collected():
+                yield piece
+            if over:
+                yield framed(pack([Ended(self._reason)]))
+                return
+            if wanted.seconds is not None and time.monotonic() - started >= wanted.seconds:
+                self.finish(f"{wanted.seconds:g} seconds are over")
+            await self._pause()
+
+    def _first(self) -> Began:
+        wanted = self._wanted
+        return Began(time.time(), __version__, sorted(wanted.models), self._headers.names, wanted.sample)
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._urgent.wait(), _PAUSE)
+        except asyncio.TimeoutError:
+            return
+        self._urgent.clear()
+
+    def _news(self) -> Iterator[Entry]:
+        lost = Lost(self._full, self._large, self.grpc)
+        if lost != self._told:
+            self._told = lost
+            yield lost
+
+    def _collected(self) -> Iterator[bytes]:
+        """What was collected, as frames; what is not taken yet still counts as waiting."""
+        pieces, self._pieces = self._pieces, [_Piece()]
+        for piece in pieces:
+            if piece.calls:
+                yield framed(listed(piece.calls))
+                self._calls -= len(piece.calls)
+                self._bytes -= piece.nbytes
+
+
+class _Piece:
+    """Encoded calls; ``nbytes`` are those of their bodies and answers, ``size`` of all."""
+
+    __slots__ = ("calls", "nbytes", "size")
+
+    def __init__(self) -> None:
+        self.calls: list[bytes] = []
+        self.nbytes = self.size = 0
+
+
+class RecordedRoutes:
+    """Hot routes whose requests are recorded while somebody records."""
+
+    def __init__(self, hot: HotRoutes, recorder: Recorder) -> None:
+        self._hot = hot
+        self._recorder = recorder
+
+    def find(self, url: bytes) -> Target | None:
+        """See :class:`HotRoutes`."""
+        return self._hot.find(url)
+
+    def serve(self, exchange: Exchange) -> None:
+        """See :class:`HotRoutes`."""
+        recording = self._recorder.now
+        if recording is not None and recording.wants(exchange.target.route.model):
+            exchange.watcher = Recorded(exchange, recording)
+        self._hot.serve(exchange)
+
+
+class Recorded:
+    """A request that is recorded when it has been answered, or when its client has left.
+
+    Watches the exchange instead of wrapping it, which would cost more than all the rest.
+    """
+
+    __slots__ = (
+        "_answer", "_asked", "_at", "_complete", "_exchange", "_extra", "_number", "_parts", "_recording",
+        "_sent", "_status", "_took", "_type",
+    )  # fmt: skip
+
+    def __init__(self, exchange: Exchange, recording: Recording) -> None:
+        self._exchange = exchange
+        self._recording = recording
+        self._at = recording.clock()
+        # The endpoint replaces the exchange's by an inflated one.
+        self._asked = exchange.body
+        self._number = 0
+        self._parts: list[bytes] | None = None
+        self._complete = True
+        self._took = -1
+        self._sent = 0
+
+    def queued(self) -> None:
+        """See :class:`Watcher`."""
+        self._number = self._recording.number()
+
+    def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
+        """See :class:`Watcher`."""
+        if self._took < 0:
+            self._status, self._type, self._extra = status, content_type, extra
+            self._end(body)
+
+    def begun(self, status: int, content_type: str, extra: bytes) -> None:
+        """See :class:`Watcher`."""
+        self._status, self._type, self._extra = status, content_type, extra
+        self._parts = []
+
+    def sent(self, part: bytes) -> None:
+        """See :class:`Watcher`."""
+        self._sent += len(part)
+        # An answer that has become too large is not recorded, so it need not be kept.
+        if self._parts is not None and self._sent <= LARGEST:
+            self._parts.append(part)
+
+    def ended(self, complete: bool) -> None:
+        """See :class:`Watcher`."""
+        if self._took < 0:
+            self._complete = complete
+            self._end(b"".join(self._parts or ()))
+
+    def left(self) -> None:
+        """See :class:`Watcher`."""
+        if self._parts is not None:
+            self.ended(False)
+        elif self._took < 0:
+            self._status, self._type, self._extra = 0, "", b""
+            self._end(b"")
+
+    def _end(self, answer: bytes) -> None:
+        recording = self._recording
+        self._took = recording.clock() - self._at
+        self._answer = answer
+        recording.add(self, len(self._asked) + (self._sent or len(answer)))
+
+    def fields(self, kept: KeptNames) -> tuple[object, ...]:
+        """The fields of a :class:`Call`, as they are encoded, with the request headers of these names."""
+        exchange = self._exchange
+        target = exchange.target
+        route = target.route
+        return (
+            CALL,
+            self._number,
+            self._at - self._recording.began,
+            self._took,
+            exchange.method,
+            target.text,
+            route.model,
+            route.version,
+            [pair for pair in exchange.headers if kept[pair[0]]],
+            self._asked,
+            self._status,
+            self._type,
+            _told(self._extra),
+            self._answer,
+            len(self._parts or ()),
+            self._complete,
+        )
+
+
+class KeptNames(dict[bytes, bool]):
+    """Whether a header is recorded, by its name as clients write it."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self.names = sorted(names)
+        self._names = frozenset(name.encode() for name in names)
+
+    def __missing__(self, name: bytes) -> bool:
+        kept = name.lower() in self._names
+        # Clients choose the names.
+        if len(self) < _NAMES_KEPT:
+            self[name] = kept
+        return kept
+
+
+def _told(extra: bytes) -> bytes:
+    """The header lines about batch and timing, which come before those of the handler."""
+    timing = extra.find(_SERVER_TIMING)
+    if timing >= 0 and extra.startswith(_BATCH):
+        return extra[: extra.find(b"\r\n", timing)]
+    lines = extra.split(b"\r\n")
+    return b"\r\n".join(
+        line for line in lines if line.startswith((_BATCH, b"x-batch-size: ", _SERVER_TIMING))
+    )

@@ -1,0 +1,123 @@
+"""Whether an answer is the recorded one: byte by byte, or number by number within a tolerance."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from modelserver.recording.entries import Call
+    from modelserver.replaying.sender import Answered
+
+# What differs from one answer to the next anyway.
+_ANEW: Final = frozenset({"batchId", "request_id"})
+_TYPES: Final = {
+    "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+    "INT8": "<i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
+    "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
+}  # fmt: skip
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Numbers may differ by ``relative`` of the larger one, or by ``absolute``."""
+
+    relative: float = 1e-5
+    absolute: float = 1e-8
+
+    def admits(self, one: float, other: float) -> bool:
+        """Whether they are the same for this purpose; NaN is the same as NaN."""
+        both_nan = math.isnan(one) and math.isnan(other)
+        return both_nan or math.isclose(one, other, rel_tol=self.relative, abs_tol=self.absolute)
+
+
+def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
+    """How the answer differs from the recorded one; empty if it does not."""
+    if answered.fault:
+        return answered.fault
+    if answered.status != call.status:
+        return f"status {call.status} became {answered.status}: {_text(answered.body)}"
+    if answered.body == call.answer:
+        return ""
+    then, now = _parsed(call.answer), _parsed(answered.body)
+    if then is None or now is None:
+        return f"{_text(call.answer)} became {_text(answered.body)}"
+    (then_json, then_rest), (now_json, now_rest) = then, now
+    ignored = _ANEW if _names_id(call) else _ANEW | {"id"}
+    for document in (then_json, now_json):
+        if isinstance(document, dict):
+            for name in ignored & document.keys():
+                del document[name]
+    return _differs(then_json, now_json, tolerance, "") or _rests(then_json, then_rest, now_rest, tolerance)
+
+
+def _names_id(call: Call) -> bool:
+    """Whether the request had an id, which the answer of the Open Inference Protocol repeats."""
+    return call.target.startswith("/v2/") and b'"id"' in call.body
+
+
+def _parsed(body: bytes) -> tuple[Any, bytes] | None:
+    """The JSON that the body begins with, and what follows, as in the binary form of V2."""
+    try:
+        text = body.decode("latin-1")
+        _, end = json.JSONDecoder().raw_decode(text)
+        return json.loads(body[:end]), body[end:]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _differs(then: Any, now: Any, tolerance: Tolerance, where: str) -> str:
+    if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
+        found = (_differs(then[name], now[name], tolerance, f"{where}.{name}") for name in then)
+        return next(filter(None, found), "")
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        pairs = enumerate(zip(then, now, strict=True))
+        return next(filter(None, (_differs(a, b, tolerance, f"{where}[{i}]") for i, (a, b) in pairs)), "")
+    if _is_number(then) and _is_number(now):
+        if tolerance.admits(then, now):
+            return ""
+    elif then == now and isinstance(then, bool) == isinstance(now, bool):
+        return ""
+    place = f"{where.lstrip('.')}: " if where else ""
+    return f"{place}{_short(json.dumps(then))} became {_short(json.dumps(now))}"
+
+
+def _rests(document: Any, then: bytes, now: bytes, tolerance: Tolerance) -> str:
+    """The tensors after the JSON, where they are numbers of equal shapes."""
+    if then == now:
+        return ""
+    if len(then) != len(now):
+        return f"{len(then)} bytes of tensors became {len(now)}"
+    start = 0
+    for output in document.get("outputs", ()) if isinstance(document, dict) else ():
+        size = (output.get("parameters") or {}).get("binary_data_size", 0)
+        kind = _TYPES.get(output.get("datatype", ""))
+        one, other = then[start : start + size], now[start : start + size]
+        start += size
+        if one == other:
+            continue
+        if kind is None or size % np.dtype(kind).itemsize:
+            return f"output {output.get('name')}: its bytes differ"
+        a, b = (np.frombuffer(data, kind).astype(np.float64) for data in (one, other))
+        close = np.isclose(a, b, rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True)
+        if not close.all():
+            at = int(np.argmin(close))
+            return f"output {output.get('name')}[{at}]: {a[at]:g} became {b[at]:g}"
+    return "" if start == len(then) else "the bytes after the JSON differ"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _text(body: bytes) -> str:
+    return _short(repr(" ".join(body.decode("utf-8", "replace").split())))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

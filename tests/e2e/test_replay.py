@@ -1,0 +1,215 @@
+"""Traffic of a running server, recorded, sent again and compared, with the real commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.e2e.serving import PATIENCE, Home, Server, serving, wait_until
+
+from modelserver.recording import requests_of
+from modelserver.recording.file import read
+
+pytestmark = pytest.mark.slow
+JSON = {"content-type": "application/json", "authorization": "Bearer very-secret", "x-mark": "7"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_store):
+    """A server that may be recorded, with two front ends, ``rows`` in batches, ``parts`` and ``witness``."""
+    settings = {"allow_recording": "true", "frontend_processes": 2}
+    with serving(Server(Home(tmp_path_factory.mktemp("recorded")), model_store, (), settings)) as made:
+        made.registered("rows.mar", batch_size=4, batch_policy="window", max_batch_delay=20, synchronous=True)
+        made.registered("parts.mar", synchronous=True)
+        made.registered("mirror.mar", synchronous=True)
+        yield made
+
+
+def at(server):
+    """The flag that names the server's management address."""
+    return "--management", server.settings["management_address"]
+
+
+@contextlib.contextmanager
+def recording(server, out, *flags):
+    """``modelserver record`` of the server; ended by SIGINT."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "modelserver", "record", "--out", str(out), *at(server), *map(str, flags)],
+        cwd=server.home.path,
+        env=server.home.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        wait_until(lambda: out.exists() or process.poll() is not None, "it records")
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.said = process.communicate(timeout=PATIENCE)[0]
+
+
+def ask(server, value):
+    """One prediction of ``rows``."""
+    return server.predict("rows", b"%d" % value, headers=JSON)
+
+
+@pytest.fixture(scope="module")
+def traffic(server, tmp_path_factory):
+    """A recording of twelve predictions of ``rows``, a stream, a failure and V1."""
+    out = tmp_path_factory.mktemp("traffic") / "traffic.msr"
+    with recording(server, out, "--headers", "x-mark") as process:
+        with ThreadPoolExecutor(4) as pool:
+            assert {answer.status_code for answer in pool.map(lambda n: ask(server, n), range(12))} == {200}
+        assert server.predict("parts", {"parts": ["a", "b"], "last": "c"}).status_code == 200
+        assert server.predict("rows", b'{"raise": "no"}', headers=JSON).status_code == 503
+        v1 = {"instances": [1, 2, 3]}
+        assert server.inference.post("/v1/models/rows:predict", json=v1).json()["predictions"] == [2, 4, 6]
+        wait_until(lambda: len(read(out).calls) == 15, "all is in the file")
+    assert process.returncode == 0, process.said
+    assert "15 requests" in process.said
+    return out
+
+
+def test_what_is_recorded(traffic):
+    """Requests with the chosen headers, none with credentials; answers, timing, batches and their order."""
+    found = read(traffic)
+    rows = [call for call in found.calls if call.target == "/predictions/rows"]
+    (stream,) = (call for call in found.calls if call.model == "parts")
+
+    assert found.ended == "interrupted"
+    assert found.fault == ""
+    assert b"very-secret" not in b"".join(value for call in found.calls for _, value in call.headers)
+    assert {(name, value) for call in rows for name, value in call.headers if name == b"x-mark"} == {
+        (b"x-mark", b"7")
+    }
+    assert sorted((int(call.body), call.answer) for call in rows[:12]) == [
+        (n, b"%d" % (2 * n)) for n in range(12)
+    ]
+    assert all(
+        call.batch and call.batch_size >= 1 and call.took > 0 and call.timing[1] > 0 for call in rows[:12]
+    )
+    assert len({call.number for call in rows}) == 13
+    assert [call.status for call in rows if call.status != 200] == [503]
+    assert stream.parts > 1
+    assert [asked.path for asked in requests_of(traffic)] == [call.target for call in found.calls]
+
+
+@pytest.mark.parametrize("speed", ["1", "max"])
+def test_a_replay_to_the_same_server_differs_in_nothing(server, traffic, speed, tmp_path):
+    """All answers are the recorded ones, failures and streams too, and the page has the plot."""
+    plot = tmp_path / "plot.html"
+    url = f"http://127.0.0.1:{server.port}"
+    done = server.home.run("replay", traffic, "--to", url, "--speed", speed, "--compare", "--plot", plot)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 of 15 answers differ." in done.stdout
+    assert re.search(r"latency p99 ms +[\d.]+ +[\d.]+\n", done.stdout)
+    assert "<svg" in plot.read_text()
+
+
+def test_a_server_that_refuses_half(server, traffic, tmp_path_factory, model_store):
+    """Each refusal is told with both statuses, and the exit status is 1."""
+    with serving(Server(Home(tmp_path_factory.mktemp("other")), model_store)) as other:
+        other.registered("rows.mar", batch_size=4, synchronous=True)
+        done = server.home.run(
+            "replay", traffic, "--to", f"http://127.0.0.1:{other.port}", "--speed", "max", "--compare"
+        )
+
+    assert done.returncode == 1
+    assert "1 of 15 answers differ." in done.stdout
+    assert "/predictions/parts: status 200 became 404" in done.stdout
+
+
+def test_limits_and_samples(server, tmp_path):
+    """The server ends the recording after so many requests, and records only the models that were named."""
+    out = tmp_path / "few.msr"
+    with recording(server, out, "--requests", 2, "mirror") as process:
+        ask(server, 1)
+        for _ in range(3):
+            server.predict("mirror", b"x")
+        wait_until(lambda: process.poll() is not None, "it ends by itself")
+
+    assert process.returncode == 0
+    assert [call.model for call in read(out).calls] == ["mirror", "mirror"]
+    assert read(out).ended == "the limit of 2 was reached"
+
+
+def test_only_one_records_at_a_time(server, tmp_path):
+    """A second client is refused and leaves no file; once the first was killed, another may record."""
+    first, second = tmp_path / "first.msr", tmp_path / "second.msr"
+    with recording(server, first) as process:
+        ask(server, 1)
+        refused = server.home.run("record", "--out", second, *at(server))
+        wait_until(lambda: read(first).calls, "it is written")
+        process.kill()
+        process.wait()
+
+    assert refused.returncode == 1
+    assert "Another client is recording" in refused.stderr
+    assert not second.exists()
+    assert [call.body for call in read(first).calls] == [b"1"]
+    assert not read(first).ended
+
+    def again():
+        return (
+            server.home.run("record", "--out", second, *at(server), "--force", "--seconds", 0.1).returncode
+            == 0
+        )
+
+    wait_until(again, "the server noticed")
+
+
+def test_a_full_disk(server, tmp_path):
+    """The command says so, and what was written before stays readable; the server goes on."""
+    out = tmp_path / "full.msr"
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
+        "from modelserver.cli import main; sys.exit(main())"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "record", "--out", str(out), *at(server), "mirror"],
+        cwd=server.home.path,
+        env=server.home.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(out.exists, "it records")
+    while process.poll() is None:
+        # Noise, which cannot be compressed.
+        assert server.predict("mirror", os.urandom(2000)).status_code == 200
+        time.sleep(0.02)
+    _, said = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 1
+    assert "cannot be written: File too large" in said
+    assert read(out).calls
+    assert read(out).fault == ""
+
+
+def test_recording_is_off_unless_allowed(shared_server, tmp_path):
+    """A server without the setting has no such route, and the command names the setting."""
+    done = shared_server.home.run("record", "--out", tmp_path / "none.msr", *at(shared_server))
+
+    assert done.returncode == 1
+    assert "allow_recording=true" in done.stderr
+
+
+def test_the_management_token_is_needed(tmp_path_factory, model_store, tmp_path):
+    """Without it the server refuses, with it (from the key file beside) it does not."""
+    settings = {"allow_recording": "true", "token_authorization": "always"}
+    with serving(Server(Home(tmp_path_factory.mktemp("tokens")), model_store, (), settings)) as server:
+        refused = server.management.post("/recording")
+        taken = server.home.run("record", "--out", tmp_path / "a.msr", "--seconds", 0.1, *at(server))
+
+    assert refused.status_code in (400, 401)
+    assert taken.returncode == 0, taken.stderr

@@ -1,0 +1,5 @@
+"""Calls for the tests of recordings."""
+
+from tests.recorded_calls import make_call
+
+__all__ = ["make_call"]
