@@ -5,29 +5,35 @@ python -m docs.migrating > docs/migrating.md
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from docs.default_sets import default_sets
 from starlette.routing import Match
 from tests.differential.chapters import chapters
-from tests.differential.comparison import ADDED_FIELDS, ADDED_HEADERS
-from tests.differential.differences import BETTER, MISSING, OTHER, RULES, expected_of
+from tests.differential.differences import expected_of
 from tests.differential.replay import recorded
 
 from modelserver.api.app import build_app
 from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.cli import build_parser
 from modelserver.inference.routes import parse_route
-from modelserver.settings.keys import KEYS, NOT_YET
-
-if TYPE_CHECKING:
-    from modelserver.settings.key import Key
+from modelserver.migrating.comparison import ADDED_FIELDS, ADDED_HEADERS
+from modelserver.migrating.rules import MISSING, RULES
+from modelserver.migrating.tables import (
+    ENDPOINTS,
+    FLAGS,
+    KEYS_OF_TORCHSERVE,
+    SERVICES,
+    Endpoint,
+    flag_state,
+    key_state,
+)
+from modelserver.settings.keys import KEYS
 
 _BEGIN = """\
 # From TorchServe to modelserver
@@ -46,21 +52,21 @@ unchanged. This page explains how to switch, what was compared, and the state of
    UINT16, UINT32 and UINT64 (torch 2.3).
 2. Change the first word of the command. Model store and `config.properties` stay unchanged:
 
-   ```sh
-   modelserver --start --model-store model_store --models all --ts-config config.properties
-   ```
+    ```sh
+    modelserver --start --model-store model_store --models all --ts-config config.properties
+    ```
 
-   Settings in the file that have no effect here are reported once, in a line beginning with `Warning:`.
+    Settings in the file that have no effect here are reported once, in a line beginning with `Warning:`.
 3. Use it as you used TorchServe:
 
-   ```sh
-   curl localhost:8080/ping
-   curl localhost:8081/models
-   ```
+    ```sh
+    curl localhost:8080/ping
+    curl localhost:8081/models
+    ```
 
-   To go back, stop it and start TorchServe: nothing in the model store was changed.
+    To go back, stop it and start TorchServe: nothing in the model store was changed.
 
-Scripts that call `torchserve` and `torch-model-archiver` by name need no edits:
+Scripts that call `torchserve`, `torch-model-archiver` and `torch-workflow-archiver` by name need no edits:
 
 ```sh
 python -m modelserver.aliases install ~/.local/bin
@@ -69,10 +75,40 @@ python -m modelserver.aliases install ~/.local/bin
 writes executables with these names. It overwrites only its own aliases unless `--force` is given, and
 `remove` instead of `install` deletes them. A server started as `torchserve` finds that name in the
 environment variable `MODELSERVER_STARTED_AS`, and has [TorchServe's defaults](#two-sets-of-defaults) unless
-`compat_defaults` says otherwise. There is no `torch-workflow-archiver`, because workflows are not supported.
+`compat_defaults` says otherwise.
 
 It also writes `modelserver_aliases/model_archiver.py` there, for scripts that `import model_archiver`: they
 find it with `PYTHONPATH=~/.local/bin/modelserver_aliases`, and the real one without it.
+"""
+
+_PROVE = """
+## Prove it before you switch
+
+`modelserver migrate` starts modelserver beside your TorchServe, with the same configuration and model store,
+asks both the same, and writes a report (`report.html`, `report.json`):
+
+```console
+$ modelserver migrate config.properties --torchserve torchserve
+starting:
+asking both servers 62 requests:
+measuring:
+  plain, TorchServe: 732.3 requests/s, p50 26.3 ms alone
+  plain, modelserver: 4243 requests/s, p50 21.6 ms alone
+  …
+62 requests: 28 answered the same, 34 differ as explained, 0 for unknown reasons
+change: Handlers that read `instances` from the body of V1 requests get single instances: reads.mar …
+change: Remove settings that have no effect here: number_of_netty_threads.
+The servers differ where they are known to, and nowhere else.
+```
+
+This run was with TorchServe 0.12.0, Java 17, torch 2.14.1 and Python 3.11.7 on 2 cores (AMD EPYC) that were
+busy with other work, and with three models: `plain` and `reads` answer at once, in batches of 4 and 1, the
+third is a small `image_classifier`. In the report: memory 1,564 and 622 MiB, start 60 and 18 s; every
+difference with the request, both answers and a reason from the table below; the endpoints, flags, keys,
+handlers and `ts` names in use with their state; what to change, as commands. The exit status is 0 if every
+difference has a known reason, 1 if one has not or a model is not served here, 2 if nothing could be compared.
+
+[modelserver migrate](prove.md) has all flags, requests of your own, and the keys of `report.json`.
 """
 
 _WORDS = """
@@ -110,12 +146,12 @@ on both servers.
   `ArgParser`, `generate_model_archive`, `package_model`, `Manifest`, `Model`, `ModelExportUtils`, and its
   constants. Patching these modules works as before; unknown configuration keys are ignored.
 
-  ```python
-  from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig
+    ```python
+    from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig
 
-  config = ModelArchiverConfig("mnist", "mnist_handler.py", "1.0", serialized_file="mnist.pt")
-  ModelArchiver.generate_model_archive(config)
-  ```
+    config = ModelArchiverConfig("mnist", "mnist_handler.py", "1.0", serialized_file="mnist.pt")
+    ModelArchiver.generate_model_archive(config)
+    ```
 - An archive that cannot be served is refused at registration, without affecting anything else: a manifest
   that is not JSON or refers to files outside the archive, a `model-config.yaml` with Python tags, entries
   with `..`, links. The answer names the archive, the step and the cause.
@@ -212,166 +248,11 @@ _NEVER = """
 
 | what | why |
 |---|---|
-| workflows (`.war`) | TorchServe itself has disabled registering them; call models from your own code |
 | plugins (`--plugins-path`, jars) and custom snapshot serializers | they are Java classes |
 | log4j2 files (`--log-config` with XML) | `--log-config` takes a Python logging configuration |
 | the C++ backend (`LSP`) | archived with TorchServe |
 | keys for Netty and the Java virtual machine | there is neither |
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One of TorchServe's; ``example`` is a path of it. The verdict counts where it is there."""
-
-    port: str
-    method: str
-    path: str
-    example: str
-    verdict: str = "same"
-    remark: str = ""
-
-
-_INFERENCE = (
-    ("OPTIONS", "/", "/", OTHER, "the OpenAPI document is modelserver's own"),
-    ("GET", "/api-description", "/api-description", OTHER, "likewise; `/docs` shows it to people"),
-    ("GET", "/ping", "/ping", "same", ""),
-    ("POST", "/predictions/{model}", "/predictions/m", BETTER, "a failing request in a batch fails alone"),
-    ("POST", "/predictions/{model}/{version}", "/predictions/m/1.0", BETTER, "likewise"),
-    ("POST", "/predictions/{model}/{version}/{rest}", "/predictions/m/1.0/v1/chat", BETTER, "likewise"),
-    ("OPTIONS", "/predictions/{model}", "/predictions/m", OTHER, "own OpenAPI document"),
-    ("POST", "/explanations/{model}", "/explanations/m", "same", ""),
-    ("POST", "/explanations/{model}/{version}", "/explanations/m/1.0", "same", ""),
-    (
-        *("POST", "/v1/models/{model}:predict", "/v1/models/m:predict", BETTER),
-        "instances are split and batched; errors carry `error` too",
-    ),
-    ("POST", "/v1/models/{model}:explain", "/v1/models/m:explain", BETTER, "likewise"),
-    ("POST", "/v2/models/{model}/infer", "/v2/models/m/infer", BETTER, "rows are split and batched"),
-    ("POST", "/v2/models/{model}/explain", "/v2/models/m/explain", BETTER, "likewise"),
-    ("GET", "/v2", "/v2", BETTER, "[Open Inference](open-inference.md), always on"),
-    ("GET", "/v2/health/live", "/v2/health/live", BETTER, "likewise"),
-    ("GET", "/v2/health/ready", "/v2/health/ready", BETTER, "likewise; it tells the truth"),
-    ("POST", "/invocations", "/invocations", "same", ""),
-    ("POST", "/models/{model}/invoke", "/models/m/invoke", "same", ""),
-    ("POST", "/{model}/predict", "/m/predict", "same", ""),
-    ("POST", "/{model}/{version}/predict", "/m/1.0/predict", "same", ""),
-    ("POST", "/wfpredict/{workflow}", "/wfpredict/w", OTHER, "always 404: workflows are not supported"),
-)
-_MANAGEMENT = (
-    ("OPTIONS", "/", "/", OTHER, "own OpenAPI document"),
-    ("GET", "/api-description", "/api-description", OTHER, "likewise"),
-    ("POST", "/models", "/models", BETTER, "says why workers failed to start, and rolls back"),
-    ("GET", "/models", "/models", "same", ""),
-    (
-        "GET",
-        "/models/{model}",
-        "/models/m",
-        BETTER,
-        "also shows the source of each batch setting, and failures",
-    ),
-    ("GET", "/models/{model}/{version}", "/models/m/1.0", BETTER, "likewise"),
-    ("GET", "/models/{model}/all", "/models/m/all", BETTER, "likewise"),
-    ("PUT", "/models/{model}", "/models/m", "same", "`min_worker` < 0 is 400; `url` replaces the archive"),
-    ("PUT", "/models/{model}/{version}", "/models/m/1.0", "same", "likewise"),
-    ("PUT", "/models/{model}/{version}/set-default", "/models/m/1.0/set-default", "same", ""),
-    ("DELETE", "/models/{model}", "/models/m", "same", ""),
-    ("DELETE", "/models/{model}/{version}", "/models/m/1.0", "same", ""),
-    ("OPTIONS", "/models/{model}", "/models/m", OTHER, "own OpenAPI document"),
-    ("GET", "/v1/models/{model}", "/v1/models/m", "same", ""),
-    (
-        "GET",
-        "/token",
-        "/token",
-        "same",
-        "renews tokens; only at this path, not for any text with `/token` in it",
-    ),
-    ("POST", "/workflows", "/workflows", OTHER, "400: registering is disabled, as at TorchServe's head"),
-    ("GET", "/workflows", "/workflows", "same", "empty"),
-    ("GET", "/workflows/{workflow}", "/workflows/w", "same", "404"),
-    ("DELETE", "/workflows/{workflow}", "/workflows/w", "same", "404"),
-)
-_METRICS = (("GET", "/metrics", "/metrics", OTHER, "filled by default; modelserver's own metrics too"),)
-
-_SERVICES = (
-    ("inference", 7070, ""),
-    (
-        "management",
-        7071,
-        (
-            "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
-            "the same URL again is INTERNAL"
-        ),
-    ),
-    ("Open Inference", 7070, ""),
-)
-
-ENDPOINTS = tuple(
-    Endpoint(port, *row)
-    for port, rows in (("inference", _INFERENCE), ("management", _MANAGEMENT), ("metrics", _METRICS))
-    for row in rows
-)
-
-FLAGS = {
-    "--version": "prints `modelserver Version is …`",
-    "--start": "",
-    "--stop": "waits until the ports are free",
-    "--ts-config": "",
-    "--model-store": "",
-    "--workflow-store": "workflows are not supported",
-    "--models": "a path may be outside the model store",
-    "--log-config": "a Python logging configuration (`.json`, `.yaml`, `.ini`), not log4j2",
-    "--cpp-log-config": "for the C++ backend",
-    "--foreground": "the exit status is the server's own",
-    "--no-config-snapshots": "[snapshots](operations.md#snapshots) are restored with `--ts-config` too",
-    "--plugins-path": "for Java plugins",
-    "--disable-token-auth": "on loopback no token is required anyway, see [Security](security.md)",
-    "--enable-model-api": "it is on without the flag",
-}
-"""TorchServe's flags, with a remark for each."""
-_FLAG_VERDICTS = {
-    **dict.fromkeys(("--workflow-store", "--cpp-log-config", "--plugins-path"), "no effect"),
-    **dict.fromkeys(("--stop", "--foreground"), BETTER),
-    **dict.fromkeys(
-        ("--log-config", "--version", "--disable-token-auth", "--enable-model-api", "--no-config-snapshots"),
-        OTHER,
-    ),
-}
-
-KEYS_OF_TORCHSERVE = re.findall(
-    r"\w+",
-    """
-    inference_address management_address metrics_address grpc_inference_address grpc_management_address
-    grpc_inference_port grpc_management_port grpc_inference_max_connection_age_ms
-    grpc_inference_max_connection_age_grace_ms grpc_management_max_connection_age_ms
-    grpc_management_max_connection_age_grace_ms enable_grpc_ssl model_store workflow_store load_models models
-    model_snapshot default_workers_per_model job_queue_size default_response_timeout default_startup_timeout
-    unregister_model_timeout max_request_size max_response_size decode_input_request default_service_handler
-    service_envelope install_py_dep_per_model allowed_urls use_env_allowed_urls blacklist_env_vars
-    limit_max_image_pixels cors_allowed_origin cors_allowed_methods cors_allowed_headers keystore
-    keystore_pass keystore_type private_key_file certificate_file enable_metrics_api metrics_config
-    metrics_mode model_metrics_auto_detect disable_system_metrics system_metrics_cmd metric_time_interval
-    number_of_gpu enable_envvars_config disable_token_authorization token_expiration_min enable_model_api
-    ts_open_inference_protocol ts_header_key_sequence_id ts_header_key_sequence_start
-    ts_header_key_sequence_end async_logging debug number_of_netty_threads netty_client_threads use_native_io
-    io_ratio prefer_direct_buffer vmargs plugins_path cpp_log_config ipex_enable ipex_gpu_enable
-    cpu_launcher_enable cpu_launcher_args initial_worker_port initial_distribution_port model_server_home
-    python version
-    """,
-)
-OTHER_DEFAULTS = {
-    name: KEYS[name].torchserve for name in KEYS_OF_TORCHSERVE if KEYS[name].torchserve is not None
-}
-"""TorchServe's defaults where ours differ."""
-_KEY_REMARKS = {
-    "certificate_file": "TLS 1.3 too; without one, a self-signed certificate needs the package cryptography",
-    "keystore_type": "PKCS12 only; the error for JKS says how to convert it",
-    "allowed_urls": "without it, public hosts only",
-    "async_logging": "lines that arrive faster than they can be written are dropped and counted",
-    "workflow_store": "workflows are not supported",
-    "load_models": "spaces after commas are allowed",
-    "default_workers_per_model": "at startup it counts the CPUs that the process may use",
-}
 
 
 def guide() -> str:
@@ -381,6 +262,7 @@ def guide() -> str:
     )
     return (
         _BEGIN
+        + _PROVE
         + _comparison()
         + _WORDS
         + _endpoints()
@@ -479,7 +361,7 @@ def _endpoints() -> str:
         verdict, remark = (endpoint.verdict, endpoint.remark) if is_there(endpoint) else (MISSING, "")
         text += f"| {endpoint.port} | `{endpoint.method} {endpoint.path}` | {verdict} | {remark} |\n"
     grpc = "same" if find_spec("modelserver.grpc") is not None else MISSING
-    for service, port, remark in _SERVICES:
+    for service, port, remark in SERVICES:
         text += f"| gRPC {port} | {service} service | {grpc} | {remark} |\n"
     return text + (
         "\nPredictions accept any usual method, as in TorchServe; others (`TRACE`, `QUERY`) are "
@@ -493,7 +375,9 @@ def is_there(endpoint: Endpoint) -> bool:
     if endpoint.port == "inference" and endpoint.method == "POST" and parse_route(endpoint.example):
         return True
     settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True, as_torchserve=False)
-    services: Any = SimpleNamespace(registry=None, metrics=None, settings=settings, tokens=object())
+    services: Any = SimpleNamespace(
+        registry=None, metrics=None, settings=settings, tokens=object(), workflows=None, recorder=None
+    )
     role: Any = endpoint.port
     scope = {"type": "http", "path": endpoint.example, "method": endpoint.method, "headers": []}
     return any(route.matches(scope)[0] is Match.FULL for route in build_app({role}, services).routes)
@@ -502,11 +386,13 @@ def is_there(endpoint: Endpoint) -> bool:
 def _flags() -> str:
     known = {option for action in build_parser()._actions for option in action.option_strings}
     text = "\n## Flags\n\n| flag | state | remark |\n|---|---|---|\n"
-    for flag, remark in FLAGS.items():
-        verdict = _FLAG_VERDICTS.get(flag, "same") if flag in known else "refused"
+    for flag in FLAGS:
+        verdict, remark = flag_state(flag) if flag in known else ("refused", "")
         text += f"| `{flag}` | {verdict} | {remark} |\n"
     return (
-        text + "\nIn addition: `--compat-defaults`, `--print-settings`, and the command `modelserver tune`.\n"
+        text
+        + "\nIn addition: `--compat-defaults`, `--print-settings`, and the commands `modelserver serve`, "
+        "`modelserver tune` and `modelserver migrate`.\n"
     )
 
 
@@ -518,22 +404,10 @@ def _keys() -> str:
         "\n| key | state | remark |\n|---|---|---|\n"
     )
     for name in KEYS_OF_TORCHSERVE:
-        verdict, remark = _state(KEYS[name])
+        verdict, remark = key_state(KEYS[name])
         text += f"| `{name}` | {verdict} | {remark} |\n"
     own = [f"`{name}`" for name in KEYS if name not in KEYS_OF_TORCHSERVE]
     return text + f"\nIn addition: {', '.join(own)}.\n"
-
-
-def _state(key: Key) -> tuple[str, str]:
-    if key.name in OTHER_DEFAULTS:
-        ours = f"`{key.default}`" if key.default else "none"
-        remark = f"default {ours}, TorchServe's is `{OTHER_DEFAULTS[key.name]}`"
-        return OTHER, remark + ("; no other value has an effect yet" if key.name in NOT_YET else "")
-    if key.category == "N":
-        return "no effect", _KEY_REMARKS.get(key.name, "for Java, Netty or gRPC's transport")
-    if key.name in NOT_YET:
-        return MISSING, ""
-    return (BETTER if key.name in _KEY_REMARKS else "same"), _KEY_REMARKS.get(key.name, "")
 
 
 if __name__ == "__main__":

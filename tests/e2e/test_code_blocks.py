@@ -1,0 +1,425 @@
+"""The code blocks of the README and of docs/ as they stand: handlers answer, commands run, files are read.
+
+Each block is run or read by a test below, or listed in ``NOT_RUN`` with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from PIL import Image
+from tests.e2e.blocks import BLOCKS, of_language
+from tests.e2e.serving import ROOT, Home, Server, free_port, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive, make_parser
+from modelserver.checking.command import build_parser as checking_parser
+from modelserver.migrating.command import build_parser as migrating_parser
+from modelserver.options.yaml_file import parse_model_config
+from modelserver.serving.wanted import build_parser as serving_parser
+from modelserver.settings.keys import KEYS
+from modelserver.settings.load import load_settings
+from modelserver.telemetry.metrics_config import parse_metrics_config
+from modelserver.tuning.command import build_parser as tuning_parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.e2e.blocks import Block
+
+# Why a block is not run here; where another test runs it, that test's file, which names the page.
+NOT_RUN = {
+    "README.md: Start: sh 1": "installs torch; its last command starts the server of the other blocks",
+    "README.md: Coming from TorchServe: sh 1": "one is TorchServe's command; tests/test_readme.py compares",
+    "README.md: Run the tests: sh 1": "runs all tests; tests/test_readme.py reads it",
+    "docs/check.md: Checking a handler: sh 1": "needs models and inputs; tests/test_readme.py reads it",
+    "docs/check.md: What it finds: python 1": "tests/checking/test_page.py",
+    "docs/check.md: In CI: sh 1": "needs a model and inputs; tests/test_readme.py reads it",
+    "docs/check.md: A client for tests of your own: python 1": "tests/checking/test_page.py",
+    "docs/docker.md: Arguments and settings: dockerfile 1": "there is no Docker here",
+    "docs/gpu.md: Handlers of your own: python 1": "needs a network with weights",
+    "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
+    "docs/handlers.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
+    "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",
+    "docs/handlers.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
+    "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
+    "docs/model-config.md: Several GPUs, several processes: python 1": "needs several processes with torch",
+    "docs/serve.md: Serving a script or a model file: sh 1": "tests/e2e/test_serve.py",
+    "docs/serve.md: In a registration: sh 1": "tests/e2e/test_serve.py",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a block's handler is sent, and its answer. ``around`` is the code that makes a handler of a part
+    of one, with ``{block}`` in its place.
+    """
+
+    body: bytes
+    answer: bytes
+    around: str = "{block}"
+
+
+_JSON = {"Content-Type": "application/json"}
+_FUNCTION = """
+from ts.metrics.metric_type_enum import MetricTypes
+def handle(data, context):
+    if data is None:
+        return None
+    {block}
+    return ["done"] * len(data)
+"""
+_METHOD = """
+class torch:
+    tensor = list
+def parse(body):
+    return int(body)
+class Part:
+    {block}
+    def handle(self, data, context):
+        self.context = context
+        return self.preprocess(data) or ["refused"]
+"""
+_DESCRIBED = """
+class Part:
+    mapping = {{"a": 1}}
+    {block}
+    def handle(self, data, context):
+        return [self.describe_handle()] * len(data)
+"""
+HANDLERS = {
+    "README.md: Serve a script: python 1": Asked(b"4", b"8.0"),
+    "docs/serve.md: From Python: python 1": Asked(b"4", b"8"),
+    "docs/handlers.md: Annotated rows: python 1": Asked(b"[1, 2, 4]", b"2.333"),
+    "docs/handlers.md: A function: python 1": Asked(b"[1]", b"1"),
+    "docs/handlers.md: Errors: python 1": Asked(b"7", b"7", _METHOD),
+    "docs/handlers.md: Custom descriptions: python 1": Asked(
+        b"1", b'{"classes":1,"trained":"2024-05-01"}', _DESCRIBED
+    ),
+    "docs/handlers.md: Custom metrics: python 1": Asked(b"1", b"done", _FUNCTION),
+    "docs/metrics.md: Metrics of handlers: python 1": Asked(b"1", b"done", _FUNCTION),
+}
+DOUBLER = "docs/handlers.md: A class: python 1"
+SEQUENCES = "docs/handlers.md: Stateful sequences: python 1", "docs/handlers.md: Stateful sequences: yaml 1"
+SCALE, SCALED, SCALE_CLIENT = (
+    f"docs/open-inference.md: Try it: {end}" for end in ("python 1", "json 1", "python 2")
+)
+GRPC_CLIENT = "docs/grpc.md: Try it: python 1"
+ARCHIVER = "docs/migrating.md: Archives: python 1"
+# In this order, in one folder, with one server.
+SHELL = (
+    "README.md: Start: sh 2",
+    "README.md: Predict: sh 1",
+    "docs/migrating.md: Three steps: sh 2",
+    "docs/migrating.md: Three steps: sh 3",
+    "docs/migrating.md: Handlers: sh 1",
+    *(f"docs/rollouts.md: Try it: sh {number}" for number in range(1, 5)),
+    "docs/workflows.md: An example: sh 1",
+)
+SERVE = "README.md: Serve a script: sh 1"
+_OTHERS = {DOUBLER, *SEQUENCES, SCALE, SCALED, SCALE_CLIENT, GRPC_CLIENT, ARCHIVER}
+RUN = {*HANDLERS, *_OTHERS, *SHELL, SERVE}
+_READ = ("yaml", "json", "properties", "console")
+
+
+# All blocks
+
+
+def test_every_block_is_run_read_or_listed() -> None:
+    """Once each; what is listed is there, and another test that is said to run a block names its page."""
+    names = {name for name, block in BLOCKS.items() if name in RUN or block.language not in _READ}
+    elsewhere = {name: why for name, why in NOT_RUN.items() if (ROOT / why).is_file()}
+
+    assert sorted(names - RUN - NOT_RUN.keys()) == []
+    assert sorted((RUN | NOT_RUN.keys()) - BLOCKS.keys()) == []
+    assert RUN & NOT_RUN.keys() == set()
+    told = {name: (ROOT / file).read_text("utf-8") for name, file in elsewhere.items()}
+    assert [n for n, text in told.items() if n.split(": ")[0] not in text] == []
+
+
+@pytest.mark.parametrize("block", of_language("python"), ids=lambda block: block.name)
+def test_python_can_be_compiled(block: Block) -> None:
+    """Parts of a handler, too."""
+    compile(block.text, block.name, "exec")
+
+
+@pytest.mark.parametrize("block", of_language("yaml"), ids=lambda block: block.name)
+def test_yaml_is_read_without_a_warning(block: Block) -> None:
+    """A manifest by its schema elsewhere; a metrics file and a ``model-config.yaml`` as the server does."""
+    documents = list(yaml.safe_load_all(block.text))
+    if any("apiVersion" in document for document in documents):
+        return
+    if "ts_metrics" in documents[0]:
+        parse_metrics_config(block.text)
+        return
+
+    assert parse_model_config(block.text)[1] == []
+
+
+@pytest.mark.parametrize("block", of_language("json"), ids=lambda block: block.name)
+def test_json_is_json(block: Block) -> None:
+    """One document."""
+    json.loads(block.text)
+
+
+def test_properties_are_settings(tmp_path: Path) -> None:
+    """Each block is a ``config.properties`` that the server takes without a warning."""
+    for block in of_language("properties"):
+        file = tmp_path / "config.properties"
+        file.write_text(block.text, "utf-8")
+        loaded = load_settings({"ts_config": str(file)}, {}, tmp_path)
+
+        assert loaded.warnings == [], block.name
+        assert {line.partition("=")[0] for line in block.text.splitlines() if "=" in line} <= KEYS.keys()
+
+
+_PARSERS = {
+    "modelserver-archive": make_parser,
+    "modelserver check": checking_parser,
+    "modelserver migrate": migrating_parser,
+    "modelserver serve": serving_parser,
+    "modelserver tune": tuning_parser,
+}
+
+
+@pytest.mark.parametrize("block", of_language("console"), ids=lambda block: block.name)
+def test_commands_in_a_console_are_ours(block: Block) -> None:
+    """Their parsers take the options of commands that last minutes, or need files of one's own."""
+    commands = block.text.replace("\\\n", " ").splitlines()
+    for line in [line.removeprefix("$ ") for line in commands if line.startswith("$ ")]:
+        words = shlex.split(line)
+        parser = _PARSERS.get(" ".join(words[:2])) or _PARSERS.get(words[0])
+        if parser is not None:
+            parser().parse_args(words[1 if words[0] in _PARSERS else 2 :])
+        else:
+            assert words[0] == "mkdir", line
+
+
+# Handlers
+
+
+@pytest.fixture(scope="module")
+def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that the tests add scripts and archives to."""
+    return tmp_path_factory.mktemp("blocks")
+
+
+def source_of(name: str, around: str = "{block}") -> str:
+    """A block in the code around it, at the depth at which it stands there."""
+    before, _, after = around.partition("{block}")
+    depth = before.rpartition("\n")[2]
+    indented = textwrap.indent(BLOCKS[name].text, depth).removeprefix(depth)
+    return before.replace("{{", "{").replace("}}", "}") + indented + after
+
+
+def ask(server: Server, store: Path, name: str, asked: Asked, model: str) -> None:
+    (store / f"{model}.py").write_text(source_of(name, asked.around), "utf-8")
+    server.registered(f"{model}.py", model_name=model)
+    answer = server.inference.post(f"/predictions/{model}", content=asked.body, headers=_JSON)
+
+    assert (answer.status_code, answer.content.replace(b" ", b"").replace(b"\n", b"")) == (
+        200,
+        asked.answer.replace(b" ", b""),
+    )
+
+
+def model_of(name: str) -> str:
+    """A module's name for a block."""
+    return "block_" + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+@pytest.mark.parametrize("name", HANDLERS)
+def test_handlers_answer(shared_server: Server, model_store: Path, name: str) -> None:
+    """In a worker of a real server."""
+    ask(shared_server, model_store, name, HANDLERS[name], model_of(name))
+
+
+def test_what_handlers_do_besides(shared_server: Server) -> None:
+    """One turns down what it cannot read, by "Errors"; one counts, by "Custom metrics"."""
+    refusing, counting = (f"docs/handlers.md: {title}: python 1" for title in ("Errors", "Custom metrics"))
+    answer = shared_server.predict(model_of(refusing), b"seven")
+
+    assert (answer.status_code, answer.json()["message"][:18]) == (400, "not a measurement:")
+    model = model_of(counting)
+    assert shared_server.metric("Pictures", ModelName=model) == 1
+    assert shared_server.metric("Lookup", ModelName=model) == 1.5
+
+
+def test_sequences(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
+    """The numbers of a sequence are added up, with the configuration of that section."""
+    script, config = tmp_path / "summing.py", tmp_path / "model-config.yaml"
+    script.write_text(BLOCKS[SEQUENCES[0]].text, "utf-8")
+    config.write_text(BLOCKS[SEQUENCES[1]].text, "utf-8")
+    build_archive(ArchiveConfig("summing", str(script), "1.0", export_path=model_store, config_file=config))
+    shared_server.registered("summing.mar")
+    headers = {"ts_request_sequence_id": "a"}
+    sums = [shared_server.predict("summing", b"%d" % n, headers=headers).json()["sum"] for n in (1, 2, 3)]
+
+    assert sums == [1, 3, 6]
+
+
+def test_open_inference(shared_server: Server, model_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The handler's answer is the one that is shown, but for the id; Triton's client prints numbers."""
+    (model_store / "scale.py").write_text(BLOCKS[SCALE].text, "utf-8")
+    shared_server.registered("scale.py")
+    page = (ROOT / "docs" / "open-inference.md").read_text("utf-8")
+    body = page.partition("/v2/models/scale/infer -d '")[2].partition("'")[0]
+    answer = shared_server.inference.post("/v2/models/scale/infer", content=body).json()
+
+    assert {**answer, "id": "7f0c…"} == json.loads(BLOCKS[SCALED].text)
+    pytest.importorskip("tritonclient.http")
+    exec(BLOCKS[SCALE_CLIENT].text.replace("localhost:8080", f"127.0.0.1:{shared_server.port}"), {})
+    assert capsys.readouterr().out == "[2. 5.]\n"
+
+
+def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that builds an archive by torch-model-archiver's API."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mnist_handler.py", "mnist.pt"):
+        (tmp_path / name).write_text("")
+    exec(BLOCKS[ARCHIVER].text, {})
+
+    assert (tmp_path / "mnist.mar").is_file()
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A folder like a clone with its environment, in which commands find the server at its usual ports."""
+
+    path: Path
+    environment: dict[str, str]
+    ports: dict[int, int]
+
+    def run(self, command: str) -> str:
+        """What it prints; it must not fail."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=self.path,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+_SCRIPT = """
+import modelserver
+class Sentiment(modelserver.Handler):
+    def predict(self, rows):
+        return [instances for instances in rows]
+"""
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
+    """With the server that the README's first command starts."""
+    path = tmp_path_factory.mktemp("clone")
+    programs = path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    commands = {
+        "modelserver": "-m modelserver",
+        "modelserver-archive": "-m modelserver.archiver",
+        "python": "",
+    }
+    for name, module in commands.items():
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+        program.chmod(0o755)
+    (path / "model_store").mkdir()
+    shutil.copy(ROOT / "model_store" / "mnist.mar", path / "model_store")
+    (path / "examples").symlink_to(ROOT / "examples")
+    (path / "handler.py").write_text(_SCRIPT)
+    ports = {port: free_port() for port in (8080, 8081, 8082, 7070, 7071)}
+    (path / ".curlrc").write_text(
+        "fail\n" + "".join(f'connect-to = "localhost:{a}:127.0.0.1:{b}"\n' for a, b in ports.items())
+    )
+    addresses = [
+        f"{role}_address=http://127.0.0.1:{ports[port]}\n"
+        for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082))
+    ]
+    (path / "ports.properties").write_text(
+        "".join(addresses) + f"grpc_inference_port={ports[7070]}\ngrpc_management_port={ports[7071]}\n"
+    )
+    usual = {"CURL_HOME": str(path), "HOME": str(path), "TS_CONFIG_FILE": str(path / "ports.properties")}
+    home = Home(path, usual)
+    home.environment["PATH"] = os.pathsep.join([str(programs), os.environ["PATH"]])
+    made = Clone(path, home.environment, ports)
+    _, start = BLOCKS["README.md: Start: sh 1"].text.rsplit(" && ", 1)
+    try:
+        made.run(start)
+        yield made
+    finally:
+        made.run(".venv/bin/modelserver --stop")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHELL)
+def test_commands_succeed(clone: Clone, name: str) -> None:
+    """In the order in which they are listed; curl fails where an answer is none."""
+    told = clone.run(BLOCKS[name].text)
+
+    assert told.startswith("2") or not name.startswith("README.md: ")
+
+
+@pytest.mark.slow
+def test_a_handler_with_torch_answers(clone: Clone) -> None:
+    """The class that doubles numbers."""
+    (clone.path / "model_store" / "my_handler.py").write_text(BLOCKS[DOUBLER].text, "utf-8")
+    query = "url=my_handler.py&initial_workers=1&synchronous=true"
+    clone.run(f"curl -s -X POST 'localhost:8081/models?{query}'")
+
+    asked = "-H 'Content-Type: application/json' -d '{\"numbers\": [1, 2]}'"
+    assert json.loads(clone.run(f"curl -s localhost:8080/predictions/my_handler {asked}")) == [2.0, 4.0]
+
+
+@pytest.mark.slow
+def test_the_client_of_grpc(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends a picture to a network of that name, and prints the classes."""
+    pytest.importorskip("tritonclient.grpc")
+    query = (
+        "url=torchvision://resnet18?weights=random&model_name=resnet-152&initial_workers=1&synchronous=true"
+    )
+    clone.run(f"curl -s -X POST 'http://localhost:8081/models?{query}'")
+    Image.new("RGB", (64, 64), "orange").save(clone.path / "kitten.jpg")
+    monkeypatch.chdir(clone.path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(BLOCKS[GRPC_CLIENT].text.replace("localhost:7070", f"127.0.0.1:{clone.ports[7070]}"), {})
+
+    assert "0." in printed.getvalue()
+
+
+@pytest.mark.slow
+def test_a_script_is_served(clone: Clone) -> None:
+    """By the README's command, on other ports; Ctrl-C stops it."""
+    port = free_port()
+    command: list[Any] = [*shlex.split(BLOCKS[SERVE].text), "--port", str(port)]
+    output = clone.path / "serve.txt"
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, cwd=clone.path, env=clone.environment, stdout=file)
+    try:
+        wait_until(lambda: "is served from handler.py" in output.read_text(), "the script is served")
+        url = f"127.0.0.1:{port}/predictions/handler"
+        assert clone.run(f"curl -s -d 4 -H 'Content-Type: application/json' {url}") == "4"
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
