@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from benchmarks.load import percentile
 from benchmarks.options import run
 from benchmarks.report import heading, machine, number, table, write_json
-from benchmarks.simulation.costs import Cost, parse_cost
+from benchmarks.simulation.costs import parse_cost
 from benchmarks.simulation.pools import (
     Fleet,
     Overhead,
@@ -31,6 +31,7 @@ from benchmarks.simulation.pools import (
     power_of_two,
     simulate_pools,
 )
+from modelserver.simulation.costs import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING
 from benchmarks.options import run
 from benchmarks.report import heading, machine, number, table, write_json
 from benchmarks.servers import BenchmarkError, model_server
-from benchmarks.simulation.arrivals import OPEN, PATTERNS, Clients, Pattern
-from benchmarks.simulation.costs import Cost, parse_cost, read_costs
-from benchmarks.simulation.engine import Server, Simulation
-from benchmarks.simulation.figures import Figures, summarize
+from benchmarks.simulation.arrivals import OPEN, PATTERNS, Pattern
+from benchmarks.simulation.costs import parse_cost, read_costs
 from benchmarks.simulation.measured import Case, Pair, build_sleeper, measure_pair
 from modelserver.batching.policies import make_policy
+from modelserver.simulation.costs import Cost
+from modelserver.simulation.engine import Clients, Server, Simulation
+from modelserver.simulation.figures import Figures, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # Loads of --validate, and the middle one at which the policies are compared.
 CHECKED = (0.3, 0.6, 0.85)
@@ -78,7 +79,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=1, help="one seed gives one result (default: 1)")
     add("--validate", action="store_true", help="measure a real server beside the simulated one")
     add("--duration", type=float, default=20.0, help="seconds of one measurement of --validate (default: 20)")
-    add("--plots", type=Path, help="write a PNG per cost, pattern and number of workers into this folder")
+    add("--plots", type=Path, help="write a PNG per table into this folder")
     add("--out", type=Path, help="write all figures to this JSON file")
     add("--dry-run", action="store_true", help="say what would be simulated or measured, and leave")
     return parser.parse_args(arguments)
@@ -261,8 +262,11 @@ def validate(options: argparse.Namespace, kinds: Sequence[Cost], facts: dict[str
         print(error, file=sys.stderr)
         return 1
     workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
-    print(f"## {server.cost.name}, poisson, {workers}\n\n{report_pairs(pairs)}\n")
+    title = f"{server.cost.name}, poisson, {workers}"
+    print(f"## {title}\n\n{report_pairs(pairs)}\n")
     print("\n".join(marks(pairs)))
+    if options.plots is not None:
+        draw_pairs(pairs, options.plots, title, facts)
     write_json(
         options.out, {"machine": facts, "pairs": [{"title": title, "pair": pair} for title, pair in pairs]}
     )
@@ -284,6 +288,21 @@ def measure_all(server: Server, options: argparse.Namespace) -> list[tuple[str, 
                 print(f"{title} at {case.load:g}: p50 {number(pair.measured.p50_ms)} ms", file=sys.stderr)
                 pairs.append((title, pair))
     return pairs
+
+
+def draw_pairs(pairs: Sequence[tuple[str, Pair]], folder: Path, title: str, facts: Mapping[str, str]) -> None:
+    """One PNG, with where it was measured."""
+    from benchmarks.simulation.plots import draw  # noqa: PLC0415 - as above
+
+    folder.mkdir(parents=True, exist_ok=True)
+    curves: dict[str, list[tuple[float, Figures]]] = {}
+    for policy, pair in pairs:
+        for kind, figures in (("measured", pair.measured), ("simulated", pair.simulated)):
+            curves.setdefault(f"{policy}, {kind}", []).append((pair.case.load, figures))
+    where = ", ".join([facts["cpu"], f"{facts['cores']} cores", f"Python {facts['Python']}"])
+    where += f", modelserver {facts['modelserver']}, load average {facts['load'].partition(' ')[0]}"
+    draw(folder / "measured.png", f"{title}\n{where}", curves)
+    print(f"wrote {folder / 'measured.png'}")
 
 
 def report_pairs(pairs: Sequence[tuple[str, Pair]]) -> str:

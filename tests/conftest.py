@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Threads of torch that wait would keep a core from the tests and servers beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+_ROOT = Path(__file__).parent
+
 # Files whose locks processes of pytest-xdist share: of tests that run now, and of the one that is next.
 _NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
 
@@ -39,10 +41,26 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Each process of pytest-xdist begins with other folders: what one compiles is there for the others."""
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and collector.path == _ROOT:
+        share = len(report.result) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        first = share * int(worker.removeprefix("gw"))
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that at the end no process waits for another's long test."""
+    """The same order in each process. Files with slow tests come first, so that at the end no process waits
+    for another's long test.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -18,7 +18,12 @@ def listener(kind: str, *, tokens: Any = None, **changed: Any) -> FastAPI:
     """The application of the listener of one role, or of ``all``, with no models; settings may be changed."""
     given = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
     services: Any = SimpleNamespace(
-        registry=None, metrics=object(), settings=SimpleNamespace(**given), tokens=tokens
+        registry=None,
+        metrics=object(),
+        settings=SimpleNamespace(**given),
+        tokens=tokens,
+        workflows=None,
+        recorder=None,
     )
     return build_app(_ROLES.get(kind, {kind}), services)
 

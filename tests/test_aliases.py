@@ -15,29 +15,34 @@ from modelserver.aliases import AliasError, install, is_alias, main, remove, scr
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMES = ["torchserve", "torch-model-archiver"]
+NAMES = ["torchserve", "torch-model-archiver", "torch-workflow-archiver"]
 MODULE = "modelserver_aliases/model_archiver.py"
 
 
 def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both names can be called, with arguments that have spaces, and answer as modelserver's commands."""
+    """All names can be called, with arguments that have spaces, and answer as modelserver's commands."""
     assert main(["install", str(tmp_path / "new" / "bin")]) == 0
 
     folder = tmp_path / "new" / "bin"
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [str(folder / name) for name in (*NAMES, MODULE)]
     assert captured.err == f"{folder} is not on the PATH.\n" or "On this PATH" in captured.err
-    version, archiver = (
+    version, archiver, workflows = (
         subprocess.run([folder / name, *arguments], capture_output=True, text=True, check=False)
         for name, arguments in (
             ("torchserve", ["--version"]),
             ("torch-model-archiver", ["--model-name", "a b", "-v", "1", "--handler", "x"]),
+            ("torch-workflow-archiver", ["--workflow-name", "a b", "--spec-file", "x"]),
         )
     )
     assert (version.returncode, version.stdout) == (0, f"modelserver Version is {__version__}\n")
     assert (archiver.returncode, archiver.stderr.splitlines()[0]) == (
         1,
         "Model name contains special characters.",
+    )
+    assert (workflows.returncode, workflows.stderr.splitlines()[0]) == (
+        1,
+        "Workflow name contains special characters.",
     )
 
 
@@ -75,7 +80,7 @@ def test_a_real_torchserve_is_kept(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
     install(tmp_path, force=True)
-    assert [is_alias(tmp_path / each) for each in NAMES] == [True, True]
+    assert [is_alias(tmp_path / each) for each in NAMES] == [True] * len(NAMES)
 
 
 def test_what_lies_beside_the_module_stays(tmp_path: Path) -> None:

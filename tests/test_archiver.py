@@ -416,3 +416,42 @@ def test_large_files_show_progress_on_a_terminal(
     captured = capsys.readouterr()
     assert captured.out == "noop.mar\n"
     assert "noop" in captured.err
+
+
+# Workflows
+
+
+def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same flags, entries and manifest; file names are without folders."""
+    for name in ("flow.yaml", "functions.py", "notes.txt"):
+        (workplace / name).write_text("x = 1\n" if name.endswith(".py") else "a: 1\n")
+    arguments = ["workflow", "--workflow-name", "flow", "--spec-file", str(workplace / "flow.yaml")]
+    arguments += ["--handler", str(workplace / "functions.py"), "--export-path", str(workplace / "store")]
+    arguments += ["--extra-files", str(workplace / "notes.txt")]
+    assert main(arguments) == 0
+
+    archive = workplace / "store" / "flow.war"
+    assert capsys.readouterr().out == f"{archive}\n"
+    assert names(archive) == {"flow.yaml", "functions.py", "notes.txt", "WAR-INF/MANIFEST.json"}
+    manifest = json.loads(zipfile.ZipFile(archive).read("WAR-INF/MANIFEST.json"))
+    assert list(manifest) == ["createdOn", "workflow", "archiverVersion"]
+    assert manifest["workflow"] == {
+        "workflowName": "flow",
+        "specFile": "flow.yaml",
+        "handler": "functions.py",
+    }
+    assert main(arguments) == 1
+    assert "overwrite the workflow archive output file" in capsys.readouterr().err
+    assert main([*arguments, "--force"]) == 0
+    assert list(archive.parent.iterdir()) == [archive]
+
+
+def test_workflows_that_cannot_be_packed(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name with special characters, and files that are not there."""
+    given = ["workflow", "--spec-file", str(workplace / "absent.yaml"), "--export-path", str(workplace)]
+    assert main([*given, "--workflow-name", "a b"]) == 1
+    assert "Workflow name contains special characters." in capsys.readouterr().err
+    assert main([*given, "--workflow-name", "a"]) == 1
+    assert "File does not exist" in capsys.readouterr().err

@@ -23,13 +23,15 @@ class Hot:
 
 async def test_a_listener_does_not_wait_for_its_application() -> None:
     """It accepts connections at once; a request that needs the application gets its answer when that is
-    built.
+    built. At the end the application is told, so that endless answers end.
     """
     bound = socket.create_server(("127.0.0.1", 0))
     address = Address("http", "127.0.0.1", bound.getsockname()[1])
     settings = Settings(inference_address=address, management_address=address, metrics_address=address)
     services = Services(cast("Any", None), cast("Any", None), settings)
+    ended: list[bool] = []
     late = LateApp({"metrics"}, services)
+    late.close = lambda: ended.append(True)  # type: ignore[method-assign]
     listeners = Listeners(settings, services, cast("Any", Hot()), lambda *_: None, {address: late})
     await listeners.open({address: bound})
     try:
@@ -40,3 +42,4 @@ async def test_a_listener_does_not_wait_for_its_application() -> None:
         await listeners.close(1.0)
 
     assert answer.status_code == 200
+    assert ended

@@ -35,24 +35,6 @@ def test_the_counts_add_up() -> None:
     assert sum(counted.by_rule.values()) >= requests - alike
 
 
-def test_every_key_of_torchserve_is_accepted() -> None:
-    """What a config.properties of TorchServe may hold is known here, and has a row."""
-    assert [name for name in migrating.KEYS_OF_TORCHSERVE if name not in KEYS] == []
-    assert len(set(migrating.KEYS_OF_TORCHSERVE)) == len(migrating.KEYS_OF_TORCHSERVE)
-
-
-def test_every_flag_of_torchserve_is_accepted() -> None:
-    """The parser knows each, and the page refuses none."""
-    known = {option for action in build_parser()._actions for option in action.option_strings}
-
-    assert [flag for flag in migrating.FLAGS if flag not in known] == []
-
-
-def test_other_defaults_are_other() -> None:
-    """Where the page says that a default differs from TorchServe's, it does."""
-    assert [name for name, theirs in migrating.OTHER_DEFAULTS.items() if KEYS[name].default == theirs] == []
-
-
 def test_keys_without_effect_are_not_called_same() -> None:
     """The table tells what is not built yet, and what is only for a Java server."""
     rows = dict(re.findall(r"(?m)^\| `([a-z_]+)` \| ([a-z ]+) \|", migrating.guide()))
@@ -111,7 +93,6 @@ def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
     assert not (tmp_path / "wf-store").exists()
     assert [warning.partition(" ")[0] for warning in loaded.warnings] == [
         "number_of_netty_threads",
-        "workflow_store",
     ]
 
 

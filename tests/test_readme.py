@@ -17,8 +17,11 @@ import pytest
 from tests.documents import describe_listener
 
 from modelserver import archiver
+from modelserver.checking.command import build_parser as checking_parser
 from modelserver.cli import build_parser
 from modelserver.inference.routes import parse_route
+from modelserver.replaying.command import build_parser as replaying_parser
+from modelserver.replaying.record import build_parser as recording_parser
 from modelserver.serving.wanted import build_parser as serving_parser
 
 _ROOT = Path(__file__).parents[1]
@@ -33,9 +36,9 @@ _README = (_ROOT / "README.md").read_text(encoding="utf-8")
 
 _OURS = {"modelserver": build_parser, "modelserver-archive": archiver.make_parser}
 _LISTENERS: dict[int, Any] = {8080: "inference", 8081: "management", 8082: "metrics"}
-_PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "-r"}
+_PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "--spec-file", "-r"}
 # Files that the reader has or makes: a photo, the handler that docs/handlers.md shows.
-_READERS_OWN = re.compile(r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py")
+_READERS_OWN = re.compile(r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py|my\.properties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ def test_the_second_command_installs_and_runs_all_tests() -> None:
 
     assert "\n" not in command
     assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
-    assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test]"])
+    assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test,lint]"])
     # Without the expression the slow ones are skipped.
     assert tested.name == "python"
     assert tested.arguments == ["-m", "pytest", "-n", "3", "-m", "slow or not slow"]
@@ -184,8 +187,15 @@ def is_there(path: str) -> bool:
 @pytest.mark.parametrize("command", cases(*_OURS))
 def test_flags_exist(command: Command) -> None:
     """The parser of the command accepts them."""
-    if command.arguments[:1] == ["serve"]:
-        serving_parser().parse_args(command.arguments[1:])
+    parsers = {
+        "serve": serving_parser,
+        "check": checking_parser,
+        "record": recording_parser,
+        "replay": replaying_parser,
+        archiver.WORKFLOW: archiver.make_workflow_parser,
+    }
+    if (parser := parsers.get(command.arguments[0])) is not None:
+        parser().parse_args(command.arguments[1:])
     else:
         _OURS[command.name]().parse_args(command.arguments)
 

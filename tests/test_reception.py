@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from modelserver.console.door import AppWithConsole
 from modelserver.http.aside import Aside
 from modelserver.inference.inference import InferenceApi
 from modelserver.reception import Reception
@@ -16,7 +17,9 @@ from modelserver.settings.settings import Settings
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_each_address_has_an_application(shared: bool) -> None:
-    """Equal addresses have one; without a payload log the hot routes are called directly."""
+    """Equal addresses have one; without a payload log the hot routes are called directly. The console is at
+    the management address, unless inference is served there too.
+    """
     sockets = {}
     for _ in range(1 if shared else 3):
         bound = socket.create_server(("127.0.0.1", 0))
@@ -46,3 +49,5 @@ async def test_each_address_has_an_application(shared: bool) -> None:
     assert set(reception.apps) == set(sockets)
     assert isinstance(reception.listeners._hot, InferenceApi)
     assert reception.services.intake is not None
+    with_console = [place for place, app in reception.apps.items() if isinstance(app, AppWithConsole)]
+    assert with_console == ([] if shared else [places[1]])

@@ -14,7 +14,7 @@ import pytest
 
 from modelserver.binding import bind
 from modelserver.errors import ConfigError
-from modelserver.server import Server, open_grpc, raise_descriptor_limit
+from modelserver.server import Server, open_grpc, places, raise_descriptor_limit
 from modelserver.settings.address import Address
 from modelserver.settings.load import LoadedSettings, load_settings
 
@@ -53,6 +53,15 @@ def settings_of(tmp_path: Path, **changes: object) -> LoadedSettings:
     config = tmp_path / "config.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     return load_settings({"ts_config": str(config)}, {}, tmp_path)
+
+
+def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
+    """Addresses, documentation, console and logs; nothing that is not there."""
+    loaded = settings_of(tmp_path, management_address="http://127.0.0.1:8081")
+    without = settings_of(tmp_path, enable_console="false", inference_address=f"unix:{tmp_path}/socket")
+
+    assert "Console: http://127.0.0.1:8081/console, Logs: " in places(loaded.settings)[1]
+    assert places(without.settings)[1].startswith("Logs: ")
 
 
 async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

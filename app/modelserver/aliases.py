@@ -1,9 +1,8 @@
 """``modelserver-aliases``: TorchServe's names of commands and modules, for existing scripts.
 
-``install DIR`` writes the executables ``torchserve`` and ``torch-model-archiver``. The first starts the
-server with ``MODELSERVER_STARTED_AS=torchserve`` in its environment, so that it uses TorchServe's defaults
-unless ``compat_defaults`` says otherwise. There is no ``torch-workflow-archiver``: workflows cannot be
-registered (reference 19).
+``install DIR`` writes the executables ``torchserve``, ``torch-model-archiver`` and
+``torch-workflow-archiver``. The first starts the server with ``MODELSERVER_STARTED_AS=torchserve`` in its
+environment, so that it uses TorchServe's defaults unless ``compat_defaults`` says otherwise.
 
 It also writes ``DIR/modelserver_aliases/model_archiver.py``: with that folder in ``PYTHONPATH`` scripts can
 ``import model_archiver`` and get :mod:`modelserver.model_archiver`. It is a separate folder so that it never
@@ -27,8 +26,12 @@ from modelserver.settings.sources import STARTED_AS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MODULES: Final = {"torchserve": "modelserver", "torch-model-archiver": "modelserver.archiver"}
-"""Each name and the module that it runs."""
+MODULES: Final = {
+    "torchserve": "modelserver",
+    "torch-model-archiver": "modelserver.archiver",
+    "torch-workflow-archiver": "modelserver.archiver workflow",
+}
+"""Each name and the module that it runs, with its first argument."""
 
 FOLDER: Final = "modelserver_aliases"
 """The folder of the modules in the directory; for ``PYTHONPATH``."""

@@ -34,19 +34,22 @@ _NO_EFFECT = "accepted for compatibility, without effect"
 _WITHOUT_MEANING = {
     "cpp_log_config": "--cpp-log-config configures TorchServe's C++ backend",
     "plugins_path": "--plugins-path names plugins for a Java server",
-    "workflow_store": (
-        "--workflow-store is for workflows, which cannot be registered (as in TorchServe's last version)"
-    ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments[:1] == ["tune"]:
-        return tune(arguments[1:])
-    if arguments[:1] == ["serve"]:
-        return serve_one(arguments[1:])
+    commands = {
+        "check": check_handler,
+        "migrate": migrate,
+        "record": record,
+        "replay": replay,
+        "serve": serve_one,
+        "tune": tune,
+    }
+    if arguments and arguments[0] in commands:
+        return commands[arguments[0]](arguments[1:])
     options = build_parser().parse_args(arguments)
     if options.version:
         print(f"modelserver Version is {__version__}")
@@ -66,7 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
         "modelserver",
         description="Serves PyTorch models over HTTP.",
         epilog="modelserver serve --help: serve one script or model file, in the foreground. "
-        "modelserver tune --help: find batch size, workers and threads for a model on this machine.",
+        "modelserver check --help: find what would hurt in a handler. "
+        "modelserver tune --help: find batch size, workers and threads for a model on this machine. "
+        "modelserver migrate --help: compare with a TorchServe before switching. "
+        "modelserver record --help, modelserver replay --help: keep traffic in a file and send it again.",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-v", "--version", action="store_true", help="print the version and exit")
@@ -79,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="directory of model archives; needed here or in the configuration",
     )
-    add("--workflow-store", metavar="DIR", help=_NO_EFFECT)
+    add("--workflow-store", metavar="DIR", help="folder of workflow archives; by default the model store")
     add("--models", nargs="+", metavar="[NAME=]ARCHIVE", help="models to load at start, or all")
     add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
     add("--cpp-log-config", metavar="FILE", help=_NO_EFFECT)
@@ -125,6 +131,34 @@ def tune(arguments: Sequence[str]) -> int:
 def serve_one(arguments: Sequence[str]) -> int:
     """``modelserver serve``, imported only when used."""
     from modelserver.serving import command  # noqa: PLC0415
+
+    return command.main(arguments)
+
+
+def record(arguments: Sequence[str]) -> int:
+    """``modelserver record``, imported only when used."""
+    from modelserver.replaying import record as command  # noqa: PLC0415
+
+    return command.main(arguments)
+
+
+def check_handler(arguments: Sequence[str]) -> int:
+    """``modelserver check``, imported only when used."""
+    from modelserver.checking import command  # noqa: PLC0415
+
+    return command.main(arguments)
+
+
+def replay(arguments: Sequence[str]) -> int:
+    """``modelserver replay``, imported only when used."""
+    from modelserver.replaying import command  # noqa: PLC0415
+
+    return command.main(arguments)
+
+
+def migrate(arguments: Sequence[str]) -> int:
+    """``modelserver migrate``, imported only when used."""
+    from modelserver.migrating import command  # noqa: PLC0415
 
     return command.main(arguments)
 

@@ -115,6 +115,8 @@ class Listeners:
         """Accepts no more connections; existing ones close after their current request."""
         if self._fleet is not None:
             await self._fleet.refuse()
+        for app in self._apps.values():
+            app.close()
         for server in self._servers:
             server.close()
         for listener in self._listeners:

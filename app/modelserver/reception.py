@@ -6,11 +6,13 @@ The server imports this while the first models load, which takes about as long.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.api.payloads import LoggedRoutes
 from modelserver.api.services import LateApp, Services
 from modelserver.binding import roles_by_address
+from modelserver.console.door import AppWithConsole
 from modelserver.frontend.processes import front_ends
 from modelserver.http.intake import Intake
 from modelserver.inference.inference import InferenceApi
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ServerMetrics
     from modelserver.tls.context import Certificate
+    from modelserver.workflows.workflows import Workflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,24 @@ class Reception:
         on_response: OnResponse,
         certificate: Certificate | None,
         stamped_log: bool,
+        workflows: Workflows | None = None,
     ) -> Reception:
         """``sockets`` are bound to the addresses; front ends are started if the settings want some."""
+        recorder = None
+        if settings.allow_recording:
+            # Imported only if it is allowed.
+            recorder = import_module("modelserver.recording.recorder").Recorder()
         services = Services(
-            *(registry, metrics, settings, tokens, payloads, aside), intake=Intake.of(settings)
+            *(registry, metrics, settings, tokens, payloads, aside, Intake.of(settings), workflows),
+            recorder=recorder,
         )
-        hot = _hot_routes(services)
+        unwatched = hot = _hot_routes(services)
+        if recorder is not None:
+            hot = import_module("modelserver.recording.recorder").RecordedRoutes(hot, recorder)
         apps = {address: LateApp(roles, services) for address, roles in roles_by_address(settings).items()}
+        if settings.has_console:
+            address = settings.management_address
+            apps[address] = AppWithConsole(roles_by_address(settings)[address], services, unwatched)
         fleet = None
         if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
             fleet = make_fleet(
@@ -82,7 +96,8 @@ def _hot_routes(services: Services) -> HotRoutes:
     settings, payloads, aside = services.settings, services.payloads, services.aside
     limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
     assert aside is not None  # noqa: S101 - given above
-    hot = InferenceApi(services.registry, settings.max_request_size, aside, limits)
+    workflows = None if services.workflows is None else services.workflows.serve
+    hot = InferenceApi(services.registry, settings.max_request_size, aside, limits, workflows)
     if payloads is None:
         return hot
     payloads.start()

@@ -27,7 +27,7 @@ from modelserver.http.aside import Aside
 from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
-from modelserver.models.snapshot import parse_snapshot
+from modelserver.models.snapshot import parse_snapshot, parse_workflows
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
 from modelserver.pools.devices import DeviceRing
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from modelserver.settings.load import LoadedSettings
     from modelserver.settings.settings import Settings
     from modelserver.tls.context import Certificate
+    from modelserver.workflows.workflows import Workflows
 
 
 _log = logging.getLogger("modelserver.server")
@@ -135,6 +136,7 @@ class Server:
         self._began = time.monotonic()
         self._all_loaded = True
         self._rpc: GrpcServers | None = None
+        self._workflows: Workflows | None = None
         self._stop = asyncio.Event()
         self._signals = 0
 
@@ -233,6 +235,7 @@ class Server:
         loading = loop.create_task(self._load(registry))
         reception: Reception | None = None
         try:
+            self._workflows = await self._open_workflows(registry, workdir)
             # While the first models load: it takes about as long.
             made: type[Reception] = (
                 await asyncio.to_thread(import_module, "modelserver.reception")
@@ -246,6 +249,7 @@ class Server:
                 on_response=on_response,
                 certificate=certificate,
                 stamped_log=self._stamped_log,
+                workflows=self._workflows,
             )
         finally:
             if reception is None:
@@ -259,9 +263,10 @@ class Server:
         try:
             if loading.done() and not stopping.done():
                 loading.result()
+                await self._restore_workflows(stopping)
                 await building
                 await opened(listeners.open(sockets), registry)
-                calls = call_observer(metrics, access)
+                calls = call_observer(metrics, access, reception.services.recorder)
                 self._rpc = await opened(open_grpc(reception.services, calls, held, certificate), registry)
                 if keeper is not None:
                     await keeper.write("startup")
@@ -273,6 +278,23 @@ class Server:
         finally:
             access.close()
             self._aside.close()
+
+    async def _open_workflows(self, registry: Registry, workdir: Path) -> Workflows | None:
+        if not self._settings.enable_workflows:
+            return None
+        made = await asyncio.to_thread(import_module, "modelserver.workflows.workflows")
+        opened: Workflows = made.Workflows(registry, self._settings, self._aside, workdir)
+        return opened
+
+    async def _restore_workflows(self, stopping: asyncio.Task[Any]) -> None:
+        """Registers those of a snapshot again, after its models."""
+        if self._workflows is not None:
+            restoring = asyncio.ensure_future(self._workflows.restore(self._on_notice))
+            await asyncio.wait({stopping, restoring}, return_when=asyncio.FIRST_COMPLETED)
+            if restoring.done():
+                self._all_loaded &= restoring.result()
+            else:
+                restoring.cancel()
 
     async def _run(
         self,
@@ -339,6 +361,7 @@ class Server:
         return watch_system(monitor, metrics, settings.metric_time_interval)
 
     async def _load(self, registry: Registry) -> None:
+        registry.workflows.update(parse_workflows(self._settings.model_snapshot or "{}"))
         self._all_loaded = await load_first(
             *(registry, self._loaded, self._given_state, self._snapshots),
             registrations=self._registrations,
@@ -361,6 +384,12 @@ class Server:
         if rpc is not None:
             rpc.refuse()
         await self._aside.settle(grace)
+        if self._workflows is not None:
+            # Between two of its nodes, a request waits at none of them.
+            began = time.monotonic()
+            await self._workflows.settle(grace)
+            self._workflows.close()
+            grace = max(0.0, grace - (time.monotonic() - began))
         await registry.drain(grace)
         if keeper is not None and registry.on_change is not None:
             # Not after an aborted startup, which had not loaded all models. Models that end from here on are
@@ -465,13 +494,15 @@ def freeze_garbage() -> None:
 
 
 def places(settings: Settings) -> list[str]:
-    """The addresses of the server, its documentation and logs."""
+    """The addresses of the server, its documentation, console and logs."""
     lines = [f"Inference: {settings.inference_address}, Management: {settings.management_address}"]
     if settings.enable_metrics_api:
         lines[0] += f", Metrics: {settings.metrics_address}"
     address = settings.inference_address
-    docs = "" if address.scheme == "unix" else f"Documentation: {address}/docs, "
-    return [*lines, f"{docs}Logs: {log_directories()[0].absolute()}"]
+    pages = "" if address.scheme == "unix" else f"Documentation: {address}/docs, "
+    if (console := settings.console_url) is not None:
+        pages += f"Console: {console}, "
+    return [*lines, f"{pages}Logs: {log_directories()[0].absolute()}"]
 
 
 def log_notice(settings: Settings) -> None:

@@ -14,6 +14,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
+from modelserver.file_locks import taken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -32,13 +33,12 @@ async def active(folder: Path, on_waiting: Callable[[str], None]) -> AsyncIterat
     cannot be used.
     """
     path, waits = folder / LOCK, False
-    descriptor = await asyncio.to_thread(_open, path)
+    while (descriptor := await asyncio.to_thread(_taken, path)) is None:
+        if not waits:
+            waits = True
+            on_waiting(await asyncio.to_thread(_name_in, path))
+        await asyncio.sleep(_PAUSE)
     try:
-        while not _locked(descriptor, path):
-            if not waits:
-                waits = True
-                on_waiting(os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another server")
-            await asyncio.sleep(_PAUSE)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
@@ -46,19 +46,16 @@ async def active(folder: Path, on_waiting: Callable[[str], None]) -> AsyncIterat
         os.close(descriptor)
 
 
-def _open(path: Path) -> int:
+def _taken(path: Path) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, 0o644)
     except OSError as error:
         raise ConfigError(f"standby=true: {path} cannot be used: {error.strerror}") from error
 
 
-def _locked(descriptor: int, path: Path) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise ConfigError(f"standby=true: {path} cannot be locked: {error.strerror}") from error
-    return True
+def _name_in(path: Path) -> str:
+    """Who says that it has the lock."""
+    with contextlib.suppress(OSError):
+        return path.read_text("utf-8", "replace")[:200] or "another server"
+    return "another server"

@@ -10,12 +10,15 @@ import jsonschema
 from tests.documents import describe_listener
 
 from modelserver.api.describe import describe, describe_autoscaling, describe_failure, describe_worker
+from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequenceStatistics
 from modelserver.http.answers import pretty
 from modelserver.models.version import FailedVersion, Replacement
 from modelserver.options.resolve import BatchPolicy, ModelOptions
 from modelserver.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
 from modelserver.pools.spec import Node, PoolStatistics, WorkerState
+from modelserver.rollout.plan import Plan, patched
+from modelserver.rollout.traffic import Traffic
 
 
 def worker(**changes: Any) -> Any:
@@ -47,6 +50,7 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
         pool=pool,
         loaded_at_startup=True,
         replacement=None,
+        traffic=None,
     )
 
 
@@ -203,7 +207,26 @@ def test_precision() -> None:
     assert "precision" not in json.loads(pretty(describe(model(ModelOptions(), worker()))))
 
 
-def test_all_that_is_told_is_documented() -> None:
+def promoting() -> Traffic[Any]:
+    """The traffic of the model, whose version is a shadow and is promoted."""
+    workers = [SimpleNamespace(state=WorkerState.READY)]
+    pool = SimpleNamespace(workers=workers, ready=True, closing=False)
+    versions: Any = {name: SimpleNamespace(version=name, pool=pool) for name in ("0.9", "1.0")}
+    traffic: Traffic[Any] = Traffic("m")
+    traffic.follow(versions, "0.9")
+    bounds = {"errors": 0.1, "p99_ratio": 2, "agreement": 0.9}
+    traffic.adopt(
+        patched(Plan(), {"shadow": {"1.0": {"percent": 5}}, "sticky": "x-user", "promote": bounds}),
+    )
+    assert traffic.promotion is not None
+    traffic.promotion.note("why")
+    assert traffic.promoter is not None
+    for version in 100 * ["0.9"] + ["1.0"]:
+        traffic.promoter.answered(Request("", [], [], 0), version, 0.5)
+    return traffic
+
+
+async def test_all_that_is_told_is_documented() -> None:
     """The OpenAPI document names every field that a description can have, at every depth, and no others."""
     full = ModelOptions(
         autoscale=True,
@@ -227,6 +250,7 @@ def test_all_that_is_told_is_documented() -> None:
     scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
     shown.replacement = Replacement("new.mar", version="2.0")
     shown.replacement.failed("why")
+    shown.traffic = promoting()
     failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
     told = json.loads(pretty({**describe(shown), **failed, "customizedMetadata": {}}))
     schema = describe_listener("management", "1")["components"]["schemas"]["ModelDescription"]

@@ -177,7 +177,7 @@ def test_management_operations():
 
 
 def test_workflow_operations() -> None:
-    """The routes of workflows are described as what they are: TorchServe's, on a server that has none."""
+    """The routes of workflows are described with all their answers."""
     management = operations(describe_listener("management", "1"))
     inference = operations(describe_listener("inference", "1"))
     answers = {
@@ -188,10 +188,14 @@ def test_workflow_operations() -> None:
 
     assert answers == {
         "get /workflows": ["200"],
-        "post /workflows": ["400"],
-        "get /workflows/{workflow_name}": ["404"],
-        "delete /workflows/{workflow_name}": ["404"],
-        **{f"{method} /wfpredict/{{workflow_name}}": ["404"] for method in (*METHODS, "options")},
+        "post /workflows": ["200", "400", "404", "405", "409", "500"],
+        "get /workflows/{workflow_name}": ["200", "503", "404"],
+        "delete /workflows/{workflow_name}": ["200", "405", "409", "404"],
+        **{
+            f"{method} /wfpredict/{{workflow_name}}": ["200", "404", "413", "500", "503", "504"]
+            for method in METHODS
+        },
+        "options /wfpredict/{workflow_name}": ["404", "405"],
     }
     assert "post /workflows" not in inference
     assert "post /wfpredict/{workflow_name}" not in management

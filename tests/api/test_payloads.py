@@ -56,6 +56,7 @@ class Inner:
         self.answered = False
         self.begun = 0
         self.on_disconnect: Any = None
+        self.watcher = None
         self.said: list[Any] = []
 
     def packed_headers(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.auth.origins import ForeignPage, check_origin
+from modelserver.auth.origins import ForeignName, ForeignPage, check_host, check_origin
 
 OWN = "http://localhost:8081"
 
@@ -53,3 +53,20 @@ def test_allowed_origins() -> None:
     check_origin("POST", headers("http://tool.example"), "*")
     with pytest.raises(ForeignPage):
         check_origin("POST", headers("http://evil.example"), "http://tool.example")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8081", "127.0.0.1:8081", "[::1]:8081", "10.0.0.7", "app.localhost."]
+)
+def test_names_that_nobody_can_forge(host: str) -> None:
+    """Loopback names and plain addresses never come from somebody's DNS."""
+    check_host(headers(None, host))
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8081", "localhost.evil.example", "", "[::1", "127.0.0.1.evil.example"]
+)
+def test_a_name_that_was_made_to_lead_here_reads_nothing(host: str) -> None:
+    """A page could otherwise read under its own name what this machine's loopback tells."""
+    with pytest.raises(ForeignName, match="use localhost"):
+        check_host(headers(None, host))

@@ -96,6 +96,17 @@ def test_shared_address(path: str, scope: Scope) -> None:
     assert needed(SHARED, path) is scope
 
 
+def test_console() -> None:
+    """Its page needs no token at the management address, all that it shows does; elsewhere it is not."""
+    for path in ("/console", "/console/", "/console/static/main.js"):
+        assert needed(MANAGEMENT, path) is None
+        assert needed(MANAGEMENT | METRICS, path) is None
+        assert needed(SHARED, path) is Scope.MANAGEMENT
+        assert needed(INFERENCE, path) is Scope.INFERENCE
+    for path in ("/console/events", "/console/settings", "/console/try/predictions/m", "/console/static"):
+        assert needed(MANAGEMENT, path) is Scope.MANAGEMENT
+
+
 @pytest.mark.parametrize("roles", [INFERENCE, MANAGEMENT, SHARED])
 def test_repository(roles: frozenset[str]) -> None:
     """Loading and unloading over V2 needs the management token, on the inference address too."""

@@ -247,6 +247,8 @@ def test_lost() -> None:
     for name in "ab":
         with pytest.raises(SequenceLost):
             sut.put(step(name, 6.0))
+        assert sut.knows(name)
+    assert not sut.knows("c")
     assert sut.requests == 0
     assert batch is not None
     assert sut.finish(batch, 7.0) == []

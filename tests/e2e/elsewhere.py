@@ -64,7 +64,8 @@ class Elsewhere(Server):
             "worker_lost_timeout": LOST,
             "job_queue_size": 1000,
         }
-        super().__init__(Home(folder / "home", environment), model_store, (), {**agents, **settings})
+        home = Home(folder / "home", environment, for_children=True)
+        super().__init__(home, model_store, (), {**agents, **settings})
 
     def started_again(self) -> Elsewhere:
         """The server has ended, and is started with the same settings."""
@@ -125,6 +126,15 @@ class Elsewhere(Server):
             yield
         finally:
             path.unlink()
+
+
+def store_beside(model_store: Path, folder: Path) -> Path:
+    """A store with the same archives, for further ones."""
+    store = folder / "store"
+    store.mkdir()
+    for archive in model_store.iterdir():
+        (store / archive.name).symlink_to(archive)
+    return store
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

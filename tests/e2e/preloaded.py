@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -24,6 +25,13 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+# With what a server imports only while it starts or, as gRPC, if it is asked for.
+_IMPORTED = (
+    *("uvloop", "modelserver.cli", "modelserver.server", "modelserver.reception", "modelserver.api.app"),
+    *("modelserver.grpc.server", "modelserver.workflows.workflows", "pynvml", "pydantic.v1"),
+    "uvicorn.lifespan.off",
+)
 
 
 class Forked:
@@ -94,13 +102,17 @@ class Preloaded:
             self._control.sendall(request)
         return Forked(int(ours.recv(16)), ours)
 
+    def end(self) -> None:
+        """When its servers have ended."""
+        self._control.close()
+        self._process.wait()
+
 
 def main() -> None:
     """Forks a server for each request on the socket whose number is the last argument."""
     gc.disable()
-    import uvloop  # noqa: F401
-
-    from modelserver import cli, server  # noqa: F401
+    for module in _IMPORTED:
+        importlib.import_module(module)
 
     gc.freeze()
     gc.enable()

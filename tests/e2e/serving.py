@@ -85,10 +85,13 @@ def preloaded() -> Preloaded:
 class Home:
     """A directory that commands run in, with a temporary directory, so a pid file, of its own.
 
-    ``environment`` is added to that of the tests, without their ``TS_*`` variables.
+    ``environment`` is added to that of the tests, without their ``TS_*`` variables; ``for_children``: only
+    what the server starts reads it at its own start.
     """
 
-    def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, environment: Mapping[str, str] | None = None, *, for_children: bool = False
+    ) -> None:
         self.path = path
         self.python: str | Path = sys.executable
         self.temp = path / "tmp"
@@ -101,7 +104,7 @@ class Home:
             if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION", "METRICS_LOCATION"))
         }
         # What an interpreter or a library reads from it at its start would come too late.
-        self._forks = environment is None and hasattr(os, "pidfd_open")
+        self._forks = (environment is None or for_children) and hasattr(os, "pidfd_open")
         self.environment = {**kept, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
 
     def write_config(self, settings: Mapping[str, object], name: str = "server.properties") -> Path:

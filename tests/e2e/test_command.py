@@ -238,8 +238,6 @@ def test_flags_without_meaning(detached):
         "--ncs",
         "--ppath",
         "/plugins",
-        "--workflow-store",
-        "/no/workflows",
         "--cpp-log-config",
         "/no/cpp.cfg",
         "--enable-model-api",
@@ -247,7 +245,7 @@ def test_flags_without_meaning(detached):
     warnings = [line for line in done.stdout.splitlines() if line.startswith("Warning: ")]
 
     assert done.returncode == 0, done.stdout
-    for word in ("--cpp-log-config", "--plugins-path", "--workflow-store"):
+    for word in ("--cpp-log-config", "--plugins-path"):
         assert sum(word in line for line in warnings) == 1, word
 
 
@@ -353,7 +351,7 @@ def test_models_that_cannot_be_loaded(detached):
 
 
 def test_the_start_says_where_things_are(home, detached):
-    """All addresses, documentation and logs; the log also has the life of each worker, its loading too."""
+    """All addresses, pages and logs; the log also has the life of each worker, its loading too."""
     done, chosen = detached(load_models="echo.mar", default_workers_per_model=1)
     pid = home.pid()
 
@@ -361,7 +359,8 @@ def test_the_start_says_where_things_are(home, detached):
         f"{name.capitalize()}: {chosen[f'{name}_address']}" for name in ("inference", "management", "metrics")
     )
     assert addresses in done.stdout.splitlines()
-    assert f"{chosen['inference_address']}/docs, Logs: {home.path / 'logs'}" in done.stdout
+    pages = f"{chosen['inference_address']}/docs, Console: {chosen['management_address']}/console"
+    assert f"{pages}, Logs: {home.path / 'logs'}" in done.stdout
     wait_until(lambda: "echo: 1/1 workers ready (" in home.log(), "the model is told of")
     home.run("--stop", "--foreground")
     assert gone(pid)

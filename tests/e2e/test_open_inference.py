@@ -373,6 +373,16 @@ def test_what_cannot_be_cut_travels_whole(server: Server) -> None:
     assert [(each["shape"], each["data"]) for each in two] == [([1], [7]), ([2, 1], [8, 9])]
 
 
+def test_no_rows_have_no_answers(server: Server) -> None:
+    """What a handler makes of nothing is told to the client as a mistake of its own."""
+    refused = infer(server, "tell", an_input("x", "INT32", [0, 3], []))
+
+    assert (refused.status_code, refused.json()["error"]) == (
+        400,
+        "the inputs have no rows, but model 'tell' returned some",
+    )
+
+
 def test_other_bodies_reach_other_handlers(server: Server) -> None:
     """What is no V2 request is refused for every model, unless it takes bodies as they are."""
     path = "/v2/models/{}/infer"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,9 @@ import httpx
 import psutil
 import pytest
 from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
+from tests.e2e.elsewhere import store_beside
 from tests.e2e.serving import Home, Server, serving, wait_until
+from tests.e2e.test_distributed import CONFIG, SUMMING, pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +39,9 @@ class Nodes:
     def __init__(self, folder: Path) -> None:
         self.cluster = RayCluster(folder, free_port())
         self.cluster.add(num_cpus=0)
-        self.raylets = [self.cluster.add(num_cpus=2)["raylet"] for _ in range(2)]
+        # Of the resource, each has enough for one rank.
+        node = {"num_cpus": 2, "resources": {"rank": 1}}
+        self.raylets = [self.cluster.add(**node)["raylet"] for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +62,10 @@ def server(nodes: Nodes, model_store: Path, tmp_path_factory: pytest.TempPathFac
         "default_response_timeout": 60,
     }
     home = Home(tmp_path_factory.mktemp("ray"))
-    with serving(Server(home, model_store, settings=settings)) as made:
+    store = store_beside(model_store, home.path)
+    ranks = "resources: {num_cpus: 0, custom: {rank: 2}}\n"
+    pack(store, "summing", SUMMING, CONFIG.format(processes=2, fails="null") + ranks)
+    with serving(Server(home, store, settings=settings)) as made:
         # The first of a node starts Ray's own processes.
         made.management.timeout = httpx.Timeout(_PATIENCE)
         made.registered("echo.mar", initial_workers=4, batch_size=4)
@@ -119,9 +128,34 @@ def test_workers_are_on_the_nodes(server: Server) -> None:
     assert server.predict("echo", b"x" * 1_000_000).content == b"x" * 1_000_000
 
 
-def test_no_room(server: Server) -> None:
-    """What is asked for and what is free is said; those that have a place serve on."""
-    answer = server.management.put("/models/echo", params={"min_worker": 5, "synchronous": "true"})
+def try_a_worker_of_two_ranks(server: Server, nodes: Nodes) -> None:
+    """Each has its part of the resources, here on a node of its own; they meet, and compute together. When
+    one is killed, the whole worker ends, and gives back its places: another has them at once.
+    """
+    before = worker_pids(nodes)
+    server.registered("summing.mar")
+    assert server.predict("summing", b"7").json() == {"sum": 21, "ranks": 2, "gpu": None}
+    ranks = set(worker_pids(nodes)) - set(before)
+    assert len(ranks) == 2
+    placed = re.findall(r"summing_1.0-rank[01] has a place on node (\w+)", server.home.log())
+    assert len(set(placed)) == 2
+    os.kill(max(ranks - {server.describe("summing")["workers"][0]["pid"]}), signal.SIGKILL)
+    wait_until(lambda: not ranks & set(worker_pids(nodes)), "both end", _PATIENCE)
+    wait_until(lambda: server.predict("summing", b"7").status_code == 200, "it is back", _PATIENCE)
+    assert server.describe("summing")["workers"][0]["node"]["name"] in placed
+    server.unregister("summing")
+    wait_until(lambda: worker_pids(nodes) == before, "nothing is left", _PATIENCE)
+
+
+def test_no_room(server: Server, nodes: Nodes) -> None:
+    """What is asked for and what is free is said; those that have a place serve on, and those that need
+    something else have it at once.
+    """
+    with ThreadPoolExecutor() as pool:
+        parameters = {"min_worker": 5, "synchronous": "true"}
+        asked = pool.submit(server.management.put, "/models/echo", params=parameters)
+        try_a_worker_of_two_ranks(server, nodes)
+        answer = asked.result()
     assert answer.status_code == 500
     assert "no machine was found within 25 s. Ray has free 0 of 4 CPU" in answer.json()["message"]
     assert server.predict("echo", b"x").content == b"x"

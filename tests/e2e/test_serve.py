@@ -1,4 +1,4 @@
-"""``modelserver serve`` as its users meet it: the command, its output, and what answers."""
+"""``modelserver serve`` in the ways of docs/serve.md: the command, its output, and what answers."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[S
 
 
 def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
-    """The command that is shown works in a shell, the annotations are told as V2 metadata and OpenAPI, and a
-    wrong row is answered with 400; a broken save keeps the old handler and names the user's own line, the
-    next good one replaces it, without a request lost; Ctrl-C ends it.
+    """The command that is shown works in a shell, the console is where it says, the annotations are told as
+    V2 metadata and OpenAPI, and a wrong row is answered with 400; a broken save keeps the old handler and
+    names the user's own line, the next good one replaces it, without a request lost; Ctrl-C ends it.
     """
     (home.path / "doubler.py").write_text(_HANDLER)
     (home.path / "helper.py").write_text("FACTOR = 2\n")
@@ -146,6 +146,8 @@ def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
         told = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
         assert told.stdout == "42"
         assert "\x1b" not in output
+        page = next(line.split()[1] for line in output.splitlines() if line.startswith("  console "))
+        assert "<title>modelserver</title>" in served.management.get(page).text
 
         client, name = served.client, "doubler"
         assert client.post(f"/v1/models/{name}:predict", json={"instances": [1, 2]}).json()[

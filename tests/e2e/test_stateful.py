@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 
 import pytest
@@ -393,30 +392,3 @@ def test_example(tmp_path):
         assert add(1, "mine").json()["sum"] == 1
         assert add(99, "mine").headers[END] == "mine"
         assert server.describe("sum")["sequences"]["living"] == 1
-
-
-def test_documented_handler(tmp_path, store):
-    """docs/handlers.md: what "Stateful sequences" shows adds up the numbers of a sequence."""
-    code, config = blocks("Stateful sequences")
-    (tmp_path / "summing.py").write_text(code)
-    (tmp_path / "model.yaml").write_text(config)
-    archive = ArchiveConfig(
-        "summing",
-        str(tmp_path / "summing.py"),
-        "1.0",
-        export_path=tmp_path,
-        config_file=tmp_path / "model.yaml",
-    )
-    build_archive(archive)
-    with serving(Server(Home(tmp_path / "home"), tmp_path)) as server:
-        server.registered("summing.mar")
-        sums = [server.predict("summing", b"%d" % n, headers={ID: "a"}).json()["sum"] for n in (1, 2, 3)]
-
-        assert sums == [1, 3, 6]
-
-
-def blocks(heading):
-    """The blocks of code under a heading of docs/handlers.md."""
-    text = (ROOT / "docs" / "handlers.md").read_text("utf-8")
-    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)

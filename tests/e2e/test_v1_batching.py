@@ -420,10 +420,11 @@ def test_methods_of_predict(shared_server):
         answer = shared_server.inference.get(path)
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
         assert answer.json()["error"] == answer.json()["message"]
-    for path in ("/v1/nothing", "/v2/nothing", "/nothing/at/all/here"):
-        answer = shared_server.inference.get(path)
-        assert answer.status_code == 404
-        assert answer.json()["error"] == answer.json()["message"]
+    for port in (shared_server.inference, shared_server.management):
+        for path in ("/v1/nothing", "/v2/nothing", "/nothing/at/all/here"):
+            answer = port.get(path)
+            assert answer.status_code == 404
+            assert answer.json()["error"] == answer.json()["message"]
 
 
 def test_statistics_are_no_model(shared_server):

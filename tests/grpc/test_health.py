@@ -22,10 +22,10 @@ class Registry:
         self.healthy = True
         self.pool = SimpleNamespace(ready=False)
 
-    def get(self, name: str) -> Any:
+    def is_ready(self, name: str) -> bool:
         if name != "m":
             raise ModelNotFound.named(name)
-        return SimpleNamespace(pool=self.pool)
+        return bool(self.pool.ready)
 
 
 def asked(service: str = "") -> Any:

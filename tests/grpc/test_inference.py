@@ -51,6 +51,7 @@ class Registry:
             options=SimpleNamespace(request_timeout=None),
             sequence_headers=None,
             batches=False,
+            traffic=None,
         )
 
     def get(self, name: str, version: str | None = None) -> Any:

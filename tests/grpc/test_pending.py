@@ -49,6 +49,7 @@ def model() -> Any:
         options=SimpleNamespace(request_timeout=None),
         sequence_headers=None,
         exposes_errors=False,
+        traffic=None,
     )
 
 

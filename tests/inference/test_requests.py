@@ -13,7 +13,7 @@ from modelserver.batching.sequences import SequencedRequest
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.exchange import Target
 from modelserver.inference.codec import Codec, Parsed
-from modelserver.inference.requests import NO_HEADERS, make_request
+from modelserver.inference.requests import NO_HEADERS, home_of_sequence, make_request
 from modelserver.inference.routes import Route
 from modelserver.inference.v1 import split
 from modelserver.tensors.limits import RequestLimits
@@ -36,6 +36,25 @@ def test_the_first_deadline_counts(
     asked = Parsed([b""], timeout=own)
 
     assert make_request(asked, model(of_model), "id", NO_HEADERS, 10.0, call, False).deadline == found
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameter", "expected"),
+    [
+        ([], (), "chosen"),
+        ([(b"TS_request_sequence_id", b" a ")], (), "home of a"),
+        ([(b"ts_request_sequence_id", b"a")], [(b"ts_request_sequence_id", b"b")], "home of b"),
+        ([(b"ts_request_sequence_id", b"")], (), "chosen"),
+    ],
+)
+def test_a_request_goes_where_its_sequence_is(headers: Any, parameter: Any, expected: str) -> None:
+    """By the header, or by the parameter of its protocol, which counts more."""
+    traffic: Any = SimpleNamespace(home=lambda name, _: f"home of {name}")
+    chosen = model(sequences=SequenceHeaders())
+    asked = Parsed([b""], sequence=parameter)
+    found: Any = home_of_sequence(chosen, traffic, asked, msgspec.msgpack.encode(headers))
+
+    assert found == expected if expected != "chosen" else found is chosen
 
 
 def test_predictions_share_batches_with_bare_instances() -> None:

@@ -40,7 +40,8 @@ class Pool:
         self.workers: list[Any] = []
         self.min_workers = self.max_workers = 0
         self.spec = SimpleNamespace(need=0, launcher=None)
-        self.healthy = True
+        self.healthy = self.ready = True
+        self.closing = False
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.drained = self.closed = False
         self.successor: Pool | None = None
@@ -88,6 +89,8 @@ class Preparation:
         self.options: dict[str, Any] = {}
         self.forgotten: list[str] = []
         self.grace = 1.0
+        self.metrics: Any = None
+        self.shadow_bodies = 0
 
     def close(self) -> None:
         pass
@@ -125,6 +128,8 @@ class Preparation:
             options=ModelOptions(min_workers=workers, max_workers=workers, **self.options),
             registration=registration,
             replacement=None,
+            traffic=None,
+            sequence_headers=None,
         )
         self.built.append(model)
         return model

@@ -33,10 +33,10 @@ class FullPlacer(ProcessPlacer):
         super().__init__()
         self.room = 0
 
-    async def place(self, invitation: str, demand: Any, label: str) -> Any:
+    async def place(self, invitations: Any, demand: Any, label: str) -> Any:
         if self.room:
             self.room -= 1
-            return await super().place(invitation, demand, label)
+            return await super().place(invitations, demand, label)
         return _Waiting()
 
     def situation(self) -> str:

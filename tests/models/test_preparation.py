@@ -6,9 +6,12 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
+from modelserver.cluster.launcher import Cluster
+from modelserver.demand import Demand
 from modelserver.environments.environment_store import prune
 from modelserver.errors import BadRequest, InternalError, InvalidModel, ModelNotFound
 from modelserver.models.preparation import Preparation, Steps
@@ -57,7 +60,7 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
     """Composes a model version of the store under the given settings and parameters."""
 
     async def compose(
-        url: str = "m", *, gpus: int = 0, parameters: Any = None, **settings: Any
+        url: str = "m", *, gpus: int = 0, parameters: Any = None, cluster: Any = None, **settings: Any
     ) -> ModelVersion:
         workdir = tmp_path / "work"
         workdir.mkdir(exist_ok=True)
@@ -67,6 +70,7 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
             workdir,
             ServerMetrics(mode="prometheus"),
             DeviceRing(gpus),
+            cluster=cluster,
         )
         archive = await preparation.open(Registration(url=url))
         return await preparation.build(
@@ -263,6 +267,40 @@ async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:
 
     assert (wide.ranks.processes, wide.ranks.groups, wide.ranks.threads) == (3, {}, 2)
     assert wide.need > 2.9 * usual.need
+
+
+@pytest.mark.parametrize(
+    ("config", "processes", "gpus", "placement"),
+    [
+        ("parallelType: tp\nparallelLevel: 4\ndeviceType: gpu", 4, 4, "pack"),
+        ("parallelType: pp\ntorchrun: {nproc-per-node: 2}\nplacement: spread", 2, 0, "spread"),
+        ("parallelType: custom\nparallelLevel: 2\ndeviceType: gpu", 0, 2, "spread"),
+    ],
+)
+async def test_ranks_on_other_machines(
+    prepare: Any, store: Path, config: str, processes: int, gpus: int, placement: str
+) -> None:
+    """The server's own GPUs do not count; ranks stay together unless the model says otherwise."""
+    write(store / "wide", config)
+    cluster = Cluster(Mock(), Mock(), 1.0, 1.0)
+    spec = (await prepare("wide", gpus=1, cluster=cluster, worker_launcher="agents")).pool.spec
+    demand = spec.launcher.demand
+
+    assert (spec.ranks.processes if spec.ranks else 0, spec.ranks and spec.ranks.groups) == (
+        processes,
+        {} if processes else None,
+    )
+    assert (demand.num_cpus, demand.num_gpus, demand.placement) == (1, gpus, placement)
+
+
+async def test_gpus_that_ranks_cannot_share(prepare: Any, store: Path) -> None:
+    """Which Ray would refuse, is refused at once."""
+    write(store / "wide", "parallelType: tp\nparallelLevel: 2\nresources: {num_gpus: 3}")
+    cluster = Cluster(Mock(), Mock(), 1.0, 1.0)
+    with pytest.raises(InvalidModel, match=r"^wide: resources: num_gpus=3 cannot be shared by 2 processes$"):
+        await prepare("wide", cluster=cluster, worker_launcher="agents")
+    shared = Demand(1, 1, 1000, {"disk": 1, "fast": 6}, {"zone": "a"}, "pack").share(3)
+    assert shared == Demand(0.3333, 0.3333, 333, {"disk": 0.3333, "fast": 2}, {"zone": "a"}, "pack")
 
 
 @pytest.mark.parametrize("mode", ["continuousBatching", "asyncCommunication"])

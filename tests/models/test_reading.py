@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from modelserver.archives.single_file import SingleFile
 from modelserver.archives.sources import Located
 from modelserver.errors import InvalidModel
 from modelserver.models.reading import Reader, read_archive
+from modelserver.offload.helpers import Helpers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +46,35 @@ def test_a_configuration_that_cannot_be_read_is_a_problem(folder: Path, tmp_path
 
     assert contents.config is not None
     assert contents.config.problem
+
+
+async def test_no_helper_for_a_script_of_the_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small script named at the start is read in the server, which takes no process; another is not."""
+
+    async def refuse(*_: object) -> None:
+        raise InvalidModel("a helper was asked")
+
+    monkeypatch.setattr(Helpers, "call", refuse)
+    script, work = tmp_path / "scripts" / "doubler.py", tmp_path / "work"
+    script.parent.mkdir()
+    script.write_text("def handle(data, context):\n    return data\n")
+    located = Located("doubler.py", script, single=SingleFile(str(script)))
+    reader = Reader()
+    try:
+        archive = await reader.open(located, work, trusted=True)
+        with pytest.raises(InvalidModel, match="a helper was asked"):
+            await reader.open(located, work)
+        (script.parent / "large.py").write_text("#" * (1 << 16))
+        with pytest.raises(InvalidModel, match="a helper was asked"):
+            await reader.open(located, work, trusted=True)
+    finally:
+        reader.close()
+
+    assert (archive.manifest.model_name, archive.manifest.handler) == ("doubler", "doubler.py")
+    assert archive.temporary
+    assert (archive.model_dir / "doubler.py").is_file()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from modelserver.errors import ConfigError
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import mar_name
 from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
+from modelserver.rollout.plan import Plan, patched
 
 # As TorchServe's documentation shows it.
 TORCHSERVE = """{
@@ -33,12 +34,15 @@ def version(url: str = "noop.mar", registration: Registration | None = None, **o
         registration=registration or Registration(url=url),
         runtime="python",
         pool=SimpleNamespace(min_workers=2, max_workers=3),
+        traffic=None,
     )
 
 
 def document(*models: Any) -> dict[str, Any]:
     """What is written of these versions, of which the first is the default."""
-    registry = SimpleNamespace(versions=lambda: list(models), is_default=lambda model: model is models[0])
+    registry = SimpleNamespace(
+        versions=lambda: list(models), is_default=lambda model: model is models[0], workflows={}
+    )
     return registry_document(cast("Any", registry))
 
 
@@ -67,6 +71,17 @@ def test_document() -> None:
     }
     second = written["models"]["noop"]["2.0"]
     assert (second["defaultVersion"], second["batchSize"], second["parallelLevel"]) == (False, 8, 2)
+
+
+def test_the_traffic_is_with_the_default_version() -> None:
+    """And is read back as it was."""
+    plan = patched(Plan(), {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}})
+    versions = version(), version(version="2.0")
+    for each in versions:
+        each.traffic = SimpleNamespace(plan=plan)
+    saved = parse_snapshot(json.dumps(document(*versions)))
+
+    assert [each.traffic for each in saved] == [plan, None]
 
 
 def test_snapshot_of_torchserve() -> None:
@@ -154,6 +169,7 @@ def test_file_that_was_fetched() -> None:
         ('{"models": {"a": {"1": {"marName": "a", "batchSize": true}}}}', "batchSize: a whole number"),
         ('{"models": {"a": {"1": {"marName": "a", "batchSize": -5}}}}', "batch_size=-5"),
         ('{"models": {"a": {"1": {"marName": "a", "defaultVersion": 1}}}}', "true or false is needed"),
+        ('{"models": {"a": {"1": {"marName": "a", "traffic": {"1": "x"}}}}}', "models.a.1.traffic: "),
         ('{"models": ' + "[" * 100_000, "a JSON object is needed"),
     ],
 )

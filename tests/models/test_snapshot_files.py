@@ -170,7 +170,7 @@ def test_file_of_torchserve() -> None:
         r'\n        "startupTimeout"\: 120,\n        "runtimeType"\: "python"\n      }\n    }\n  }\n}'
     )
     file = f"#Saving snapshot\ntsConfigFile=c.properties\nmodel_snapshot={state}\nversion=0.12.0\n"
-    (echo,) = parse_file(file.encode())
+    ((echo,), _) = parse_file(file.encode())
 
     assert (echo.name, echo.version, echo.default) == ("echo", "1.0", True)
     assert (echo.registration.batch_size, echo.registration.max_batch_delay) == (3, 70)
@@ -180,6 +180,6 @@ def test_without_checksum() -> None:
     """TorchServe's files have none; they are read if their state can be."""
     content = file_content({}, state("a"))
 
-    assert [m.name for m in parse_file(content.partition(b"\n")[2])] == ["a"]
+    assert [m.name for m in parse_file(content.partition(b"\n")[2])[0]] == ["a"]
     with pytest.raises(ConfigError, match="has no model_snapshot"):
         parse_file(b"model_store=x\n")

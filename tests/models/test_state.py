@@ -29,7 +29,7 @@ class Folder:
 
 
 def keeper(folder: Folder) -> StateKeeper:
-    registry = SimpleNamespace(versions=list)
+    registry = SimpleNamespace(versions=list, workflows={})
     return StateKeeper(cast("Any", registry), cast("Any", folder))
 
 

@@ -172,8 +172,9 @@ def document(options: ModelOptions) -> dict[str, Any]:
         registration=Registration(url="m.mar"),
         runtime="python",
         pool=SimpleNamespace(min_workers=1, max_workers=4),
+        traffic=None,
     )
-    registry = SimpleNamespace(versions=lambda: [model], is_default=lambda _: True)
+    registry = SimpleNamespace(versions=lambda: [model], is_default=lambda _: True, workflows={})
     return registry_document(cast("Any", registry))
 
 

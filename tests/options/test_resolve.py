@@ -515,6 +515,14 @@ _ALL: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any], dict[
         {YAML: Signature((TensorSpec("x", "FP32", (-1, 2)),)), DEFAULT: Signature()},
     ),
     (
+        "traffic",
+        {},
+        'traffic: {"1.0": 90, "2.0": 10}',
+        {},
+        {},
+        {YAML: {"1.0": 90, "2.0": 10}, DEFAULT: None},
+    ),
+    (
         "resources",
         {},
         "resources: {num_gpus: 1}",

@@ -240,7 +240,7 @@ def test_unknown_keys_of_torchrun_are_told() -> None:
 def test_every_value_is_used_told_or_refused(key: str, value: str) -> None:
     """Nothing strange goes into a field, and what is left out is named with what is allowed."""
     option = CONFIG_KEYS[key]
-    if option.is_strict and value not in ("~", "{a: 1}" if key == "torchrun" else ""):
+    if option.is_strict and value not in ("~", "{a: 1}" if key in {"torchrun", "traffic"} else ""):
         assert re.fullmatch(rf"model-config\.yaml: {key}=.* is needed", _refusal(f"{key}: {value}"))
         return
     config, warnings = parse_model_config(f"{key}: {value}")
@@ -249,6 +249,8 @@ def test_every_value_is_used_told_or_refused(key: str, value: str) -> None:
         assert (used, warnings) == (None, [])
     elif key == "torchrun":
         assert used == Torchrun(1)
+    elif (key, value) == ("traffic", "{a: 1}"):
+        assert (used, warnings) == ({"a": 1}, [])
     else:
         assert used is None
         assert len(warnings) == 1

@@ -25,7 +25,6 @@ def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
 def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
     """One line for what is not built and for what only Java needs; none for a switch left in its place."""
     text = """
-        workflow_store=.
         cpu_launcher_enable=false
         number_of_netty_threads=32
         debug=false
@@ -33,7 +32,6 @@ def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
         number_of_gpu=1
     """
     assert load(tmp_path, text).warnings == (
-        "workflow_store has no effect: it is for TorchServe's workflows only",
         "number_of_netty_threads has no effect: it is for TorchServe's Java server only",
         "ipex_enable has no effect yet",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,9 +14,6 @@ from modelserver.errors import ConfigError
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import load_settings
 from modelserver.settings.values import ModelToLoad
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_default_allowed_urls_written_out_permit_nothing_more(tmp_path: Path) -> None:
@@ -30,7 +27,7 @@ def test_a_list_of_models_may_be_a_flag(tmp_path: Path) -> None:
     loaded = load(tmp_path, None, {"load_models": ["a.mar", "b=c.mar"], "workflow_store": "flows"})
     assert loaded.settings.load_models == (ModelToLoad("a.mar"), ModelToLoad("c.mar", "b"))
     assert loaded.settings.workflow_store == tmp_path / "flows"
-    assert loaded.warnings == ("workflow_store has no effect: it is for TorchServe's workflows only",)
+    assert loaded.warnings == ()
 
 
 def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
@@ -127,11 +124,10 @@ def test_tokens_do_not_expire_unless_asked(tmp_path: Path) -> None:
 
 
 def test_a_workflow_store_need_not_exist(tmp_path: Path) -> None:
-    """Nothing is ever read from it: TorchServe's own image names a folder that it does not have."""
+    """Registrations from it find nothing: TorchServe's own image names a folder that it does not have."""
     for flags, text in (({"workflow_store": "/no/wf-store"}, ""), ({}, "workflow_store=/no/wf-store")):
-        assert load(tmp_path, text, flags).warnings == (
-            "workflow_store has no effect: it is for TorchServe's workflows only",
-        )
+        loaded = load(tmp_path, text, flags)
+        assert (loaded.settings.workflow_store, loaded.warnings) == (Path("/no/wf-store"), ())
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -78,6 +78,8 @@ def test_latencies_are_microseconds(metrics):
     assert found[f'ts_inference_latency_microseconds{MODEL},hostname="h"}}'] == pytest.approx(1e6)
     assert found[f'ts_queue_latency_microseconds{MODEL},hostname="h"}}'] == pytest.approx(6400)
     assert found[f"QueueTime{HOST}"] == 7
+    assert found[f"modelserver_request_seconds_sum{MODEL}}}"] == 1.25
+    assert found[f'modelserver_request_seconds_bucket{MODEL},le="0.3"}}'] == 1
 
 
 def test_batches(metrics):
@@ -118,6 +120,7 @@ def test_outcomes(metrics):
     assert found[f"modelserver_isolated_total{MODEL}}}"] == 2
     assert found[f"modelserver_broken_off_total{MODEL}}}"] == 1
     assert found[f"modelserver_queue_seconds_sum{MODEL}}}"] == 0.02
+    assert model.unanswered == 4
 
 
 def test_gauges_are_set_when_rendering(metrics):

@@ -154,6 +154,8 @@ def test_gpu_ids_are_positions_among_the_visible(monkeypatch):
         "gpuId::0 utilization.gpu::20 % utilization.memory::5 % memory.used::3072 MiB"
     )
     assert system.gpu_usage(2) == "failed to obtained gpu usage"
+    # A worker may see others than this process.
+    assert "memory.used::3072 MiB" in system.gpu_usage(1, "1,2")
 
 
 def test_a_gpu_that_cannot_be_read(nvml):

@@ -170,7 +170,7 @@ def test_sigterm_interrupts(handler: Any) -> None:
     """It does so too where SIGINT is ignored, as by jobs that a shell has put into the background."""
     before = signal.signal(signal.SIGINT, handler)
     try:
-        with command._termination_is_interruption(), pytest.raises(KeyboardInterrupt):
+        with command.termination_is_interruption(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGINT, before)

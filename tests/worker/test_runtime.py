@@ -229,10 +229,10 @@ def test_workers_import_little() -> None:
     assert not {"asyncio", "importlib.metadata", "numpy", "torch", "yaml"} & set(run.stdout.split())
 
 
-def test_files_that_are_not_yaml_are_not_read_again() -> None:
-    """Loading again cannot help where a handler reads a file that is not YAML."""
+def test_mistakes_are_not_tried_again() -> None:
+    """Loading again cannot help where the model's code is wrong, or a file that it reads is not YAML."""
     import yaml
 
-    assert is_permanent(yaml.YAMLError("no"))
-    assert is_permanent(SyntaxError("no"))
+    mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
+    assert [error for error in mistakes if not is_permanent(error("no"))] == []
     assert not is_permanent(OSError("no"))

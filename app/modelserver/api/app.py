@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -38,13 +39,15 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
             add_v2(app, registry)
     if "management" in roles:
         add_management(app, registry, model_api=settings.enable_model_api)
-        add_workflow_management(app)
+        add_workflow_management(app, services.workflows, model_api=settings.enable_model_api)
         add_token_renewal(app, services.tokens)
+        if services.recorder is not None:
+            import_module("modelserver.api.recording").add_recording(app, services, services.recorder)
     if roles & {"inference", "management"}:
         add_repository(app, registry, settings, everybody="management" in roles)
     add_descriptions(app, roles, registry)
     if "inference" in roles:
-        add_workflow_inference(app)
+        add_workflow_inference(app, services.workflows)
     add_health(app, registry)
     _add_metrics(app, services.metrics if "metrics" in roles else None)
     app.state.as_torchserve = settings.as_torchserve

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from modelserver.api import descriptions as oas
+from modelserver.api.shares import SHARE, describe_share
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
 from modelserver.telemetry.system import NO_GPU, gpu_usage, worker_memory
@@ -62,6 +63,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "precision": next((worker.precision for worker in pool.workers if worker.precision), None),
         "autoscaling": describe_autoscaling(model),
         "replacement": describe_replacement(model),
+        "traffic": describe_share(model),
         "workers": [describe_worker(worker) for worker in pool.workers],
         "jobQueueStatus": {"remainingCapacity": statistics.capacity - pending, "pendingRequests": pending},
         "sequences": None if sequences is None else asdict(sequences),
@@ -254,6 +256,7 @@ SCHEMAS: oas.Document = {
             },
             "autoscaling": _AUTOSCALING,
             "replacement": _REPLACEMENT,
+            "traffic": SHARE,
             "warnings": oas.WARNINGS,
             "precision": oas.told(
                 oas.record(dict.fromkeys(("asked", "used", "why"), oas.TEXT)),

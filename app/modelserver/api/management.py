@@ -13,8 +13,10 @@ from starlette.responses import Response
 from modelserver.api import descriptions as oas
 from modelserver.api.describe import describe
 from modelserver.api.logging_level import add_logging_level
+from modelserver.api.pages import one_page, page_parameters, page_schema
 from modelserver.api.parameters import Parameters
 from modelserver.api.predictions import V1_READY
+from modelserver.api.traffic import add_traffic
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.http.answers import JSON, header_pairs, pretty
 from modelserver.inference.customized import ask_handler
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
-PAGE = 100
 
 # TorchServe ignores the last two as well.
 _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_gpu", "timeout")
@@ -46,6 +47,7 @@ def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None
     api = ManagementApi(registry, model_api=model_api)
     oas.add(app, "/models", api.register, post=_register())
     oas.add(app, "/models", api.list_models, get=_list())
+    add_traffic(app, registry)
     for path, prefix in (("/models/{name}", ""), ("/models/{name}/{version}", "version_")):
         operations = describe_operations(prefix)
         oas.add(app, path, api.describe, get=operations["get"])
@@ -103,16 +105,7 @@ class ManagementApi:
 
     def list_by(self, parameters: Parameters) -> Response:
         """The models, ``limit`` of them from ``next_page_token`` on."""
-        limit = parameters.integer("limit", PAGE)
-        if limit is None or not 0 <= limit <= PAGE:
-            limit = PAGE
-        start = max(0, parameters.integer("next_page_token", 0) or 0)
-        models = sorted(self._registry.defaults(), key=lambda model: model.name)
-        page = [{"modelName": m.name, "modelUrl": m.url} for m in models[start : start + limit]]
-        answer: dict[str, Any] = {"models": page}
-        if start + limit <= len(models):
-            answer = {"nextPageToken": str(start + limit), **answer}
-        return Response(pretty(answer), media_type=JSON)
+        return one_page("model", {each.name: each.url for each in self._registry.defaults()}, parameters)
 
     async def describe(self, request: Request, name: str, version: str | None = None) -> Response:
         """GET /models/{name}[/{version}|/all]; ``customized`` is for a single version only."""
@@ -304,15 +297,7 @@ _REGISTRATION = {
     for name in dict.fromkeys((*_FIRST, *(name for name in PARAMETERS if name not in _LAST), *_LAST))
 }
 SCHEMAS: oas.Document = {
-    "ModelList": oas.record(
-        {
-            "nextPageToken": oas.told(oas.TEXT, "Where the next page begins; absent on the last."),
-            "models": oas.array(
-                oas.record({"modelName": oas.TEXT, "modelUrl": oas.TEXT}, "modelName", "modelUrl")
-            ),
-        },
-        "models",
-    ),
+    "ModelList": page_schema("model"),
     "RegisterRequest": oas.record(
         {
             name: {"type": row.values.type, "description": row.description, **row.schema}
@@ -330,14 +315,9 @@ SET_DEFAULT = oas.operation(
 
 
 def _list() -> oas.Document:
-    parameters = [
-        oas.query("limit", "integer", "Models on a page, at most 100.", default=PAGE),
-        oas.query("next_page_token", "string", "nextPageToken of the page before."),
-    ]
     listed = oas.answers("The models, by name.", oas.ref("ModelList"))
-    return oas.operation(
-        "Management", "listModels", "List the registered models.", listed, parameters=parameters
-    )
+    about = "List the registered models."
+    return oas.operation("Management", "listModels", about, listed, parameters=page_parameters("model"))
 
 
 def _register() -> oas.Document:

@@ -80,7 +80,7 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
 
         @get(f"{path}/ready", f"{prefix}modelReady", "Whether a model is ready.", "V2ModelReady", 404, 503)
         async def model_ready(name: str, version: str | None = None) -> JSONResponse:
-            if not registry.get(name, version).pool.ready:
+            if not registry.is_ready(name, version):
                 raise ServiceUnavailable(f"Model with name {name} is not ready.")
             return JSONResponse({"name": name, "ready": True})
 

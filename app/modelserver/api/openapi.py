@@ -13,7 +13,16 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from modelserver import __version__
-from modelserver.api import describe, descriptions, management, metadata, predictions, repository
+from modelserver.api import (
+    describe,
+    descriptions,
+    management,
+    metadata,
+    predictions,
+    repository,
+    traffic,
+    workflows,
+)
 from modelserver.api.descriptions import TEXT, add, by_any_method, description, operation, own_description
 from modelserver.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
 from modelserver.http.answers import JSON, pretty
@@ -34,7 +43,7 @@ _INFO = {
     "title": "modelserver APIs",
     "description": "modelserver serves PyTorch models, with TorchServe's APIs and batching built in.",
 }
-_ROOMS = (descriptions, management, describe, repository, predictions, metadata)
+_ROOMS = (descriptions, management, traffic, describe, repository, predictions, metadata, workflows)
 _SCHEMAS = {name: schema for room in _ROOMS for name, schema in room.SCHEMAS.items()}
 
 # Name, description and example of each parameter in a path.

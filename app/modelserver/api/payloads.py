@@ -59,6 +59,7 @@ class LoggedExchange(Exchange):
         self.encoding = exchange.encoding
         self.deadline_ms = exchange.deadline_ms
         self.request_id = exchange.request_id
+        self.watcher = exchange.watcher
         route = exchange.target.route
         about = (
             ("modelname", route.model),

@@ -53,7 +53,7 @@ def add_inference(app: FastAPI, registry: Registry) -> None:
         return JSONResponse({"models": registry.names()})
 
     async def v1_model(name: str) -> JSONResponse:
-        if not registry.get(name).pool.ready:
+        if not registry.is_ready(name):
             raise ServiceUnavailable(f"Model with name {name} is not ready.")
         return JSONResponse({"name": name, "ready": True})
 

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from modelserver.http.intake import Intake
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
+    from modelserver.recording.recorder import Recorder
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ServerMetrics
+    from modelserver.workflows.workflows import Workflows
 
 Role = Literal["inference", "management", "metrics"]
 
@@ -36,6 +38,8 @@ class Services:
     payloads: PayloadLog | None = None
     aside: Aside | None = None
     intake: Intake | None = None
+    workflows: Workflows | None = None
+    recorder: Recorder | None = None
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -52,6 +56,11 @@ class LateApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = await self.build()
         await app(scope, receive, send)
+
+    def close(self) -> None:
+        """Ends the answers that would not end by themselves; the server stops."""
+        if self._services.recorder is not None:
+            self._services.recorder.close()
 
     async def build(self) -> ASGIApp:
         """The application; imports and builds it in a thread, once."""

@@ -127,7 +127,7 @@ def _imports(source: Path) -> set[str] | None:
         return None
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     found = set()
     for node in ast.walk(tree):
@@ -163,7 +163,7 @@ def _check_name(script: Path, name: str) -> None:
     """Raises InvalidModel, with the names that there are, if the script does not define or import it."""
     try:
         body = ast.parse(script.read_bytes()).body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         # The worker will report it, with the line.
         return
     bound = set(_bound(body))

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
-import yaml
-
 from modelserver.archives.manifest import MANIFEST_PATH
 from modelserver.errors import BadRequest
 
@@ -69,6 +67,8 @@ class TorchvisionSource:
 
         Raises ``OSError``.
         """
+        import yaml  # noqa: PLC0415 - servers of archives write none
+
         folder = workdir / uuid4().hex
         (folder / MANIFEST_PATH).parent.mkdir(mode=0o700, parents=True)
         folder.chmod(0o700)

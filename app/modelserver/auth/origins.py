@@ -1,11 +1,13 @@
 """Requests of web pages while no tokens are required (F65).
 
 A page in a browser on this machine can send requests to loopback addresses, and registering a model runs
-code. Browsers send the page's origin with each such request; other clients send no ``Origin``.
+code. Browsers send the page's origin with each such request; other clients send no ``Origin``. Requests that
+only read have none, but a page can read only what was asked for under its own name, which ``Host`` tells.
 """
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,6 +18,19 @@ if TYPE_CHECKING:
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class ForeignName(ModelServerError):
+    """A page may have been made to lead here under a name of its own."""
+
+    status = 403
+    type = "ForeignHostException"
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"This is not answered under the name {host[:100]!r}: use localhost or an address; "
+            "token_authorization=always requires tokens instead."
+        )
 
 
 class ForeignPage(ModelServerError):
@@ -47,6 +62,20 @@ def check_origin(method: str, headers: Iterable[tuple[bytes, bytes]], allowed: s
             host = value.decode("latin-1")
     if origin and allowed not in ("*", origin) and not _is_own(origin, host):
         raise ForeignPage(origin)
+
+
+def check_host(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuses a request under a name that an attacker's DNS may have made to lead here; raises ForeignName.
+
+    Loopback names and addresses are safe.
+    """
+    host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        if name not in _LOOPBACK and not name.endswith(".localhost"):
+            ip_address(name)
+    except ValueError:
+        raise ForeignName(host) from None
 
 
 def _is_own(origin: str, host: str) -> bool:

@@ -22,6 +22,8 @@ TOKEN_PATH = "/token"  # noqa: S105 - a route
 # Probes of orchestrators, which have no token, and descriptions, which reveal nothing about the models.
 _PROBES = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 _OPEN = _PROBES | {"/api-description", "/openapi.json", "/docs"}
+# The page itself, which holds no data.
+_CONSOLE = "/console"
 _INFERENCE_FIRST = frozenset({"predictions", "explanations", "invocations", "metrics", "ping", "v1", "v2"})
 _MANAGEMENT_FIRST = frozenset({"models", "workflows"})
 
@@ -29,7 +31,8 @@ _MANAGEMENT_FIRST = frozenset({"models", "workflows"})
 def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token: bool) -> Scope | None:
     """The token that a request needs, None if none.
 
-    Probes, descriptions, and metrics at their own address need none, ``/ping`` only with ``ping_token``.
+    Probes, descriptions, the console's page, and metrics at their own address need none, ``/ping`` only with
+    ``ping_token``.
     Where inference and management share an address, the path decides, and unknown paths need the management
     token. ``/v2/repository`` needs it everywhere. Unlike in TorchServe, ``/token`` counts as the path only,
     not anywhere in the request.
@@ -67,6 +70,8 @@ def _is_open(roles: AbstractSet[str], method: str, path: str, *, ping_token: boo
         return True
     if path == "/":
         return method == "OPTIONS"
+    if path == _CONSOLE or path.startswith(f"{_CONSOLE}/static/"):
+        return "management" in roles and "inference" not in roles
     return path == "/ping" and not ping_token
 
 

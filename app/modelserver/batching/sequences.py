@@ -162,6 +162,10 @@ class SequenceQueue(BatchQueue):
         """Whether the request belongs to a sequence that has begun and not ended."""
         return isinstance(request, SequencedRequest) and request.mark.id in self._lines
 
+    def knows(self, sequence_id: str) -> bool:
+        """Whether the sequence has begun and not ended, or its state was lost lately."""
+        return sequence_id in self._lines or sequence_id in self._lost
+
     def put(self, request: Request) -> None:
         """Adds a request; raises :class:`QueueFull` or :class:`SequenceLost` without having changed anything.
 

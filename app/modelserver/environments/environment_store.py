@@ -15,6 +15,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from modelserver.file_locks import taken
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
@@ -46,7 +48,7 @@ class Use:
 def use(place: Path) -> Use | None:
     """A shared lock on the complete environment, marked as used now; None if it does not exist."""
     mark = place / _MARK
-    descriptor = _taken(mark, os.O_RDONLY, fcntl.LOCK_SH)
+    descriptor = taken(mark, os.O_RDONLY, fcntl.LOCK_SH)
     if descriptor is None:
         return None
     with contextlib.suppress(OSError):
@@ -92,7 +94,7 @@ async def locked(place: Path, waits: Callable[[], None]) -> AsyncIterator[int]:
     """
     path = _lock_of(place)
     told = False
-    while (descriptor := _taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) is None:
+    while (descriptor := taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) is None:
         if not told:
             told = True
             waits()
@@ -148,12 +150,12 @@ def _places(folder: Path) -> Iterator[Path]:
 
 def _removed(place: Path) -> bool:
     """Removes an environment that no server creates or uses; False if one does. Raises OSError."""
-    lock = _taken(_lock_of(place), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+    lock = taken(_lock_of(place), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
     if lock is None:
         return False
     try:
         mark = place / _MARK
-        alone = _taken(mark, os.O_RDWR, fcntl.LOCK_EX) if mark.exists() else None
+        alone = taken(mark, os.O_RDWR, fcntl.LOCK_EX) if mark.exists() else None
         if alone is None and mark.exists():
             return False
         try:
@@ -176,35 +178,6 @@ def _free(place: Path, descriptor: int) -> None:
         if not place.exists():
             _lock_of(place).unlink(missing_ok=True)
     os.close(descriptor)
-
-
-def _taken(path: Path, flags: int, lock: int) -> int | None:
-    """The descriptor of a locked file; None if another holds the lock or the file is missing. Raises OSError.
-
-    Tries again if the file was removed or replaced before it was locked.
-    """
-    while True:
-        try:
-            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
-                kept, descriptor = descriptor, -1
-                return kept
-        except BlockingIOError:
-            return None
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _known_bytes(place: Path) -> int:

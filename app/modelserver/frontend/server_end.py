@@ -157,6 +157,8 @@ class RemoteExchange(Exchange):
     def leave(self) -> None:
         """The client has disconnected."""
         self.disconnected = True
+        if self.watcher is not None:
+            self.watcher.left()
         on_disconnect, self.on_disconnect = self.on_disconnect, None
         if on_disconnect is not None:
             on_disconnect()
@@ -168,6 +170,8 @@ class RemoteExchange(Exchange):
             return
         self.answered = True
         self.on_disconnect = None
+        if self.watcher is not None:
+            self.watcher.replied(status, body, content_type, extra)
         desk = self._desk
         desk.exchanges.pop(self._number, None)
         desk.count(status)
@@ -179,10 +183,14 @@ class RemoteExchange(Exchange):
             return
         self.answered = True
         self.begun = status
+        if self.watcher is not None:
+            self.watcher.begun(status, content_type, extra)
         self._desk.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:
         if self.begun and part and not self.disconnected:
+            if self.watcher is not None:
+                self.watcher.sent(part)
             link = self._desk.link
             if link.unsent > MAX_UNSENT:
                 # Slow clients are the front end's to disconnect; here the front end itself does not read.
@@ -200,6 +208,8 @@ class RemoteExchange(Exchange):
             return
         status, self.begun = self.begun, 0
         self.on_disconnect = None
+        if self.watcher is not None:
+            self.watcher.ended(complete)
         self._desk.exchanges.pop(self._number, None)
         self._desk.count(status if complete else 500)
         self._desk.link.send(messages.End(self._number, complete))

@@ -68,7 +68,7 @@ class HealthService:
             serving = self._registry.healthy
         else:
             try:
-                serving = self._registry.get(name).pool.ready
+                serving = self._registry.is_ready(name)
             except ModelNotFound:
                 return int(_Answer.SERVICE_UNKNOWN)
         return int(_Answer.SERVING if serving and not self._stopping.is_set() else _Answer.NOT_SERVING)

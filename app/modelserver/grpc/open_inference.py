@@ -18,7 +18,7 @@ from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.grpc.encoded import Encoded
 from modelserver.grpc.management import Finishing
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, tell_batch
+from modelserver.grpc.pending import Pending, tell_batch, version_for
 from modelserver.grpc.reading import ModelInfer
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
 from modelserver.http.aside import Aside
@@ -102,7 +102,7 @@ class OpenInferenceService:
 
     async def model_ready(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""
-        return _ModelReady(ready=self._registry.get(asked.name, asked.version or None).pool.ready)
+        return _ModelReady(ready=self._registry.is_ready(asked.name, asked.version or None))
 
     async def server_metadata(self, _: AnyMessage, __: Call) -> AnyMessage:
         """As over REST; TorchServe only declares it."""
@@ -132,12 +132,11 @@ class OpenInferenceService:
     async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None]:
         """The answer to one request, alone or in a stream, and the batch id if clients are told one."""
         version = asked.model_version or None
-        model = self._registry.get(asked.model_name, version)
-        model.metrics.request(version is not None)
+        model = version_for(self._registry, asked.model_name, version, call)
         read = await self._codec.read(asked, model)
         async with Pending(model, read, call, version) as pending:
             await pending.answers()
-            answer = await self._codec.encode(read, model, pending.request)
+            answer = await self._codec.encode(read, pending.model, pending.request)
         return answer, pending.request.batch_id if model.batches else None
 
     async def stream_infer(

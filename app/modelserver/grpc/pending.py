@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
 from modelserver.ids import accept_request_id, make_uuid
 from modelserver.inference.codec import contents_of, failure_of
-from modelserver.inference.requests import NO_HEADERS, make_request
+from modelserver.inference.requests import NO_HEADERS, home_of_sequence, make_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from modelserver.batching.request import Request
     from modelserver.grpc.call import Call
     from modelserver.inference.codec import Parsed
+    from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer
 
@@ -32,7 +33,7 @@ class Pending:
     """A submitted request; leaving the ``async with`` cancels it.
 
     Args:
-        model: whose pool gets it.
+        model: whose pool gets it, unless another version has the request's sequence.
         asked: its rows.
         call: of the call.
         version: as named by the client, if any.
@@ -52,10 +53,13 @@ class Pending:
         parts: bool = False,
     ) -> None:
         now, left = time.monotonic(), call.time_remaining()
+        traffic = None if version is not None else model.traffic
+        if traffic is not None and model.sequence_headers is not None:
+            model = home_of_sequence(model, traffic, asked, NO_HEADERS)
         request = make_request(asked, model, id_of(call), NO_HEADERS, now, left, explain=False)
         self.request = request
         self._where = asked.where
-        self._model = model
+        self.model = model
         self._named = version is not None
         self._news = asyncio.Event()
         self._parts: deque[bytes] = deque()
@@ -65,9 +69,13 @@ class Pending:
         if parts:
             request.on_part = self._on_part
             request.backlog = lambda: self._unsent
+        if traffic is not None and traffic.watches:
+            traffic.watch(request, model)
         try:
             model.pool.submit(request, version)
-        except Exception:
+        except Exception as error:
+            if traffic is not None:
+                traffic.refused(model, getattr(error, "status", 500))
             # The request never ends: it and this object would keep each other.
             request.on_done = request.on_part = request.backlog = None
             raise
@@ -75,7 +83,7 @@ class Pending:
     @property
     def batches(self) -> bool:
         """Whether the model batches, so that clients are told the batch."""
-        return self._model.batches
+        return self.model.batches
 
     async def __aenter__(self) -> Pending:
         return self
@@ -83,7 +91,7 @@ class Pending:
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, ModelServerError):
             error.logged_id = self.request.id
-        self._model.pool.cancel(self.request)
+        self.model.pool.cancel(self.request)
 
     def _on_done(self, _: Request) -> None:
         self._news.set()
@@ -91,7 +99,7 @@ class Pending:
     def _on_part(self, request: Request, _: Answer, content: bytes) -> None:
         if self._unsent > MAX_UNSENT:
             self._too_slow = True
-            self._model.pool.cancel(request)
+            self.model.pool.cancel(request)
         else:
             self._unsent += len(content)
             self._parts.append(content)
@@ -127,10 +135,10 @@ class Pending:
         if self._too_slow:
             raise PayloadTooLarge(f"The client reads too slowly: {self._unsent} bytes wait for it.")
         if request.error is None:
-            self._model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
+            self.model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
         failure = failure_of(request, self._where)
         if failure is not None:
-            if self._model.exposes_errors and isinstance(failure, HandlerError):
+            if self.model.exposes_errors and isinstance(failure, HandlerError):
                 failure.request_id = request.id
             try:
                 raise failure
@@ -138,6 +146,29 @@ class Pending:
                 # The error refers to this frame, and thereby to the bodies: they would outlive the call.
                 failure = request.error = None
         return contents_of(request)
+
+
+def version_for(registry: Registry, name: str, version: str | None, call: Call) -> ModelVersion:
+    """The version for a request that names it, or none. Raises ModelNotFound, ModelVersionNotFound."""
+    model = registry.get(name, version)
+    if model.traffic is not None and version is None:
+        model = model.traffic.choose(_Metadata(call))
+    model.metrics.request(version is not None)
+    return model
+
+
+class _Metadata:
+    """A call's metadata as headers."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [
+            (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
+            for name, value in self._call.head.metadata
+        ]
 
 
 def tell_batch(call: Call, batch_id: str) -> None:

@@ -280,6 +280,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._unparsed = None
         if self._looking is not None:
             self._looking.cancel()
+        if exchange is not None and exchange.watcher is not None and not exchange.response_complete:
+            exchange.watcher.left()
         if exchange is not None and exchange.on_disconnect is not None:
             on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
             on_disconnect()

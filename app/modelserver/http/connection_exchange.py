@@ -144,6 +144,8 @@ class ConnectionExchange(Exchange):
             return
         self.answered = True
         self.on_disconnect = None
+        if self.watcher is not None:
+            self.watcher.replied(status, body, content_type, extra)
         keep = self.keep_alive and status < 400
         parts = self._head(status, content_type, extra, phrase)
         if status != 204:
@@ -178,6 +180,8 @@ class ConnectionExchange(Exchange):
             return
         self.answered = True
         self.begun = status
+        if self.watcher is not None:
+            self.watcher.begun(status, content_type, extra)
         self.keep_alive = self.keep_alive and status < 400
         parts = self._head(status, content_type, extra, phrase)
         if self._chunked:
@@ -188,6 +192,8 @@ class ConnectionExchange(Exchange):
     def send(self, part: bytes) -> None:
         if not self.begun or not part or not self._has_body or self.disconnected:
             return
+        if self.watcher is not None:
+            self.watcher.sent(part)
         transport = self.protocol.transport
         if transport.is_closing():
             return
@@ -210,6 +216,8 @@ class ConnectionExchange(Exchange):
         status, chunked = self.begun, self._chunked
         self.begun = 0
         self.on_disconnect = None
+        if self.watcher is not None:
+            self.watcher.ended(complete)
         if complete:
             self.protocol.finish(self, status, b"0\r\n\r\n" if chunked else b"", keep=self.keep_alive)
             return

@@ -52,6 +52,34 @@ def read_target(url: bytes) -> Target | None:
     return Target(unquote(path) if "%" in path else path, query, text)
 
 
+class Watcher(Protocol):
+    """Learns what becomes of an exchange: it is queued, then answered whole or in parts, or left."""
+
+    def queued(self) -> None:
+        """It is about to be queued for its model."""
+        ...
+
+    def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
+        """Its whole answer; see :meth:`Exchange.reply`."""
+        ...
+
+    def begun(self, status: int, content_type: str, extra: bytes) -> None:
+        """The beginning of its answer in parts."""
+        ...
+
+    def sent(self, part: bytes) -> None:
+        """A part."""
+        ...
+
+    def ended(self, complete: bool) -> None:
+        """The end of its answer in parts."""
+        ...
+
+    def left(self) -> None:
+        """Its client has disconnected, before the end of the answer."""
+        ...
+
+
 class Exchange(ABC):
     """A request whose body is complete when the endpoint gets it, and its answer.
 
@@ -60,7 +88,7 @@ class Exchange(ABC):
     ``encoding`` is the body's, ``deadline_ms`` the client's (0: none), ``request_id`` the client's or a new
     one. ``on_disconnect`` is called if the client disconnects before the end of the answer. ``answered``: an
     answer was given or begun. ``begun`` is the status of an answer in parts between :meth:`begin` and
-    :meth:`end`, otherwise 0.
+    :meth:`end`, otherwise 0. ``watcher`` is told what becomes of it; only exchanges of connections do so.
     """
 
     __slots__ = (
@@ -76,6 +104,7 @@ class Exchange(ABC):
         "on_disconnect",
         "request_id",
         "target",
+        "watcher",
     )
 
     def __init__(self, target: Target, method: bytes, http_version: str, body: bytes = b"") -> None:
@@ -90,6 +119,7 @@ class Exchange(ABC):
         self.answered = self.disconnected = False
         self.begun = 0
         self.on_disconnect: Callable[[], None] | None = None
+        self.watcher: Watcher | None = None
 
     def __str__(self) -> str:
         """Method and route, without the names in it."""

@@ -10,13 +10,13 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, WorkflowNotFound
 from modelserver.http.aside import Aside
 from modelserver.http.content import form_field, inflate
 from modelserver.http.query import read_query
 from modelserver.inference.codec import Codec
 from modelserver.inference.replies import Reply, SequenceReply
-from modelserver.inference.requests import make_request
+from modelserver.inference.requests import home_of_sequence, make_request
 from modelserver.inference.routes import Route, find_target
 from modelserver.inference.v1 import V1
 from modelserver.inference.v2 import V2
@@ -25,6 +25,8 @@ from modelserver.tensors import weight
 from modelserver.tensors.limits import RequestLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from modelserver.http.exchange import Exchange
     from modelserver.inference.codec import Parsed
     from modelserver.models.registry import ModelVersion, Registry
@@ -44,6 +46,7 @@ class InferenceApi:
         max_body: maximum size of a body in bytes, also after inflating it.
         aside: for work that would block the event loop.
         limits: of one request.
+        workflows: answers requests for workflows, if there can be any.
     """
 
     find = staticmethod(find_target)
@@ -54,19 +57,24 @@ class InferenceApi:
         max_body: int,
         aside: Aside | None = None,
         limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
+        workflows: Callable[[Exchange], None] | None = None,
     ) -> None:
         self._registry = registry
         self._max_body = max_body
         self._limits = limits
         self._aside = aside or Aside(max_body)
         kinds = {"": Codec, "v1": V1, "v2": V2}
+        self._workflows = workflows or _no_workflow
         self._codecs = {name: kind(limits, self._aside.helpers) for name, kind in kinds.items()}
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request: now if it is refused, otherwise when its batch is done."""
         served.request = exchange
         route: Route = exchange.target.route
-        codec = self._codecs[route.protocol]
+        codec = self._codecs.get(route.protocol)
+        if codec is None:
+            self._serve_workflow(exchange, route)
+            return
         model: ModelVersion | None = None
         try:
             if exchange.method != b"POST":
@@ -75,13 +83,23 @@ class InferenceApi:
                 _check_light(exchange)
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
             model = self._registry.get(route.model or _named(exchange) or self._only_one(), route.version)
+            if model.traffic is not None and route.version is None:
+                model = model.traffic.choose(exchange)
             model.metrics.request(route.version is not None)
             asked = codec.read(exchange, model)
             self._submit(exchange, codec, model, asked, monotonic())
         except weight.TooHeavy:
             self._serve_aside(exchange, route, model)
         except ModelServerError as error:
-            codec.fail(exchange, error, model)
+            _fail(exchange, codec, model, error)
+
+    def _serve_workflow(self, exchange: Exchange, route: Route) -> None:
+        try:
+            _check_method(exchange.method, route)
+        except MethodNotAllowed as error:
+            exchange.fail(error)
+        else:
+            self._workflows(exchange)
 
     def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
         """The same for a request that would block the event loop; ``model`` if it is already known."""
@@ -95,13 +113,15 @@ class InferenceApi:
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
                 name: str | None = route.model or await asyncio.to_thread(_named, exchange)
                 model = self._registry.get(name or self._only_one(), route.version)
+                if model.traffic is not None and route.version is None:
+                    model = model.traffic.choose(exchange)
                 model.metrics.request(route.version is not None)
             asked = await codec.read_aside(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, asked, now)
 
         exchange.on_disconnect = self._aside.start(
-            len(exchange.body), read(), lambda error: codec.fail(exchange, error, model)
+            len(exchange.body), read(), lambda error: _fail(exchange, codec, model, error)
         )
 
     def _only_one(self) -> str:
@@ -116,7 +136,12 @@ class InferenceApi:
     ) -> None:
         route: Route = exchange.target.route
         packed = exchange.packed_headers()
+        if exchange.watcher is not None:
+            exchange.watcher.queued()
         left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else None
+        traffic = None if route.version is not None else model.traffic
+        if traffic is not None and model.sequence_headers is not None:
+            model = home_of_sequence(model, traffic, asked, packed)
         request = make_request(asked, model, exchange.request_id, packed, now, left, route.explain)
         kind = Reply if model.sequence_headers is None else SequenceReply
         reply = kind(exchange, model, codec, asked, self._aside)
@@ -125,9 +150,22 @@ class InferenceApi:
             request.on_done = reply.joined
         else:
             request.on_done, request.on_part = reply.whole, reply.part
+        if traffic is not None and traffic.watches:
+            traffic.watch(request, model)
         model.pool.submit(request, route.version)
         if not request.done:
             exchange.on_disconnect = lambda: model.pool.cancel(request)
+
+
+def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError) -> None:
+    """Answers a request that was not queued."""
+    if model is not None and model.traffic is not None:
+        model.traffic.refused(model, error.status)
+    codec.fail(exchange, error, model)
+
+
+def _no_workflow(exchange: Exchange) -> None:
+    exchange.fail(WorkflowNotFound.named(exchange.target.route.model))
 
 
 def _check_method(method: bytes, route: Route) -> None:

@@ -16,6 +16,7 @@ from modelserver.wire.messages import Row
 if TYPE_CHECKING:
     from modelserver.inference.codec import Parsed
     from modelserver.models.version import ModelVersion
+    from modelserver.rollout.traffic import Traffic
 
 # An empty list of headers in msgpack.
 NO_HEADERS = b"\x90"
@@ -59,6 +60,17 @@ def make_request(  # noqa: PLR0917 - called for each request
     if names is None:
         return Request(request_id, rows, bodies, now, key=key, deadline=deadline)
     return SequencedRequest(request_id, rows, bodies, now, mark, key=key, deadline=deadline)
+
+
+def home_of_sequence(
+    model: ModelVersion, traffic: Traffic[ModelVersion], parsed: Parsed, packed: bytes
+) -> ModelVersion:
+    """The version that has the request's sequence, else ``model``, which was chosen for the request."""
+    names = model.sequence_headers
+    wanted = b"" if names is None else names.id.lower().encode()
+    said = {name.lower(): value.strip() for name, value in _unpack(headers_of(parsed, packed))}
+    given = said.get(wanted)
+    return traffic.home(given.decode("latin-1"), model) if given else model
 
 
 def headers_of(parsed: Parsed, packed: bytes) -> bytes:

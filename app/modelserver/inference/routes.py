@@ -11,13 +11,16 @@ from modelserver.http.exchange import Target, read_target
 _TARGETS_KEPT = 1024
 _LONGEST_KEPT = 512
 
+WORKFLOW = "workflow"
+
 # First segments that never name a model in the legacy form `/{model}/predict`.
 _NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The meaning of a path. ``protocol`` is ``v1`` or ``v2``, empty for TorchServe's.
+    """The meaning of a path. ``protocol`` is ``v1`` or ``v2``, empty for TorchServe's; with
+    :data:`WORKFLOW` the ``model`` is a workflow.
 
     ``query``: its parameters are passed to the handler.
     """
@@ -32,7 +35,7 @@ class Route:
     @property
     def kserve(self) -> bool:
         """Whether errors have the form for KServe's clients."""
-        return bool(self.protocol)
+        return self.protocol in ("v1", "v2")
 
     @property
     def template(self) -> str:
@@ -42,6 +45,8 @@ class Route:
         if self.protocol == "v2":
             version = "/versions/{version}" if self.version else ""
             return f"/v2/models/{{name}}{version}/{'explain' if self.explain else 'infer'}"
+        if self.protocol == WORKFLOW:
+            return "/wfpredict/{name}"
         if self.query:
             return "/models/{name}/invoke" if self.model else "/invocations"
         return f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
@@ -68,6 +73,8 @@ def parse_route(path: str) -> Route | None:
             return Route("", query=True)
         case ["models", model, "invoke"] if model:
             return Route(model, query=True)
+        case [verb, workflow, *_] if workflow and verb.lower() == "wfpredict":
+            return Route(workflow, protocol=WORKFLOW)
         case [first, *_] if not first or first in _NO_MODELS:
             return None
         case [model, "predict"]:

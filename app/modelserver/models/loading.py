@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelserver.archives.store import loadable
-from modelserver.errors import ModelServerError
+from modelserver.errors import BadRequest, ModelServerError
 from modelserver.models.version import FailedVersion, mar_name
 from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
 from modelserver.telemetry.text import shortened
@@ -43,7 +43,7 @@ async def load_first(
     """Loads the latest snapshot and the models in the settings (design, section 9); True if all succeeded.
 
     ``given`` is the state in ``model_snapshot``; ``registrations`` replace the models in the settings. Steps
-    are reported to ``on_progress``, outcomes to ``on_notice``.
+    are reported to ``on_progress``, outcomes to ``on_notice``. The workflows of a snapshot are only noted.
     """
     settings, saved, origin = loaded.settings, given, loaded.sources["model_snapshot"]
     if (
@@ -53,6 +53,7 @@ async def load_first(
         and (found := await asyncio.to_thread(snapshots.newest))
     ):
         saved, origin = found.models, str(found.path)
+        registry.workflows.update(found.workflows)
     alone = settings.as_torchserve and settings.model_snapshot is not None
     if saved:
         also = "nothing" if alone else ",".join(map(str, settings.load_models)) or "nothing"
@@ -91,6 +92,22 @@ async def restore(
             continue
         if item.default:
             await registry.set_default(item.name, model.version)
+    await _restore_traffic(registry, saved)
+
+
+async def _restore_traffic(registry: Registry, saved: Sequence[SavedModel]) -> None:
+    """What the snapshot says of the traffic holds, not what the files of the models say."""
+    plans = {item.name: item.traffic for item in saved if item.traffic is not None}
+    for name in dict.fromkeys(item.name for item in saved):
+        if name not in registry.names():
+            continue
+        if name not in plans:
+            await registry.drop_traffic(name)
+            continue
+        try:
+            registry.direct(name, plans[name])
+        except BadRequest as error:
+            _log.warning("The traffic of %s is not restored: %s", name, error.message)
 
 
 async def _restore_one(

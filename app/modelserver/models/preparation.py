@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from modelserver.models.changes import Change
     from modelserver.models.version import SavedModel
     from modelserver.options.table import ModelConfig
-    from modelserver.pools.spawner import Spawner
+    from modelserver.pools.spec import Spawner
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics
 
@@ -69,7 +69,7 @@ class Preparation:
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process; ``cluster`` has the
     other machines for workers, if any. ``grace``: seconds that a removed version has to answer waiting
-    requests.
+    requests. ``shadow_bodies``: bytes of bodies that are kept where a shadow's answer differs.
     """
 
     def __init__(
@@ -90,9 +90,10 @@ class Preparation:
             settings.ts_header_key_sequence_start,
             settings.ts_header_key_sequence_end,
         )
-        self._sources = sources
+        self.sources = sources
         self._workdir = workdir
-        self._metrics = metrics
+        self.metrics = metrics
+        self.shadow_bodies = settings.shadow_bodies
         self._devices = devices
         self._cpus = usable_cpus()
         self._policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
@@ -123,7 +124,7 @@ class Preparation:
         transfer = Transfer(progress=Steps(url, on_progress), beside=beside)
         trusted = registration.trusted
         located = await locate(url, store, self._policy, self._workdir, transfer, trusted=trusted)
-        return await self._reader.open(located, self._workdir)
+        return await self._reader.open(located, self._workdir, trusted=trusted)
 
     def close(self) -> None:
         """Ends the helper processes; no more archives can be opened."""
@@ -160,7 +161,7 @@ class Preparation:
         _check_batch_size(options)
         self._check_modes(name, archive, options)
         environment = await self._environment(name, archive, options, on_progress)
-        metrics = self._metrics.model(name, version)
+        metrics = self.metrics.model(name, version)
         spec = self._spec(name, handler, archive, options, environment)
         try:
             need = await asyncio.to_thread(need_of, archive.model_dir)
@@ -194,7 +195,7 @@ class Preparation:
         name, version, registration = saved.name, saved.version, saved.registration
         archive = ModelArchive(registration.url or "", self._workdir / "absent", Manifest(name, version))
         options = self._resolve(name, registration, archive, at_startup=True)
-        metrics = self._metrics.model(name, version)
+        metrics = self.metrics.model(name, version)
         spec = self._spec(name, "", archive, options, WorkerEnvironment())
         pool = self._pool(FailedPool, spec, options, metrics)
         pool.reason = reason
@@ -217,7 +218,7 @@ class Preparation:
             at_startup=at_startup,
             device_count=self._devices.count,
             cpu_count=self._cpus,
-            setting_sources=self._sources,
+            setting_sources=self.sources,
         )
 
     def _pool(
@@ -252,8 +253,9 @@ class Preparation:
 
     def _check_modes(self, name: str, archive: ModelArchive, options: ModelOptions) -> None:
         """Refuses conflicting modes. Without GPUs, processes compute on the CPU, as in TorchServe."""
+        demand = self._demand(options)
         devices = len(options.device_ids) or self._devices.count
-        if options.device_type == "gpu" and options.parallel_level > devices:
+        if demand is None and options.device_type == "gpu" and options.parallel_level > devices:
             raise InternalError(
                 f"No enough gpu devices for model:{name} parallelLevel:{options.parallel_level}"
             )
@@ -262,11 +264,11 @@ class Preparation:
                 f"{archive.url}: model-config.yaml: continuousBatching and asyncCommunication are not "
                 f"possible for a worker of {options.processes} processes, which all get the same batches"
             )
-        if self._demand(options) is not None and (options.processes or options.parallel_level):
-            raise InvalidModel(
-                f"{archive.url}: model-config.yaml: a worker of several processes or GPUs cannot run on "
-                "another machine yet: resources: local is needed"
-            )
+        if demand is not None and options.processes:
+            try:
+                demand.share(options.processes)
+            except ValueError as error:
+                raise InvalidModel(f"{archive.url}: resources: {error}") from None
         if options.continuous_batching and options.async_communication:
             modes = "continuousBatching and asyncCommunication"
             raise InvalidModel(f"{archive.url}: model-config.yaml: {modes} exclude each other")
@@ -397,7 +399,7 @@ class Preparation:
 
     def _groups(self, options: ModelOptions) -> list[tuple[int, ...]]:
         """The devices of each worker that spans several; from the model's own list if it has one."""
-        if options.device_type == "cpu" or not options.parallel_level:
+        if options.device_type == "cpu" or not options.parallel_level or self._demand(options) is not None:
             return []
         return groups_of(options.device_ids or range(self._devices.count), options.parallel_level)
 
@@ -418,7 +420,7 @@ class Preparation:
 
     def forget(self, model: ModelVersion) -> None:
         """Removes the metrics of this name and version."""
-        self._metrics.forget(model.name, model.version)
+        self.metrics.forget(model.name, model.version)
 
 
 class Steps:

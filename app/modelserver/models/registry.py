@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.archives.archive import nameless
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 
     from modelserver.models.changes import Change
     from modelserver.models.preparation import Preparation
+    from modelserver.models.traffic import Directions
     from modelserver.options.resolve import Registration
     from modelserver.pools.worker import Worker
+    from modelserver.rollout.plan import Plan
+    from modelserver.rollout.traffic import Traffic
 
 _log = logging.getLogger("modelserver.models")
 
@@ -45,6 +49,7 @@ class _Model:
 
     default: str
     versions: dict[str, ModelVersion] = field(default_factory=dict)
+    traffic: Traffic[ModelVersion] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Registry:
 
     Changes to one model are made one at a time; different models do not wait for each other. ``on_change`` is
     awaited after each accepted change, before its caller gets the result. ``replacing`` and ``retiring`` are
-    the tasks of :mod:`modelserver.models.replacing` that load versions and end replaced ones.
+    the tasks of :mod:`modelserver.models.replacing` that load versions and end replaced ones. ``workflows``
+    are the URLs of workflows by name, which snapshots keep too.
     """
 
     def __init__(self, preparation: Preparation) -> None:
@@ -71,6 +77,8 @@ class Registry:
         self._reserved: set[tuple[str, str]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: Callable[[], Awaitable[None]] | None = None
+        self._directions: Directions | None = None
+        self.workflows: dict[str, str] = {}
 
     # -- looking up
 
@@ -107,6 +115,16 @@ class Registry:
 
     def is_default(self, model: ModelVersion) -> bool:
         return self._models[model.name].default == model.version
+
+    def is_ready(self, name: str, version: str | None = None) -> bool:
+        """Whether a request for the model, or this version of it, would find a loaded worker.
+
+        Raises ModelNotFound, ModelVersionNotFound.
+        """
+        model = self.get(name, version)
+        if version is None and model.traffic is not None:
+            return model.traffic.ready
+        return model.pool.ready
 
     @property
     def healthy(self) -> bool:
@@ -148,8 +166,20 @@ class Registry:
         self.add(model)
         _log.info("Model %s loaded.", name)
         model.pool.scale(model.options.min_workers, model.options.max_workers)
+        if model.options.traffic is not None:
+            await self._try_traffic(model, model.options.traffic)
         await self.changed()
         return model
+
+    async def _try_traffic(self, model: ModelVersion, document: object) -> None:
+        """Carries out what the version's file says of the traffic; if that is not possible yet, warns."""
+        made = await asyncio.to_thread(import_module, "modelserver.models.traffic")
+        try:
+            self.direct(model.name, made.changed_plan(None, document)[0])
+        except BadRequest as error:
+            _log.warning(
+                "%s %s: traffic in its model-config.yaml: %s", model.name, model.version, error.message
+            )
 
     def add(self, model: ModelVersion) -> None:
         """Adds a version; it replaces a failed one, also as the default."""
@@ -157,6 +187,15 @@ class Registry:
         if isinstance(entry.versions.get(entry.default), FailedVersion):
             entry.default = model.version
         entry.versions[model.version] = model
+        self._follow(entry)
+
+    @staticmethod
+    def _follow(entry: _Model, moved: tuple[str, str] | None = None) -> None:
+        """The versions have changed; ``moved``: one was replaced by one of perhaps another name."""
+        if entry.traffic is not None:
+            for version in entry.versions.values():
+                version.traffic = entry.traffic
+            entry.traffic.follow(entry.versions, entry.default, moved)
 
     async def changed(self) -> None:
         """Calls ``on_change`` after an accepted change."""
@@ -224,8 +263,56 @@ class Registry:
                 raise ModelNotFound.named(name)
             if version not in self._models[name].versions:
                 raise ModelVersionNotFound(f"Model version {version} does not exist for model {name}")
-            self._models[name].default = version
+            entry = self._models[name]
+            entry.default = version
+            if entry.traffic is not None:
+                entry.traffic.send_all(f"{version} was made the default version")
+                self._follow(entry)
         await self.changed()
+
+    async def change_traffic(self, name: str, document: object) -> None:
+        """Changes the parts of the model's traffic that the document gives (docs/rollouts.md).
+
+        Raises ModelNotFound, BadRequest.
+        """
+        # In a thread, and only for servers that use it.
+        made = await asyncio.to_thread(import_module, "modelserver.models.traffic")
+        async with self.lock(name):
+            self.direct(name, *made.changed_plan(self.get(name).traffic, document))
+        await self.changed()
+
+    async def drop_traffic(self, name: str) -> None:
+        """The default version gets all requests that name no version again. Raises ModelNotFound."""
+        async with self.lock(name):
+            self.get(name)
+            self._set_traffic(self._models[name], None)
+        await self.changed()
+
+    def direct(self, name: str, plan: Plan, stopped: str = "") -> None:
+        """Carries out a plan; ``stopped``: why a promotion ends, if it does.
+
+        Raises BadRequest for one that the model's versions cannot carry out.
+        """
+        from modelserver.models.traffic import Directions  # noqa: PLC0415 - for servers that use it
+
+        if self._directions is None:
+            self._directions = Directions(self.preparation, self._traffics, self.changed)
+        entry = self._models[name]
+        traffic = self._directions.carry_out(
+            *(name, entry.versions, entry.default, plan, entry.traffic), stopped=stopped
+        )
+        self._set_traffic(entry, traffic if plan or traffic.promotion else None)
+
+    def _traffics(self) -> list[Traffic[ModelVersion]]:
+        return [model.traffic for model in self._models.values() if model.traffic is not None]
+
+    @staticmethod
+    def _set_traffic(entry: _Model, traffic: Traffic[ModelVersion] | None) -> None:
+        before, entry.traffic = entry.traffic, traffic
+        if before is not None and before is not traffic:
+            before.close()
+        for version in entry.versions.values():
+            version.traffic = traffic
 
     async def unregister(self, name: str, version: str | None) -> None:
         """Removes the named or the default version; requests still waiting after the grace are refused.
@@ -269,6 +356,7 @@ class Registry:
             found.version: found
             for found in (model if each is before else each for each in entry.versions.values())
         }
+        self._follow(entry, (before.version, model.version))
 
     def _holds(self, model: ModelVersion) -> bool:
         return self.has(model.name, model.version) and self.get(model.name, model.version) is model
@@ -279,9 +367,12 @@ class Registry:
         entry = self._models[model.name]
         del entry.versions[model.version]
         if not entry.versions:
+            self._set_traffic(entry, None)
             del self._models[model.name]
-        elif entry.default == model.version:
-            entry.default = next(iter(entry.versions))
+        else:
+            if entry.default == model.version:
+                entry.default = next(iter(entry.versions))
+            self._follow(entry)
         await self.preparation.dismantle(model)
         self.forget(model)
 
@@ -321,6 +412,8 @@ class Registry:
         await self._break_off()
         await self._wait_retired(0.0)
         models = self.versions()
+        for entry in self._models.values():
+            self._set_traffic(entry, None)
         await asyncio.gather(*(model.pool.close(grace) for model in models))
         self._models.clear()
         self.preparation.close()

@@ -33,7 +33,7 @@ _ASKED_FOR = (REGISTER, SNAPSHOT)
 # Registration parameters with KServe's name for the same option.
 _SYNONYMS = [(option.name, option.kserve) for option in ASKED.values() if option.kserve]
 _OF_ONE_REQUEST = (
-    *("url", "trusted", "synchronous", "s3_sse_kms"),
+    *("url", "trusted", "workflow", "synchronous", "s3_sse_kms"),
     *("initial_workers", "min_workers", "max_workers"),
 )
 _MIB = 1 << 20
@@ -72,6 +72,7 @@ async def _begin(
 ) -> asyncio.Task[ModelVersion]:
     if before.registration.trusted and registration.url == before.registration.url:
         registration = replace(registration, trusted=True)
+    registration = replace(registration, workflow=before.registration.workflow)
     url = without_credentials(registration.url or "")
     replacement = before.replacement = Replacement(url)
     try:

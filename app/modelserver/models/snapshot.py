@@ -3,7 +3,9 @@
 The fields are TorchServe's, so that either server can read the other's. Our own fields keep what TorchServe
 loses: ``url`` if it is more than the archive's file name, ``trusted`` if an operator set it at startup,
 ``handler`` if the registration named one, ``batchPolicy``, ``splitInstances``, the options of ``autoscale``
-and of workers' limits, and ``batcher`` with ``timeout`` for registrations with KServe's parameters.
+and of workers' limits, ``batcher`` with ``timeout`` for registrations with KServe's parameters, and
+``workflows``, which are not in TorchServe's snapshots. The default version has the ``traffic`` between all
+of them.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.options.option import Option
+    from modelserver.rollout.plan import Plan
 
 
 DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have none
@@ -34,14 +37,18 @@ Read = TypeVar("Read", int, str, bool)
 
 def registry_document(registry: Registry) -> dict[str, Any]:
     """The state of the registry, without the snapshot's file name."""
-    versions = registry.versions()
+    # A workflow registers its models itself.
+    versions = [model for model in registry.versions() if not model.registration.workflow]
     models: dict[str, dict[str, Any]] = {}
     for model in versions:
         models.setdefault(model.name, {})[model.version] = {
             "defaultVersion": registry.is_default(model),
             **_version_document(model),
         }
-    return {"modelCount": len(versions), "created": int(time.time() * 1000), "models": models}
+        if registry.is_default(model) and model.traffic is not None and model.traffic.plan:
+            models[model.name][model.version]["traffic"] = model.traffic.plan.document()
+    document = {"modelCount": len(versions), "created": int(time.time() * 1000), "models": models}
+    return {**document, "workflows": dict(registry.workflows)} if registry.workflows else document
 
 
 def _version_document(model: ModelVersion) -> dict[str, Any]:
@@ -76,18 +83,28 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
 
 def parse_snapshot(text: str) -> tuple[SavedModel, ...]:
     """The versions of a document, in order. Raises ConfigError naming the invalid field."""
+    models = _mapping(_document(text).get("models", {}), "models")
+    return tuple(
+        _saved(name, version, _mapping(settings, f"models.{name}.{version}"))
+        for name, versions in models.items()
+        for version, settings in _mapping(versions, f"models.{name}").items()
+    )
+
+
+def parse_workflows(text: str) -> dict[str, str]:
+    """The URLs of a document's workflows by name. Raises ConfigError naming the invalid field."""
+    workflows = _Fields("workflows", _mapping(_document(text).get("workflows", {}), "workflows"))
+    return {name: workflows.text(name, needed=True) or "" for name in workflows.values}
+
+
+def _document(text: str) -> Mapping[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"Invalid configuration: model_snapshot: a JSON object is needed ({error})"
         ) from None
-    models = _mapping(_mapping(document, "the whole").get("models", {}), "models")
-    return tuple(
-        _saved(name, version, _mapping(settings, f"models.{name}.{version}"))
-        for name, versions in models.items()
-        for version, settings in _mapping(versions, f"models.{name}").items()
-    )
+    return _mapping(document, "the whole")
 
 
 def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
@@ -114,7 +131,7 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
         )
     except BadRequest as error:
         raise ConfigError(f"Invalid configuration: model_snapshot: {fields.place}: {error.message}") from None
-    return SavedModel(name, version, fields.flag("defaultVersion"), registration)
+    return SavedModel(name, version, fields.flag("defaultVersion"), registration, fields.traffic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +157,18 @@ class _Fields:
 
     def flag(self, name: str) -> bool:
         return bool(self._typed(name, bool, "true or false", default=False))
+
+    def traffic(self) -> Plan | None:
+        value = self.values.get("traffic")
+        if value is None:
+            return None
+        from modelserver.rollout.plan import Plan, patched  # noqa: PLC0415 - for servers that use it
+
+        try:
+            return patched(Plan(), value)
+        except BadRequest as error:
+            place = f"{self.place}.traffic"
+            raise ConfigError(f"Invalid configuration: model_snapshot: {place}: {error.message}") from None
 
     def _typed(self, name: str, kind: type[Read], needed: str, default: Read | None = None) -> Read | None:
         value = self.values.get(name, default)

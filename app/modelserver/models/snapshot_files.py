@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
-from modelserver.models.snapshot import parse_snapshot
+from modelserver.models.snapshot import parse_snapshot, parse_workflows
 from modelserver.settings.properties import dump, parse
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ _log = logging.getLogger("modelserver.models")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A snapshot that can be restored."""
+    """A snapshot that can be restored; ``workflows`` are their URLs by name."""
 
     path: Path
     models: tuple[SavedModel, ...]
+    workflows: Mapping[str, str]
 
 
 class SnapshotFolder:
@@ -72,7 +73,7 @@ class SnapshotFolder:
         """The newest valid snapshot; invalid ones are logged."""
         for path in reversed(self._files()):
             try:
-                return Found(path, read_snapshot(path))
+                return Found(path, *read_snapshot(path))
             except ConfigError as error:  # noqa: PERF203 - the first valid one ends the loop
                 _log.warning("Skipping snapshot %s: %s", path, error)
         return None
@@ -126,8 +127,8 @@ def file_content(properties: Mapping[str, str], document: Mapping[str, Any]) -> 
     return b"# sha256: " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def read_snapshot(path: Path) -> tuple[SavedModel, ...]:
-    """The models of a file. Raises ConfigError if it cannot be read or was modified."""
+def read_snapshot(path: Path) -> tuple[tuple[SavedModel, ...], dict[str, str]]:
+    """The models and workflows of a file. Raises ConfigError if it cannot be read or was modified."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
@@ -138,15 +139,15 @@ def read_snapshot(path: Path) -> tuple[SavedModel, ...]:
     return parse_file(data)
 
 
-def parse_file(data: bytes) -> tuple[SavedModel, ...]:
-    """The models of a file's content. Raises ConfigError."""
+def parse_file(data: bytes) -> tuple[tuple[SavedModel, ...], dict[str, str]]:
+    """The models and workflows of a file's content. Raises ConfigError."""
     checksum = _CHECKSUM.match(data)
     if checksum is not None and hashlib.sha256(data[checksum.end() :]).hexdigest().encode() != checksum[1]:
         raise ConfigError("it does not match its checksum, so it was modified or is incomplete")
     text = parse(data).get(STATE_KEY)
     if text is None:
         raise ConfigError(f"it has no {STATE_KEY}")
-    return parse_snapshot(text)
+    return parse_snapshot(text), parse_workflows(text)
 
 
 def write_synced(path: Path, data: bytes) -> None:

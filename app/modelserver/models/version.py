@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from modelserver.archives.archive import ModelArchive
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.pool import Pool
+    from modelserver.rollout.plan import Plan
+    from modelserver.rollout.traffic import Traffic
     from modelserver.telemetry.metrics import ModelMetrics
     from modelserver.wire.messages import Annotations, SequenceHeaders, Side
 
@@ -24,7 +26,8 @@ class ModelVersion:
 
     ``sequence_headers`` name the sequences that its requests belong to, if any. ``envelope`` is the name of
     the handler's envelope, if any. ``replacement``: a version that is replacing it, or failed to.
-    ``exposes_errors``: clients see what went wrong in the handler.
+    ``exposes_errors``: clients see what went wrong in the handler. ``traffic``: what happens to requests that
+    name no version, if it is more than that the default version gets them; all versions have the same.
     """
 
     name: str
@@ -41,6 +44,7 @@ class ModelVersion:
     registration: Registration = field(default_factory=Registration)
     replacement: Replacement | None = None
     exposes_errors: bool = False
+    traffic: Traffic[ModelVersion] | None = None
 
     @property
     def batches(self) -> bool:
@@ -86,12 +90,16 @@ class FailedVersion(ModelVersion):
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """One version to be registered again; ``default``: requests without a version go to it."""
+    """One version to be registered again.
+
+    ``default``: requests without a version go to it, unless ``traffic`` says otherwise.
+    """
 
     name: str
     version: str
     default: bool
     registration: Registration
+    traffic: Plan | None = None
 
 
 def mar_name(model: ModelVersion) -> str:

@@ -101,7 +101,8 @@ class Handler:
   {FAILED_GRACE:g} seconds.
 - `continuousBatching` and `asyncCommunication` cannot be combined with several processes. Cancelled
   requests are still computed.
-- One machine only, and at most {MAX_PROCESSES} processes. `describe` shows process and memory of rank 0.
+- At most {MAX_PROCESSES} processes, on one machine or on [several](cluster.md#workers-of-several-processes).
+  `describe` shows process and memory of rank 0.
 - `MASTER_PORT` is the next free one of a thousand from `initial_distribution_port` on. torch listens
   there on all interfaces: keep it behind a firewall, as with any torch.distributed program.
 - Unlike in TorchServe, there is no `torchrun` program in between, no log folder `torchelastic_ts`, and each

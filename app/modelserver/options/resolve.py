@@ -64,6 +64,7 @@ class Registration(Asked):
 
     ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's names and count as a ``batcher:`` block.
     ``trusted`` is not a parameter: an operator set the url at startup, so it may be outside the model store.
+    Nor is ``workflow``, the one that the model is a node of.
     Raises BadRequest for values out of range.
     """
 
@@ -90,6 +91,7 @@ class Registration(Asked):
         boolean(), "No effect: downloads from S3 are not signed.", {"default": False}
     )
     trusted: bool = False
+    workflow: str = ""
 
     def __post_init__(self) -> None:
         for name, row in PARAMETERS.items():
@@ -170,6 +172,7 @@ class ModelOptions:
     sequence_timeout_ms: int = 0
     max_num_sequence: int = 1
     max_sequence_job_queue_size: int = 1
+    traffic: Mapping[str, Any] | None = None
     signature: Signature = field(default_factory=Signature)
     sources: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -244,6 +247,7 @@ class _Resolver:
             "rank_threads": self.rank_threads(),
             "sequence_max_idle_ms": self.sequence_max_idle(warnings),
             "resources": self.resources(),
+            "placement": self.placement(),
         }
         return ModelOptions(
             **{option: value for option, (value, _) in chosen.items()},
@@ -371,8 +375,15 @@ class _Resolver:
         value, source = self.setting("worker_resources")
         default = parse_resources(value) if value else _NOTHING_SAID.resources
         if self.config.device_type == "gpu" and isinstance(default, Demand) and not default.num_gpus:
-            return replace(default, num_gpus=1.0), YAML
+            level, _ = self.parallel_level()
+            return replace(default, num_gpus=float(max(1, level))), YAML
         return default, source
+
+    def placement(self) -> _Choice[str]:
+        """The processes of one worker talk with each other; workers do not."""
+        if self.config.placement is not None:
+            return self.config.placement, YAML
+        return ("pack" if self.processes()[0] else _NOTHING_SAID.placement), DEFAULT
 
     def elsewhere(self) -> Demand | None:
         """What a worker needs on another machine; None if it runs on this one."""

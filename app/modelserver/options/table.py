@@ -19,6 +19,7 @@ from modelserver.options.values import (
     LARGEST_SIZE,
     anything,
     boolean,
+    by_version,
     device_list,
     flag_or_auto,
     mapping,
@@ -303,10 +304,10 @@ class ModelConfig(Asked):
         "resources",
         CLUSTER,
         resources(),
-        "What each worker needs on a cluster ([Workers on other machines](cluster.md)): `num_cpus`, "
-        "`num_gpus`, `memory` in bytes, `custom` resources, a `label_selector`; or `local`: its workers stay "
-        "on the server's machine.",
-        default="`{num_cpus: 1}`, with `deviceType: gpu` a GPU, too",
+        "What each worker, with all its processes, needs on a cluster ([Workers on other "
+        "machines](cluster.md)): `num_cpus`, `num_gpus`, `memory` in bytes, `custom` resources, a "
+        "`label_selector`; or `local`: its workers stay on the server's machine.",
+        default="`{num_cpus: 1}`, with `deviceType: gpu` a GPU, too, or as many as `parallelLevel`",
         own=True,
         setting="worker_resources",
     )
@@ -314,7 +315,9 @@ class ModelConfig(Asked):
         "placement",
         CLUSTER,
         one_of("spread", "pack"),
-        "`spread`: workers on different machines as far as possible; `pack`: on as few as possible.",
+        "`spread`: workers on different machines as far as possible; `pack`: on as few as possible. Of a "
+        "worker of several processes, these are meant.",
+        default="`spread`; `pack` for workers of several processes",
         own=True,
     )
     idempotent: bool | None = option(
@@ -349,6 +352,14 @@ class ModelConfig(Asked):
         "The envelope for this model's handler ([Handlers](handlers.md#envelopes)), or `none`.",
         own=True,
         setting="service_envelope",
+    )
+    traffic: Mapping[str, Any] | None = option(
+        "traffic",
+        WAYS,
+        by_version('`{"1.0": 90, "2.0": 10}`'),
+        "Traffic between the versions ([Rollouts](rollouts.md)), set when this one is registered, if all "
+        "versions that it names are there.",
+        own=True,
     )
     sequence_batching: bool | None = option(
         "sequenceBatching",

@@ -128,6 +128,17 @@ def mapping(content: str) -> Values:
     return Values(content, read)
 
 
+def by_version(content: str) -> Values:
+    """A mapping with versions as keys; a YAML file reads one such as 1.0 as a number."""
+
+    def read(value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError("a mapping is needed")  # noqa: TRY004 - as for all values
+        return {str(key): read(each) if isinstance(each, dict) else each for key, each in value.items()}
+
+    return Values(content, read)
+
+
 def shown(value: object) -> str:
     """A value as quoted in messages: on one line, shortened."""
     text = " ".join(str(value).split())

@@ -14,6 +14,7 @@ from modelserver.options.values import LARGEST, CorrectedError, shown, whole
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_FILE = "model-config.yaml"
 _LARGEST_DOCUMENT = 100_000  # nodes, aliases followed
 _TOO_LARGE = f"more than {_LARGEST_DOCUMENT} values, aliases followed"
 # How similar an unknown key must be to a known one to be reported as a typo.
@@ -30,7 +31,7 @@ def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
     Values of the wrong type are ignored, as in TorchServe (reference 9). Raises InvalidModel unless it is a
     YAML mapping of plain data, and for invalid values of strict options such as ``batcher`` or ``torchrun``.
     """
-    document = _load(text)
+    document = load_document(text, _FILE)
     warnings: list[str] = []
     values: dict[str, object] = {}
     for key, option in CONFIG_KEYS.items():
@@ -54,21 +55,22 @@ def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
     return ModelConfig(raw=document, **cast("dict[str, Any]", values)), warnings
 
 
-def _load(text: str) -> dict[str, object]:
+def load_document(text: str, file: str) -> dict[str, Any]:
+    """A YAML mapping of plain data, empty for an empty text. Raises InvalidModel, which names ``file``."""
     try:
         document = yaml.load(text, _Loader)  # noqa: S506 - it is a safe one
     except yaml.YAMLError as error:
-        raise InvalidModel(f"model-config.yaml: line {_line(error, text)}: {_problem(error)}") from None
+        raise InvalidModel(f"{file}: line {_line(error, text)}: {_problem(error)}") from None
     except (ValueError, OverflowError, RecursionError, KeyError, AttributeError) as error:
         # PyYAML raises these, without a line, for invalid dates, huge numbers and deep nesting.
         reason = str(error) or type(error).__name__
-        raise InvalidModel(f"model-config.yaml: cannot be read: {shown(reason)}") from None
+        raise InvalidModel(f"{file}: cannot be read: {shown(reason)}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise InvalidModel("model-config.yaml: line 1: a mapping (key: value lines) is needed")
+        raise InvalidModel(f"{file}: line 1: a mapping (key: value lines) is needed")
     if _is_too_large(document):
-        raise InvalidModel(f"model-config.yaml: {_TOO_LARGE}")
+        raise InvalidModel(f"{file}: {_TOO_LARGE}")
     return document
 
 

@@ -1,4 +1,4 @@
-"""Has torch imported while the server itself still is: one after the other would take longer."""
+"""Has what workers need imported while the server itself still is: one after the other would take longer."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from modelserver.settings.settings import Settings
 
 _LARGEST: Final = 1 << 20  # bytes of a script
+# What `modelserver.Handler` is imported from.
+_HANDLER: Final = "modelserver_handlers.typed.handler"
 
 
 class Ahead:
-    """The spawner that imports, None if it is not known that the workers need it."""
+    """The spawner that imports, None if workers may not be forked."""
 
     def __init__(self, wanted: Wanted, settings: Settings) -> None:
         self.spawner: Spawner | None = None
         self._importing: asyncio.Task[None] | None = None
-        handler, modules = needs_of(wanted)
-        if not (handler or modules) or settings.worker_start != "auto" or settings.blacklist_env_vars:
-            return
-        if can_fork():
+        if settings.worker_start == "auto" and not settings.blacklist_env_vars and can_fork():
+            handler, modules = needs_of(wanted)
             secret = VARIABLES.values()
             environment = {name: value for name, value in os.environ.items() if name not in secret}
-            self.spawner = Spawner()
+            self.spawner = Spawner(for_all=not handler and {*modules} <= {_HANDLER})
             self._importing = asyncio.create_task(self.spawner.preload(handler, modules, environment))
 
     async def close(self) -> None:
@@ -45,7 +45,7 @@ class Ahead:
 
 
 def needs_of(wanted: Wanted) -> tuple[str, list[str]]:
-    """The built-in handler, and the packages, that workers will certainly import."""
+    """The built-in handler, and the modules, that workers will certainly import."""
     if scheme(wanted.registration.url or "") == "torchvision":
         return "image_classifier", []
     file = wanted.file
@@ -55,5 +55,7 @@ def needs_of(wanted: Wanted) -> tuple[str, list[str]]:
         return ("base_handler" if wanted.is_model_file else ""), []
     with contextlib.suppress(OSError):
         if file.stat().st_size <= _LARGEST:
-            return "", sorted(heavy_imports(file.read_text("utf-8", "replace")))
+            source = file.read_text("utf-8", "replace")
+            ours = [_HANDLER] if "modelserver" in source and "Handler" in source else []
+            return "", [*sorted(heavy_imports(source)), *ours]
     return "", []

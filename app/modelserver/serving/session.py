@@ -114,13 +114,14 @@ class Session:
             "try": style(command(model, url, self._token, body), GREEN),
             "docs": f"{settings.inference_address}/docs",
             "manage": f"{settings.management_address}/docs",
+            **({} if settings.console_url is None else {"console": settings.console_url}),
         }
         watching = " Its files are watched." if self._wanted.reload else ""
         self._lines.say(
             "\n".join(
                 [
                     f"{style('●', GREEN)} {shown}",
-                    *(f"  {style(f'{name:<7}', DIM)}{text}" for name, text in rows.items()),
+                    *(f"  {style(f'{name:<8}', DIM)}{text}" for name, text in rows.items()),
                     style(f"  Ctrl-C stops it.{watching}", DIM),
                 ]
             )

@@ -78,7 +78,7 @@ def read_wanted(arguments: Sequence[str]) -> Wanted:
             raise ConfigError(f"--{name.replace('_', '-')}={value}: a number of at least 1 is needed")
     if options.port is not None and not 1 <= options.port <= _LAST_PORT:
         raise ConfigError(f"--port={options.port}: a number from 1 to {_LAST_PORT} is needed")
-    url, file, model_file = _locate(options.source, options.model_file)
+    url, file, model_file = locate_source(options.source, options.model_file)
     try:
         registration = Registration(
             url=url,
@@ -132,7 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _locate(source: str, model_file: str | None) -> tuple[str, Path | None, Path | None]:
+def locate_source(source: str, model_file: str | None = None) -> tuple[str, Path | None, Path | None]:
     """The URL of the registration, the local file and the model file. Raises ConfigError."""
     if "://" in source:
         if model_file is not None:

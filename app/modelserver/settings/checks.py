@@ -125,6 +125,11 @@ def check_payload_log(settings: Settings) -> None:
             raise _wrong("payload_log_annotations", item, "name=value items, separated by commas, are needed")
 
 
+def holds_credentials(header: str) -> bool:
+    """Whether the header's name suggests credentials, or is not one."""
+    return _HEADER_NAME.fullmatch(header) is None or _CREDENTIALS.search(header) is not None
+
+
 def _fault_of_url(url: str) -> str | None:
     needed = "http://host[:port][/path], or https, is needed"
     try:

@@ -44,8 +44,8 @@ class Key:
     """One setting, the row of the field ``name``.
 
     ``kind`` and ``choices`` default to those of the field's annotation. ``default`` is the field's default as
-    text, empty if not set. ``category`` is C (core), N (only for TorchServe's Java server or workflows) or D
-    (for particular devices). ``variable`` is the environment variable if it is not ``TS_`` and the name in
+    text, empty if not set. ``category`` is C (core), N (only for TorchServe's Java server) or D (for
+    particular devices). ``variable`` is the environment variable if it is not ``TS_`` and the name in
     capitals, None if there is none. ``torchserve`` is the default under ``compat_defaults=torchserve`` if it
     differs.
     """

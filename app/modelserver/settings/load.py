@@ -66,15 +66,21 @@ def explain(loaded: LoadedSettings) -> str:
     """A line ``key = value (source)`` per setting, secrets masked."""
     lines = [f"config file: {loaded.config_file or 'none'}"]
     lines += [
-        f"{name} = {_shown(key, getattr(loaded.settings, name))} ({_source(loaded, key)})"
-        for name, key in KEYS.items()
+        f"{key.name} = {value} ({source})" for key, value, source in shown(loaded.settings, loaded.sources)
     ]
     return "\n".join(lines)
 
 
-def _source(loaded: LoadedSettings, key: Key) -> str:
-    source = loaded.sources[key.name]
-    theirs = source == DEFAULT and loaded.settings.as_torchserve and key.torchserve is not None
+def shown(settings: Settings, sources: Mapping[str, str]) -> list[tuple[Key, str, str]]:
+    """Each setting with its value as one line of text, secrets masked, and its source."""
+    return [
+        (key, _shown(key, getattr(settings, name)), _source(settings, sources[name], key))
+        for name, key in KEYS.items()
+    ]
+
+
+def _source(settings: Settings, source: str, key: Key) -> str:
+    theirs = source == DEFAULT and settings.as_torchserve and key.torchserve is not None
     return "default of TorchServe" if theirs else source
 
 

@@ -64,5 +64,4 @@ def _without_effect(key: Key) -> Iterator[str]:
     if key.name in NOT_YET:
         yield f"{key.name} has no effect yet"
     elif key.category == "N":
-        only = "workflows" if key.name == "workflow_store" else "Java server"
-        yield f"{key.name} has no effect: it is for TorchServe's {only} only"
+        yield f"{key.name} has no effect: it is for TorchServe's Java server only"

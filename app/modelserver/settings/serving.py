@@ -58,9 +58,11 @@ class ServingSettings:
     workflow_store: Path | None = setting(
         None,
         MODELS,
-        "The folder of workflow archives; workflows are not supported.",
-        category="N",
+        "The folder of workflow archives; by default the model store.",
         flag="--workflow-store",
+    )
+    enable_workflows: bool = setting(
+        True, MODELS, "Allow workflows: models and functions that answer together.", torchserve="false"
     )
     load_models: tuple[ModelToLoad, ...] = setting(
         (),
@@ -211,6 +213,13 @@ class ServingSettings:
         LIMITS,
         "Seconds that an unregistered model has to answer waiting requests and stop its workers.",
         minimum=0,
+    )
+    shadow_bodies: int = setting(
+        0,
+        LIMITS,
+        "Bytes of request and answers that are kept where the answer of a shadow differs; 0 keeps none.",
+        minimum=0,
+        maximum=LARGEST,
     )
     silence_timeout: float = setting(
         30.0, LIMITS, "Seconds without a sign of life before a worker is replaced.", minimum=0.1

@@ -65,6 +65,15 @@ class Settings(ClusterSettings):
         flag="--enable-model-api",
         torchserve="false",
     )
+    enable_console: bool = setting(
+        True,
+        ACCESS,
+        "Show models, load and settings at /console of management_address, where inference is elsewhere.",
+        torchserve="false",
+    )
+    allow_recording: bool = setting(
+        False, ACCESS, "Allow clients with the management token to record requests and answers."
+    )
     cors_allowed_origin: str | None = setting(
         None, ACCESS, "The Access-Control-Allow-Origin header of every response."
     )
@@ -303,6 +312,17 @@ class Settings(ClusterSettings):
     def as_torchserve(self) -> bool:
         """Whether TorchServe's defaults apply, and its rules where there is no key."""
         return self.compat_defaults == TORCHSERVE
+
+    @property
+    def has_console(self) -> bool:
+        """Whether there is a console: never at an address that serves inference."""
+        return self.enable_console and self.management_address != self.inference_address
+
+    @property
+    def console_url(self) -> str | None:
+        """Where a browser finds the console, if there is one."""
+        is_reachable = self.has_console and self.management_address.scheme != "unix"
+        return f"{self.management_address}/console" if is_reachable else None
 
     @property
     def shows_errors(self) -> bool:

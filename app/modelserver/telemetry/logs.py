@@ -27,8 +27,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from modelserver.errors import ConfigError
 from modelserver.telemetry.background_log import InBackground, LogWriter
 from modelserver.telemetry.metric_log import MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER
@@ -58,7 +56,7 @@ _SHOWN_NAMES = {MODEL_LOGGER: "MODEL_LOG"}
 _LOG4J = (".xml", ".properties")
 _CONFIG_PROBLEMS = (
     *(OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ImportError),
-    *(configparser.Error, yaml.YAMLError),
+    configparser.Error,
 )
 
 _log = logging.getLogger(__name__)
@@ -297,10 +295,20 @@ def _read_config(path: Path) -> dict[str, Any]:
     if suffix not in {".json", ".yaml", ".yml"}:
         raise ConfigError(f"log_config {path}: expected a .json, .yaml or .ini file of Python's logging")
     text = path.read_text(encoding="utf-8")
-    config = json.loads(text) if suffix == ".json" else yaml.safe_load(text)
+    config = json.loads(text) if suffix == ".json" else _read_yaml(text)
     if not isinstance(config, dict):
         raise ConfigError(f"log_config {path}: expected a mapping, got {type(config).__name__}")
     return config
+
+
+def _read_yaml(text: str) -> object:
+    """Raises ValueError."""
+    import yaml  # noqa: PLC0415 - servers without such a file need none
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error
 
 
 def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 MetricsMode: TypeAlias = Literal["prometheus", "log", "legacy"]
 
 SIZE_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+# Finer than for the parts of a request, as percentiles are read from them.
+# fmt: off
+REQUEST_BOUNDS = (
+    0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075,
+    0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0,
+)
+# fmt: on
 RATIO_BOUNDS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 DISPATCH_REASONS = ("size", "delay", "idle", "flush")
 MAX_WORKERS_SHOWN = 256  # per model version, as every restart creates a new worker name
@@ -50,6 +57,7 @@ _HOST = ("Level", "Hostname")
 _TS_MODEL = ("model_name", "model_version", "hostname")
 _MODEL = ("model_name", "model_version")
 _DEFAULT_VERSION = "default"
+_REJECTED = "modelserver_rejected_total"
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +112,8 @@ class _Families:
 
     def _batching(self) -> None:
         seconds, sizes = SECONDS_BOUNDS, SIZE_BOUNDS
+        answered = "From a request's arrival to its answer."
+        self.request_seconds = self._histogram("request_seconds", answered, REQUEST_BOUNDS)
         self.queue_seconds = self._histogram("queue_seconds", "Wait of an instance for its batch.", seconds)
         self.batch_size = self._histogram("batch_size", "Instances in a batch.", sizes)
         self.batch_requests = self._histogram("batch_requests", "Requests in a batch.", sizes)
@@ -196,7 +206,11 @@ def torchserve_help(kind: str, unit: str) -> str:
 
 
 class ModelMetrics:
-    """The metrics of one model version, created by :meth:`ServerMetrics.model`."""
+    """The metrics of one model version, created by :meth:`ServerMetrics.model`.
+
+    ``request_seconds``, ``queue_seconds``, ``batch_sizes``, ``fill_ratios`` and ``handler_seconds`` are what
+    was observed so far, for reading.
+    """
 
     def __init__(
         self,
@@ -230,15 +244,17 @@ class ModelMetrics:
         self._default_queue_latency = f.queue_latency.labels(*by_default)
         self._queue_time = f.queue_time.labels("Host", self._hostname)
         self._worker_thread_time = f.worker_thread_time.labels("Host", self._hostname)
+        self.request_seconds = self._own(f.request_seconds)
+        self.queue_seconds = self._own(f.queue_seconds)
         # Counts the seconds that an instance waited; no method, as it is called for each request.
-        self.queue_wait: Callable[[float], None] = self._own(f.queue_seconds).observe
-        self._batch_size = self._own(f.batch_size)
+        self.queue_wait: Callable[[float], None] = self.queue_seconds.observe
+        self.batch_sizes = self._own(f.batch_size)
         self._batch_requests = self._own(f.batch_requests)
-        self._fill_ratio = self._own(f.fill_ratio)
+        self.fill_ratios = self._own(f.fill_ratio)
         self._preprocess = self._own(f.preprocess)
         self._inference = self._own(f.inference)
         self._postprocess = self._own(f.postprocess)
-        self._handler_seconds = self._own(f.handler)
+        self.handler_seconds = self._own(f.handler)
         self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
         self._cancelled = self._own(f.cancelled)
         self._expired = self._own(f.expired)
@@ -261,6 +277,7 @@ class ModelMetrics:
         else:
             self._default_latency.add(latency_s * 1e6)
             self._default_queue_latency.add(queue_s * 1e6)
+        self.request_seconds.observe(latency_s)
         self._queue_time.set(queue_s * 1e3 // 1.0)
 
     def batch(  # noqa: PLR0917 -- positional calls are quicker, and this runs for each batch
@@ -279,10 +296,10 @@ class ModelMetrics:
         seconds of preprocessing, inference and postprocessing; all zero if the handler does not separate
         them.
         """
-        self._batch_size.observe(size)
+        self.batch_sizes.observe(size)
         self._batch_requests.observe(requests)
-        self._fill_ratio.observe(size / capacity)
-        self._handler_seconds.observe(handler_s)
+        self.fill_ratios.observe(size / capacity)
+        self.handler_seconds.observe(handler_s)
         (self._dispatch.get(reason) or self._dispatch["flush"]).add(1.0)
         preprocess, inference, postprocess = phases
         if self._logs_handler_metrics:
@@ -297,6 +314,12 @@ class ModelMetrics:
         dimensions = (("ModelName", self.name), ("Level", "Model"))
         for name, seconds in (("PredictionTime", prediction_s), ("HandlerTime", handler_s)):
             self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
+
+    @property
+    def unanswered(self) -> float:
+        """Requests so far that were refused, expired, or left by their client."""
+        refused = (series.value for (name, *_), series in self._counted.items() if name == _REJECTED)
+        return self._expired.value + self._cancelled.value + sum(refused)
 
     def rejected(self, reason: str) -> None:
         """A request was refused; ``reason`` is a fixed word such as queue_full or no_worker."""

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from modelserver.errors import ConfigError
 from modelserver.telemetry.prometheus import check_names
 
@@ -60,6 +58,8 @@ def load_metrics_config(path: Path) -> MetricsConfig:
 
 def parse_metrics_config(text: str) -> MetricsConfig:
     """The metrics of a file's text. Raises ConfigError with line and place (F60: no YAML tags)."""
+    import yaml  # noqa: PLC0415 - servers without such a file need none
+
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -79,6 +79,8 @@ def _listed(document: object) -> MetricsConfig:
 
 def _line_of(text: str, place: str) -> int:
     """The line of the place, or of its innermost existing parent."""
+    import yaml  # noqa: PLC0415 - as above
+
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     line = 0
     for name, number in _STEP.findall(place):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
 NO_GPU = "N/A"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPU_UNREADABLE = "failed to obtained gpu usage"  # the spelling of describe's answer (reference 5.4)
 
 _log = logging.getLogger(__name__)
@@ -150,11 +151,14 @@ def gpu_memory(gpu_id: int) -> GpuMemory | None:
     return GpuMemory(memory.free, memory.used, by_process)
 
 
-def gpu_usage(gpu_id: int | None) -> str:
-    """A worker's GPU as describe shows it (reference 5.4); None is a worker on the CPU."""
+def gpu_usage(gpu_id: int | None, visible: str | None = None) -> str:
+    """A worker's GPU as describe shows it (reference 5.4); None is a worker on the CPU.
+
+    ``visible``: the GPUs that the worker sees, by default those of this process.
+    """
     if gpu_id is None or gpu_id < 0:
         return NO_GPU
-    handles = _visible_handles()
+    handles = _visible_handles(visible)
     reading = _read_gpu(gpu_id, handles[gpu_id]) if gpu_id < len(handles) else None
     if reading is None:
         return GPU_UNREADABLE
@@ -187,13 +191,13 @@ def _nvml() -> Any | None:
     return nvml
 
 
-def _visible_handles() -> list[Any]:
+def _visible_handles(visible: str | None = None) -> list[Any]:
     nvml = _nvml()
     if nvml is None:
         return []
     try:
         installed = int(nvml.nvmlDeviceGetCount())
-        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+        wanted = os.environ.get(VISIBLE) if visible is None else visible
         if wanted is None:
             return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(installed)]
         return _chosen_handles(nvml, installed, wanted)

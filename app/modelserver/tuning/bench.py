@@ -75,12 +75,12 @@ class LocalBench:
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
         """See ``Bench``."""
         load = Load(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
-        return summed_up(_run(closed_loop(load, clients)), clients=clients)
+        return summed_up(run_load(closed_loop(load, clients)), clients=clients)
 
     def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
         """See ``Bench``."""
         load = Load(self._requests, self._port, seconds, settle)
-        return summed_up(_run(at_rate(load, rate)), offered=rate)
+        return summed_up(run_load(at_rate(load, rate)), offered=rate)
 
     @property
     def _port(self) -> int:
@@ -94,8 +94,11 @@ class LocalBench:
             server.stop()
 
 
-def _run(load: Coroutine[Any, Any, Run]) -> Run:
-    """An interruption waits until the loop runs, which then ends in good order."""
+def run_load(load: Coroutine[Any, Any, Run]) -> Run:
+    """Runs a load in a loop of its own.
+
+    An interruption waits until the loop runs, which then ends in good order.
+    """
 
     async def interruptible() -> Run:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -43,6 +43,7 @@ class Load:
     settle: float
     least: int = 1
     longest: float = 0.0
+    host: str = HOST
 
 
 def post(path: str, body: bytes, content_type: str) -> bytes:
@@ -177,7 +178,7 @@ class _Crowd:
         loop = asyncio.get_running_loop()
         while self.open:
             try:
-                await loop.create_connection(lambda: _Connection(self), HOST, self.load.port)
+                await loop.create_connection(lambda: _Connection(self), self.load.host, self.load.port)
             except OSError:  # noqa: PERF203 - the next attempt is the point
                 self.failures["connection refused"] += 1
                 await asyncio.sleep(0.05)

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         with (
-            _termination_is_interruption(),
+            termination_is_interruption(),
             tempfile.TemporaryDirectory(prefix="modelserver-tune-") as folder,
         ):
             return tune(options, goal, inputs, Path(folder))
@@ -259,7 +259,7 @@ def how_to_use(source: Source, out: Path) -> str:
 
 
 @contextlib.contextmanager
-def _termination_is_interruption() -> Iterator[None]:
+def termination_is_interruption() -> Iterator[None]:
     """Makes SIGTERM end the tuning as Ctrl-C does, so that the server is stopped."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

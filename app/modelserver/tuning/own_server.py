@@ -134,7 +134,7 @@ class OwnServer:
 
     def stop(self) -> None:
         """Stops the server, then kills what is left of its processes."""
-        relatives = _family(self._process.pid)
+        relatives = family(self._process.pid)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -201,7 +201,8 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def _family(pid: int) -> Iterable[psutil.Process]:
+def family(pid: int) -> Iterable[psutil.Process]:
+    """The process and its descendants; nothing if it has ended."""
     try:
         head = psutil.Process(pid)
         return [head, *head.children(recursive=True)]

@@ -15,7 +15,7 @@ from modelserver.tuning.svg import Chart, Series, draw
 from modelserver.tuning.tuner import clients_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from modelserver.tuning.choice import Point
     from modelserver.tuning.figure import Figure
@@ -34,6 +34,7 @@ th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--rule); text-align
   white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } tr.chosen { font-weight: 600; }
 .miss { color: var(--bad); }
+table.words th, table.words td { text-align: left; vertical-align: top; white-space: normal; }
 pre { background: color-mix(in srgb, var(--ink) 6%, var(--paper)); padding: .8rem; overflow-x: auto; }
 svg { width: 100%; height: auto; max-width: 680px; } svg text { font-size: 12px; fill: var(--soft); }
 svg .grid { stroke: var(--rule); } svg polyline { fill: none; stroke-width: 2; }
@@ -76,10 +77,15 @@ def html_report(title: str, result: Result, facts: Mapping[str, str], config: st
             f"It took {result.seconds:.0f} s; the clients ran on the same machine.</p>"
         ),
     ]
+    return page(f"Tuning of {title}", body)
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """A whole HTML file with the elements of ``body``, for light and dark; needs nothing from elsewhere."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Tuning of {escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )

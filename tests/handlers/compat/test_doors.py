@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from docs.ts_names import offered
 
+from modelserver.migrating.ts_names import offered
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.absent import ABSENT
 
@@ -264,6 +264,7 @@ def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
         "    assert not context.get_request_header(0, 'describe')\n"
         "    assert context.model_yaml_config == {'a': 1}\n"
         "    assert context.manifest == {'model': {'modelFile': 'model.py'}}\n"
+        "    assert (context.model_name, MockContext(model_name='m').model_name) == ('mnist', 'm')\n"
         "    context.metrics.add_counter('n', 1)\n"
         "    assert [m.name for m in context.metrics.store] == ['n']\n"
     )

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from docs.ts_names import LEFT_OUT
 
+from modelserver.migrating.ts_names import LEFT_OUT
 from modelserver_handlers.compat.absent import ABSENT
 
 RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.json"
