@@ -21,6 +21,7 @@ import pytest
 import pytest_asyncio
 from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
 
+from modelserver.cluster import ray_placer
 from modelserver.cluster.placing import NoPlace
 from modelserver.cluster.ray_joining import demands_token
 from modelserver.cluster.ray_placer import RayPlacement, RayPlacer
@@ -81,10 +82,14 @@ def cluster(folder: Path) -> Iterator[RayCluster]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(cluster: RayCluster) -> AsyncIterator[RayPlacer]:
-    """The server's side."""
-    made = RayPlacer(cluster.address)
-    yield made
-    await made.close()
+    """The server's side. With other tests beside it, Ray may keep its helper waiting for longer than a server
+    would stand.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_placer, "SILENCE", _PATIENCE)
+        made = RayPlacer(cluster.address)
+        yield made
+        await made.close()
 
 
 @pytest.fixture
