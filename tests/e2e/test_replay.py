@@ -129,6 +129,30 @@ def test_a_server_that_refuses_half(server, traffic, tmp_path_factory, model_sto
     assert "/predictions/parts: status 200 became 404" in done.stdout
 
 
+def test_a_failure_of_one_batch_shows_again(server, tmp_path):
+    """Two inputs that only together get wrong answers get right ones alone, and the recorded ones with
+    ``--exact``.
+    """
+    out = tmp_path / "pair.msr"
+    options = {"batch_size": 2, "batch_policy": "window", "max_batch_delay": 10_000}
+    server.registered("neighbours.mar", synchronous=True, **options)
+    with recording(server, out, "neighbours"):
+        with ThreadPoolExecutor(2) as pool:
+            said = list(pool.map(lambda n: server.predict("neighbours", b"%d" % n, headers=JSON), (7, -7)))
+        wait_until(lambda: len(read(out).calls) == 2, "both are in the file")
+    assert server.management.put("/models/neighbours?max_batch_delay=1").status_code == 200
+    again = ("replay", out, "--compare")
+    place = ("--to", f"http://127.0.0.1:{server.port}", "--speed", "max", "--connections", 1)
+    alone = server.home.run(*again, *place)
+    exact = server.home.run(*again, "--exact", "--model-store", server.settings["model_store"])
+
+    assert [answer.text for answer in said] == ["0", "0"]
+    assert alone.returncode == 1
+    assert "2 of 2 answers differ." in alone.stdout
+    assert exact.returncode == 0, exact.stdout + exact.stderr
+    assert "0 of 2 answers differ.\n1 of 1 batches are the recorded ones." in exact.stdout
+
+
 def test_limits_and_samples(server, tmp_path):
     """The server ends the recording after so many requests, and records only the models that were named."""
     out = tmp_path / "few.msr"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
     """An exchange, and its answer to come."""
     ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    headers = {"Content-Type": "text/plain", "X-Request-Timeout-Ms": "50"}
+    headers = [(b"Content-Type", b"text/plain"), (b"X-Request-Timeout-Ms", b"50")]
     return Loopback(ended).ask(Target("/p", b"", "/p"), b"body", headers), ended
 
 

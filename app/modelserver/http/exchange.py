@@ -52,32 +52,31 @@ def read_target(url: bytes) -> Target | None:
     return Target(unquote(path) if "%" in path else path, query, text)
 
 
-class Watcher(Protocol):
-    """Learns what becomes of an exchange: it is queued, then answered whole or in parts, or left."""
+class Watcher:
+    """Learns what becomes of an exchange: it is queued, then answered whole or in parts, or left.
+
+    Here, nothing is done about that.
+    """
+
+    __slots__ = ()
 
     def queued(self) -> None:
         """It is about to be queued for its model."""
-        ...
 
     def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
         """Its whole answer; see :meth:`Exchange.reply`."""
-        ...
 
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
         """The beginning of its answer in parts."""
-        ...
 
     def sent(self, part: bytes) -> None:
         """A part."""
-        ...
 
     def ended(self, complete: bool) -> None:
         """The end of its answer in parts."""
-        ...
 
     def left(self) -> None:
         """Its client has disconnected, before the end of the answer."""
-        ...
 
 
 class Exchange(ABC):

@@ -61,14 +61,12 @@ class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
     @property
     def batch(self) -> str:
         """The id of its batch, the first one if it was cut; empty if it was in none."""
-        found = _BATCH.search(self.lines)
-        return found[1].decode("ascii") if found else ""
+        return batch_of(self.lines)[0]
 
     @property
     def batch_size(self) -> int:
         """The instances in its batch, 0 if it was in none."""
-        found = _BATCH.search(self.lines)
-        return int(found[2]) if found else 0
+        return batch_of(self.lines)[1]
 
     @property
     def timing(self) -> tuple[float, float]:
@@ -110,6 +108,14 @@ def timing_of(lines: bytes) -> tuple[float, float]:
     """Milliseconds in the queue and in the handler that header lines of an answer tell, 0 where not told."""
     found = _TIMING.search(lines)
     return (float(found[1]), float(found[2] or 0)) if found else (0.0, 0.0)
+
+
+def batch_of(lines: bytes) -> tuple[str, int]:
+    """Id and instances of the batch that header lines of an answer tell, the first one if it was cut; an
+    empty id and 0 where not told.
+    """
+    found = _BATCH.search(lines)
+    return (found[1].decode("ascii"), int(found[2])) if found else ("", 0)
 
 
 def pack(entries: Sequence[object]) -> bytes:

@@ -16,6 +16,7 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
+from modelserver.http.exchange import Watcher
 from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, listed, pack
 from modelserver.settings.checks import holds_credentials
 
@@ -259,7 +260,7 @@ class RecordedRoutes:
         self._hot.serve(exchange)
 
 
-class Recorded:
+class Recorded(Watcher):
     """A request that is recorded when it has been answered, or when its client has left.
 
     Watches the exchange instead of wrapping it, which would cost more than all the rest.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from modelserver.auth.scopes import Scope
 from modelserver.errors import ConfigError
@@ -15,13 +16,16 @@ from modelserver.replaying.comparison import Tolerance, difference
 from modelserver.replaying.finding import Running, token
 from modelserver.replaying.report import Differences, Side, page, text_report
 from modelserver.replaying.sender import Answered, Place, Sender
+from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from modelserver.recording.entries import Call
 
 _MAX = "max"
+_OF_OTHERS = ("speed", "connections", "timeout", "header", "token_file", "ca_file")
+_OF_OWN = ("models", "model_store", "ts_config")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +52,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("recording", metavar="FILE", type=Path, help="made by modelserver record")
-    add("--to", metavar="URL", required=True, help="the inference address of a server")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to", metavar="URL", help="the inference address of a server")
+    where.add_argument(
+        "--exact",
+        action="store_true",
+        help="send the recorded batches, one after the other, to models in workers of their own; status 1 if "
+        "one of them became another batch",
+    )
     add("--speed", metavar="FACTOR", default="1", help="1: with the recorded gaps, 2: with half of them, max")
     add("--compare", action="store_true", help="compare the answers; status 1 if one differs")
     add("--tolerance", metavar="SHARE", type=float, default=1e-5, help="of numbers, relative (default: 1e-5)")
@@ -58,44 +69,97 @@ def build_parser() -> argparse.ArgumentParser:
     add("--header", metavar="NAME:VALUE", action="append", default=[], help="to add to each request")
     add("--token-file", metavar="FILE", type=Path, help="a file with the inference token")
     add("--ca-file", metavar="FILE", help="certificate authorities (PEM) for an https address")
+    own = parser.add_argument_group("with --exact")
+    add = own.add_argument
+    add("--models", nargs="+", metavar="[NAME=]ARCHIVE", help="of the recorded models")
+    add("--model-store", metavar="DIR", help="where they are")
+    add("--ts-config", metavar="FILE", help="a configuration file, for all other settings")
     return parser
 
 
 def replay(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises ConfigError."""
+    _check_flags(options)
+    send = _exactly(options) if options.exact else _to_server(options)
+    recording = read(options.recording)
+    for line in told(recording):
+        print(line, flush=True)
+    if not recording.calls:
+        raise ConfigError(f"{options.recording}: there are no requests")
+    calls, answers, lines, as_recorded = send(recording.calls)
+    differences = None
+    if options.compare:
+        differences = differences_of(calls, answers, Tolerance(options.tolerance))
+    then, now = Side.recorded(calls), Side.replayed(answers)
+    print("\n".join([text_report(then, now, differences), *lines]), flush=True)
+    if options.plot is not None:
+        try:
+            options.plot.write_text(page(options.recording.name, then, now, differences), "utf-8")
+        except OSError as error:
+            raise ConfigError(f"--plot={options.plot}: {error.strerror}") from error
+    failed = not as_recorded or any(answer.fault for answer in answers)
+    return 1 if failed or (differences is not None and differences.found) else 0
+
+
+class Sent(NamedTuple):
+    """The calls that were sent and their answers; ``lines`` tell what else there is to know, ``as_recorded``
+    whether they were sent as they should be.
+    """
+
+    calls: Sequence[Call]
+    answers: Sequence[Answered]
+    lines: Sequence[str] = ()
+    as_recorded: bool = True
+
+
+def _check_flags(options: argparse.Namespace) -> None:
+    """Raises ConfigError for a flag that has no effect."""
+    kind, foreign = ("--exact", _OF_OTHERS) if options.exact else ("--to", _OF_OWN)
+    default = build_parser().get_default
+    for name in foreign:
+        if getattr(options, name) != default(name):
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect with {kind}")
+
+
+def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
+    """Sends to a running server."""
     speed = read_speed(options.speed)
     place = Place.of(options.to, [*_authorization(options), *_headers(options.header)], options.ca_file)
     if not options.timeout > 0:
         raise ConfigError(f"--timeout={options.timeout:g}: a positive number is needed")
     if options.connections is not None and options.connections < 1:
         raise ConfigError(f"--connections={options.connections}: a positive number is needed")
-    recording = read(options.recording)
-    for line in told(recording):
-        print(line, flush=True)
-    calls = recording.calls
-    if not calls:
-        raise ConfigError(f"{options.recording}: there are no requests")
-    first = calls[0].at
-    times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
-    requests = [place.request(call) for call in calls]
-    sender_of = (place, options.connections or (16 if times is None else 1024), options.timeout)
+    connections = options.connections or (16 if speed is None else 1024)
 
-    async def send() -> list[Answered]:
-        return await Sender(*sender_of).send(requests, times)
+    async def send(calls: Sequence[Call]) -> Sent:
+        first = calls[0].at
+        times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
+        sender = Sender(place, connections, options.timeout)
+        return Sent(calls, await sender.send([place.request(call) for call in calls], times))
 
-    answers = asyncio.run(send())
-    differences = None
-    if options.compare:
-        differences = differences_of(calls, answers, Tolerance(options.tolerance))
-    then, now = Side.recorded(calls), Side.replayed(answers)
-    print(text_report(then, now, differences), flush=True)
-    if options.plot is not None:
-        try:
-            options.plot.write_text(page(options.recording.name, then, now, differences), "utf-8")
-        except OSError as error:
-            raise ConfigError(f"--plot={options.plot}: {error.strerror}") from error
-    failed = any(answer.fault for answer in answers)
-    return 1 if failed or (differences is not None and differences.found) else 0
+    return lambda calls: asyncio.run(send(calls))
+
+
+def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
+    """Sends the recorded batches to models in workers of their own."""
+    flags = {
+        "ts_config": options.ts_config,
+        "model_store": options.model_store,
+        "load_models": ",".join(options.models) if options.models else None,
+    }
+    loaded = load_settings(flags, os.environ, Path.cwd())
+
+    def send(calls: Sequence[Call]) -> Sent:
+        # A server's parts, which nothing else here needs.
+        from modelserver.replaying.exact import replay_exactly  # noqa: PLC0415
+
+        replayed = replay_exactly(calls, loaded)
+        sent = [pair for batch in replayed.batches for pair in zip(batch.calls, batch.answers, strict=True)]
+        sent.sort(key=lambda pair: pair[0].at)
+        calls, answers = [call for call, _ in sent], [answer for _, answer in sent]
+        return Sent(calls, answers, replayed.lines(), replayed.exact)
+
+    return send
 
 
 def differences_of(calls: Sequence[Call], answers: Sequence[Answered], tolerance: Tolerance) -> Differences:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from modelserver.recording.entries import Call
 
-_LINES = frozenset({b"server-timing", b"x-batch-id", b"x-batch-size"})
+# Of an answer's headers, those that are kept, in the order in which servers send them.
+LINES = ("x-batch-id", "x-batch-size", "server-timing")
+CUT_OFF = "the connection was closed before the end of the answer"
+_LINES = frozenset(name.encode() for name in LINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +272,7 @@ class _Connection(asyncio.Protocol):
                 self._sender.again(self._index, self._moment)
                 self._parser = None
             else:
-                self._answer("the connection was closed before the end of the answer")
+                self._answer(CUT_OFF)
         self._sender.gone(self)
 
     def _answer(self, fault: str) -> None:

@@ -38,19 +38,21 @@ class Engine:
     def __init__(self, registry: Registry, api: InferenceApi, model: ModelVersion) -> None:
         self.registry = registry
         self.model = model
-        self._api = api
+        self.api = api
 
     async def ask(self, requests: Sequence[Asked]) -> list[Answer]:
         """The answers to requests that arrive at the same moment."""
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Answer]] = []
         for path, body, headers in requests:
-            target = self._api.find(path.encode())
+            target = self.api.find(path.encode())
             if target is None:
                 raise ValueError(f"{path!r} is not a path for inference")
             ended = loop.create_future()
             answers.append(ended)
-            self._api.serve(Loopback(ended).ask(target, body, headers))
+            pairs = ((name.lower(), value) for name, value in headers.items())
+            lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+            self.api.serve(Loopback(ended).ask(target, body, lines))
         return list(await asyncio.gather(*answers))
 
 

@@ -11,7 +11,7 @@ from modelserver.testing.answer import Answer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from modelserver.http.cors import Cors
     from modelserver.http.exchange import Target
@@ -36,11 +36,12 @@ class Loopback:
         self._complete = False
         self._parser = httptools.HttpResponseParser(self)
 
-    def ask(self, target: Target, body: bytes, headers: Mapping[str, str]) -> ConnectionExchange:
-        """The exchange of a POST, whose body is complete."""
-        lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        lines.append((b"content-length", b"%d" % len(body)))
-        exchange = ConnectionExchange(self, target, b"POST", _VERSION, lines, keep_alive=True)
+    def ask(
+        self, target: Target, body: bytes, headers: Iterable[tuple[bytes, bytes]], method: bytes = b"POST"
+    ) -> ConnectionExchange:
+        """The exchange, whose body is complete."""
+        lines = [*headers, (b"content-length", b"%d" % len(body))]
+        exchange = ConnectionExchange(self, target, method, _VERSION, lines, keep_alive=True)
         exchange.receive(body)
         exchange.complete()
         return exchange
