@@ -57,10 +57,11 @@ def pytest_make_collect_report(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The same order in each process. Files with slow tests come first, so that at the end no process waits
-    for another's long test.
+    for another's long test; then those with tests that others wait for, which would wait for long ones.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, item.path))
+    alone = {item.path for item in items if item.get_closest_marker("alone")}
+    slow = {item.path for item in items if item.get_closest_marker("slow")} - alone
+    items.sort(key=lambda item: (item.path not in slow, item.path not in alone, item.path))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -132,7 +132,7 @@ def test_the_second_command_installs_and_runs_all_tests() -> None:
     assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test,lint]"])
     # Without the expression the slow ones are skipped.
     assert tested.name == "python"
-    assert tested.arguments == ["-m", "pytest", "-n", "3", "-m", "slow or not slow"]
+    assert tested.arguments == ["-m", "pytest", "-n", "4", "-m", "slow or not slow"]
     assert '"-m", "not slow"]' in (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 

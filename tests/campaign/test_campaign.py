@@ -7,7 +7,7 @@ import importlib
 import pytest
 from tests.campaign.report import Report
 
-SECONDS = {"soak": 24.0, "leaks": 20.0, "wire": 1.0, "stalls": 1.0, "system": 1.0}
+SECONDS = {"soak": 14.0, "leaks": 10.0, "wire": 1.0, "stalls": 1.0, "system": 1.0}
 
 
 @pytest.mark.slow

@@ -149,6 +149,7 @@ def _tell(end: socket.socket, number: int) -> None:
 def _become(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> NoReturn:
     """Turns this process into the command."""
     from modelserver import cli
+    from modelserver.worker.spawn_child import leave
 
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -160,7 +161,7 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], outp
     tempfile.tempdir = None
     sys.argv[1:] = arguments
     sys.path[0] = folder
-    sys.exit(cli.main(arguments))
+    leave(lambda: sys.exit(cli.main(arguments)))
 
 
 if __name__ == "__main__":

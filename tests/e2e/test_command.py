@@ -338,7 +338,7 @@ def test_log_config(home, detached):
     done, _ = detached("--log-config", "log.yaml")
 
     assert done.returncode == 0, done.stdout
-    assert STARTED in (home.path / "own.log").read_text()
+    wait_until(lambda: STARTED in (home.path / "own.log").read_text(), "the start is in the log")
 
 
 def test_models_that_cannot_be_loaded(detached):
