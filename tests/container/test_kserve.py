@@ -136,15 +136,6 @@ def test_models_that_the_file_names_are_the_files(tmp_path: Path, named: str) ->
     assert "a.mar" not in settings.values()
 
 
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [("kfserving", "kserve"), ("kfservingv2", "kservev2"), ("kserve", "kserve"), ("json", "json")],
-)
-def test_envelopes_former_names_are_known(tmp_path: Path, former: str, now: str) -> None:
-    """Files from the time when KServe was KFServing."""
-    assert made(tmp_path, f"service_envelope={former}\n")["service_envelope"] == now
-
-
 def test_an_open_last_line_swallows_nothing(tmp_path: Path) -> None:
     """A backslash at the end of the file goes on into an empty line."""
     settings = made(tmp_path, "load_models=x.mar,\\")

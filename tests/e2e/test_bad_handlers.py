@@ -456,13 +456,12 @@ def _renewed(server):
 
 
 def test_tracebacks_are_on_the_servers_own_output(server, model_store):
-    """Who looks at ts_log or at the console only sees where a handler failed, line by line."""
+    """Who looks at ts_log, or at the console only (``docker logs``), sees where a handler failed."""
     archived(model_store, "traced", "def handle(data, context):\n    raise RuntimeError('seen from afar')\n")
     server.register("traced.mar", synchronous="true")
-    server_log = server.home.log()
-    begin = server_log.index("could not load its model: RuntimeError: seen from afar")
-    lines = [line.strip() for line in server_log[begin:].splitlines()]
+    for written in (server.home.log(), server.home.output()):
+        begin = written.index("could not load its model: RuntimeError: seen from afar")
+        lines = [line.strip() for line in written[begin:].splitlines()]
 
-    assert "Traceback (most recent call last):" in lines
-    assert "raise RuntimeError('seen from afar')" in lines
-    assert "could not load its model: RuntimeError: seen from afar" in server.home.output()
+        assert "Traceback (most recent call last):" in lines
+        assert "raise RuntimeError('seen from afar')" in lines

@@ -495,7 +495,19 @@ def test_list(server, management):
     [
         ("DescribeModel", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
         ("DescribeModel", {}, "NOT_FOUND", "Model not found: "),
+        (
+            "DescribeModel",
+            {"model_name": "echo", "model_version": "0.0"},
+            "NOT_FOUND",
+            "Model version: 0.0 does not exist for model: echo",
+        ),
         ("ScaleWorker", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
+        (
+            "ScaleWorker",
+            {"model_name": "echo", "model_version": "0.0", "min_worker": 1, "synchronous": True},
+            "NOT_FOUND",
+            "Model version: 0.0 does not exist for model: echo",
+        ),
         (
             "ScaleWorker",
             {"model_name": "echo", "min_worker": 3, "max_worker": 1},
@@ -503,10 +515,23 @@ def test_list(server, management):
             "max_worker cannot be less than min_worker.",
         ),
         ("RegisterModel", {}, "INVALID_ARGUMENT", "Parameter url is required."),
+        (
+            "RegisterModel",
+            {"url": "echo.mar", "model_name": "other", "runtime": "python4"},
+            "INVALID_ARGUMENT",
+            "Invalid RuntimeType value: python4",
+        ),
         ("RegisterModel", {"url": "no.mar"}, "NOT_FOUND", "Model not found at: no.mar"),
         ("RegisterModel", {"url": "http://127.0.0.1/m.mar"}, "NOT_FOUND", "Given URL"),
         ("RegisterModel", {"url": "echo.mar"}, "UNKNOWN", "Model version 1.0 is already registered"),
         ("UnregisterModel", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
+        (
+            "UnregisterModel",
+            {"model_name": "echo", "model_version": "0.0"},
+            "NOT_FOUND",
+            "Model version: 0.0 does not exist for model: echo",
+        ),
+        ("SetDefault", {"model_name": "no", "model_version": "1.0"}, "NOT_FOUND", "Model not found: no"),
         (
             "SetDefault",
             {"model_name": "echo", "model_version": "9"},
@@ -557,6 +582,18 @@ def test_the_same_url_again(tmp_path, model_store):
             "INTERNAL",
             "Model file already exists echo.mar\norg.pytorch.serve.http.InternalServerException",
         )
+
+
+def test_a_handler_that_is_not_there(management):
+    """As in TorchServe, the model is registered, and it is INTERNAL when workers are asked for."""
+    asked = {"url": "echo.mar", "model_name": "handlerless", "handler": "invalidHandler"}
+    management.RegisterModel(manage("RegisterModel", **asked), timeout=PATIENCE)
+    scale = manage("ScaleWorker", model_name="handlerless", min_worker=1, synchronous=True)
+
+    code, text = ending(lambda: management.ScaleWorker(scale, timeout=PATIENCE))
+    assert code == "INTERNAL"
+    assert "invalidHandler" in text
+    management.UnregisterModel(manage("UnregisterModel", model_name="handlerless"), timeout=PATIENCE)
 
 
 def test_workers_that_do_not_start(management):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.e2e.serving import ROOT, Home, Server, free_port, serving
-from tests.settings.torchserve_configurations import CONFIGURATIONS
+from tests.e2e.serving import ROOT, STARTED, Home, Server, free_port, serving, wait_until
+from tests.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -38,19 +38,22 @@ METRICS = "ts_metrics:\n  counter:\n    - {name: Requests2XX, unit: Count, dimen
 SERVER_TESTS = "frontend/server/src/test/resources"
 
 
-def here(text: str, folder: Path) -> dict[str, object]:
-    """The entries of a file, with its ports and sockets replaced by free ones; what is on one port stays so.
-
-    A value of several lines stays one.
-    """
-    entries = dict(re.findall(r"(?m)^(\w+)=((?:.*\\\n)*.*)$", text))
+def moved(text: str, folder: Path) -> str:
+    """A file with its ports and sockets replaced by free ones; what is on one port stays so."""
     places: dict[str, str] = {}
-    for key in [key for key in entries if key.endswith("_address")]:
-        before = entries[key]
-        scheme, _, _ = before.partition(":")
+
+    def place(found: re.Match[str]) -> str:
+        key, before, scheme = found.groups()
         new = f"unix:{folder}/a.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{free_port()}"
-        entries[key] = places.setdefault(before, new)
-    return {**entries}
+        return f"{key}={places.setdefault(before, new)}"
+
+    text = re.sub(r"(?m)^(\w+_address)=((https?|unix):.*)$", place, text)
+    return re.sub(r"(?m)^(grpc_\w+_port)=.*$", lambda found: f"{found[1]}={free_port()}", text)
+
+
+def here(text: str, folder: Path) -> dict[str, object]:
+    """The entries of a file that was :func:`moved`. A value of several lines stays one."""
+    return {**dict(re.findall(r"(?m)^(\w+)=((?:.*\\\n)*.*)$", moved(text, folder)))}
 
 
 @pytest.fixture
@@ -152,3 +155,51 @@ def test_a_state_in_the_file(home: Home) -> None:
         assert server.predict("mnist", b"x").content == b"x"
         assert counts(server.describe("mnist")) == [1, 5, 5, 200, 60, 1]
         assert server.metrics.get("/metrics").status_code == 200
+
+
+class Unchanged(Server):
+    """Started with a file's text as it is, but for addresses and what it takes from the environment."""
+
+    def __init__(self, home: Home, model_store: Path, text: str) -> None:
+        super().__init__(home, model_store)
+        addresses = (f"{key}={self.settings[key]}" for key in self.settings if key.endswith("_address"))
+        missing = [line for line in addresses if f"{line.partition('=')[0]}=" not in text]
+        # Its default ports are not free.
+        grpc = "true" if "grpc_inference_port=" in text else "false"
+        own = ("frontend_processes=1", f"enable_grpc_api={grpc}", *missing)
+        self._text = "\n".join([*own, moved(text, home.path)])
+
+    def start(self) -> Unchanged:
+        file = self.home.path / "theirs.properties"
+        file.write_text(self._text)
+        flags = ("--model-store", self.settings["model_store"], "--ts-config", file)
+        self._process = self.home.popen("--start", "--foreground", *flags)
+        wait_until(lambda: STARTED in self.home.output() or self.process.poll() is not None, "it starts")
+        assert STARTED in self.home.output(), self.home.output()
+        return self
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A key and a certificate."""
+    key, certificate = Authority(tmp_path_factory.mktemp("pair")).issue("server")
+    return key, certificate
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_each_starts(name: str, tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    """With a model store that is empty, and the key, certificate and metrics that the file names."""
+    home, text = Home(tmp_path / "h", ENVIRONMENT, for_children=True), CONFIGURATIONS[name]
+    for key, content in (
+        ("private_key_file", pair[0].read_text()),
+        ("certificate_file", pair[1].read_text()),
+        ("metrics_config", METRICS),
+    ):
+        for named in re.findall(rf"(?m)^{key}=(.*)$", text):
+            (home.path / named).parent.mkdir(parents=True, exist_ok=True)
+            (home.path / named).write_text(content)
+    (tmp_path / "store").mkdir()
+
+    with serving(Unchanged(home, tmp_path / "store", text)) as server:
+        assert server.process.poll() is None
+    assert "Traceback" not in home.output() + home.log()

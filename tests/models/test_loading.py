@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.models.conftest import entry, naming, restore, saved, write_model
 
+from modelserver.cli import build_parser, setting_flags
 from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUnavailable, StartFailed
 from modelserver.models.loading import default_name, initial, load_first, load_initial, tell_first_loads
 from modelserver.models.replacing import load_anew
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import FailedVersion
 from modelserver.options.resolve import BatchPolicy, Registration
+from modelserver.settings.load import load_settings
 from modelserver.settings.settings import Settings
 from modelserver.settings.values import ModelToLoad
 
@@ -183,6 +186,37 @@ async def test_a_folder_outside_of_the_store(
     assert again.get("mine").archive.model_dir == tmp_path / "mine"
     await registry.close(0)
     await again.close(0)
+
+
+@pytest.mark.parametrize("way", ["config.properties", "TS_LOAD_MODELS", "--models"])
+async def test_each_way_of_naming_leads_anywhere(
+    new_registry: Callable[..., Registry], store: Path, tmp_path: Path, way: str
+) -> None:
+    """File, environment and command line are the operator's: a folder, an archive and a URL of a file, none
+    of them in the store, are loaded under their names.
+    """
+    outside = tmp_path / "outside"
+    for name in ("folder", "archive", "file"):
+        write_model(outside, name, name)
+    for name in ("archive", "file"):
+        shutil.make_archive(str(outside / name), "zip", outside / name)
+        (outside / f"{name}.zip").rename(outside / f"{name}.mar")
+    named = [f"{outside}/folder", f"mine={outside}/archive.mar", (outside / "file.mar").as_uri()]
+    file, environment, flags = "enable_envvars_config=true\n", dict[str, str](), dict[str, object]()
+    if way == "config.properties":
+        file += f"load_models={','.join(named)}\n"
+    elif way == "TS_LOAD_MODELS":
+        environment[way] = ",".join(named)
+    else:
+        flags = setting_flags(build_parser().parse_args(["--models", *named]))
+    (tmp_path / "config.properties").write_text(file)
+    loaded = load_settings({**flags, "model_store": str(store)}, environment, tmp_path)
+    registry = new_registry()
+    left_out = await load_initial(registry, initial(loaded.settings), lambda _: None, restored=False)
+
+    assert left_out == []
+    assert registry.names() == ["folder", "mine", "file"]
+    await registry.close(0)
 
 
 async def test_load_initial(

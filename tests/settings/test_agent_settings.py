@@ -110,7 +110,7 @@ def test_what_is_switched_off(tmp_path: Path) -> None:
 def test_numbers_of_the_batcher(tmp_path: Path, name: str, text: str) -> None:
     """What is no whole number of at least 1 stops the start, as it does the agent's."""
     with pytest.raises(ConfigError, match=f"Invalid configuration: {name}={text}: a whole number from 1 to"):
-        loaded(tmp_path, f"{KEYS[name].flag}={text}")
+        loaded(tmp_path, "--enable-batcher", f"{KEYS[name].flag}={text}")
 
 
 @pytest.mark.parametrize(

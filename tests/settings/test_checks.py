@@ -50,5 +50,6 @@ def test_the_workers_address_has_a_port_of_its_own() -> None:
     """One that is that of another address is refused, with both, unless workers run on this machine."""
     with pytest.raises(ConfigError, match=r"worker_address=127\.0\.0\.1:8080: a port of its own is needed"):
         check(Settings(worker_launcher="agents", worker_address="127.0.0.1:8080"))
-    check(Settings(worker_launcher="local", worker_address="127.0.0.1:8080"))
+    for unused in ("127.0.0.1:8080", "nonsense"):
+        check(Settings(worker_launcher="local", worker_address=unused))
     check(Settings(worker_launcher="agents", worker_address="127.0.0.1:0"))

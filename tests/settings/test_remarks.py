@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.settings.conftest import load
 
+from modelserver.settings.key import BATCHER, TLS, Key
+from modelserver.settings.keys import KEYS, NOT_YET
 from modelserver.settings.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def is_without_effect(key: Key) -> bool:
+    """With nothing else set."""
+    switches = ("enable_batcher",)
+    return (
+        key.category == "N"
+        or key.name in NOT_YET
+        or (key.group in (BATCHER, TLS) and key.name not in switches)
+    )
 
 
 def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
@@ -36,6 +48,30 @@ def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
         "ipex_enable has no effect yet",
     )
     assert load(tmp_path, "metrics_mode= Prometheus ").warnings == ()
+
+
+NONSENSE = ("nonsense", "-1", "1e400", "9" * 30, "0x10", "a\0b", "[", "{", "/no/such/file", "\u2603")
+
+
+@pytest.mark.parametrize("name", [key.name for key in KEYS.values() if is_without_effect(key)])
+def test_no_value_of_a_key_without_effect_stops_a_start(tmp_path: Path, name: str) -> None:
+    """Keys for Java, of what is not built, of TLS without https, of a batcher that is off: from the file,
+    the environment and a flag, a bad value is at most a warning.
+    """
+    key = KEYS[name]
+    for value in NONSENSE:
+        escaped = value.encode("latin-1", "backslashreplace").decode("latin-1")
+        loads = [load(tmp_path, f"{name}={escaped}")]
+        if key.env is not None and not key.is_ours:
+            loads.append(load(tmp_path, "enable_envvars_config=true", environ={key.env: value}))
+        if key.flag is not None:
+            loads.append(load(tmp_path, "", {name: value}))
+        for loaded in loads:
+            told = [line for line in loaded.warnings if line.startswith(f"Invalid configuration: {name}=")]
+            assert len(told) <= 1
+            if told:
+                assert getattr(loaded.settings, name) == getattr(Settings(), name)
+                assert told[0].endswith(f"; it is ignored, {name} has no effect here")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.settings.torchserve_configurations import CONFIGURATIONS, REFUSED
+from tests.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT, REFUSED
 
 from modelserver.errors import ConfigError
 from modelserver.models.snapshot import parse_snapshot
@@ -32,7 +32,7 @@ UNKNOWN = {
 def home(tmp_path: Path) -> Path:
     """A directory with the keys that the files name, and no store of workflows anywhere."""
     home = tmp_path / "frontend" / "server"
-    for folder in ("resources", "src/test/resources"):
+    for folder in ("resources", "../resources", "src/test/resources"):
         (home / folder).mkdir(parents=True)
         for name in ("key.pem", "certs.pem"):
             (home / folder / name).touch()
@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 
 def load(home: Path, text: str) -> LoadedSettings:
     (home / "config.properties").write_text(text)
-    return load_settings({"model_store": str(home / "../../store")}, {}, home)
+    return load_settings({"model_store": str(home / "../../store")}, ENVIRONMENT, home)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -63,8 +63,6 @@ def test_a_server_starts_with_each_of_them(home: Path, name: str, defaults: str)
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_torchserve_cannot_read_is_refused_by_name(home: Path, name: str) -> None:
-    """A port that is a URL or above 65535, and the old name of an envelope, stop both servers; here the line
-    says which and what is needed.
-    """
+    """A port that is a URL or above 65535 stops both servers; here the line says which and what is needed."""
     with pytest.raises(ConfigError, match=re.escape(f"Invalid configuration: {REFUSED[name]}: ")):
         load(home, REFUSED[name])

@@ -30,6 +30,12 @@ def test_counts(tmp_path: Path, text: str, value: int | str) -> None:
     assert load(tmp_path, f"frontend_processes={text}").settings.frontend_processes == value
 
 
+@pytest.mark.parametrize(("former", "now"), [("KFServing", "kserve"), ("kfservingv2", "kservev2")])
+def test_envelopes_former_names_are_known(tmp_path: Path, former: str, now: str) -> None:
+    """Files from the time when KServe was KFServing."""
+    assert load(tmp_path, f"service_envelope={former}").settings.service_envelope == now
+
+
 @pytest.mark.parametrize("text", ["0", "65", "many", "2.5", "-1", ""])
 def test_counts_that_are_none(tmp_path: Path, text: str) -> None:
     """Anything else is refused with what is allowed."""

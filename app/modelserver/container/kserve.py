@@ -29,7 +29,6 @@ METRICS_PORT: Final = 8082
 MANAGEMENT_PORT: Final = 8085  # as TorchServe's under KServe, where 8081 is a port for gRPC
 
 _MANIFESTS = "MAR-INF"
-_FORMER_ENVELOPES = {"kfserving": "kserve", "kfservingv2": "kservev2"}
 _ANY_MODELS = ("load_models", "model_snapshot")
 
 
@@ -103,9 +102,6 @@ def configuration(layout: Layout, ports: Ports) -> bytes:
         here["grpc_inference_port"] = str(ports.grpc)
     if not any(given.get(key, "").strip() for key in _ANY_MODELS):
         here["load_models"] = layout.load
-    envelope = given.get("service_envelope", "").strip().lower()
-    if envelope in _FORMER_ENVELOPES:
-        here["service_envelope"] = _FORMER_ENVELOPES[envelope]
     # The last of repeated keys takes effect; the empty line ends a line that a backslash would continue.
     return own + b"\n\n" + dump(here).encode("ascii")
 

@@ -35,9 +35,9 @@ def jks_advice(keystore: Path | None) -> str:
 
 def _check_cluster(settings: Settings) -> None:
     """Workers on other machines need an address that they can reach."""
-    ours = _host_of("worker_address", settings.worker_address)
     if settings.worker_launcher == "local":
         return
+    ours = _host_of("worker_address", settings.worker_address)
     _check_own_port(settings)
     if settings.worker_launcher != "ray":
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from modelserver.errors import ConfigError
 from modelserver.settings.checks import check
-from modelserver.settings.key import TLS, TORCHSERVE, Key, Kind, property_text
+from modelserver.settings.key import BATCHER, TLS, TORCHSERVE, Key, Kind, property_text
 from modelserver.settings.keys import KEYS
 from modelserver.settings.remarks import remarks
 from modelserver.settings.serving import ANY_URL
@@ -150,5 +150,6 @@ def _values(given: Mapping[str, Given], cwd: Path) -> tuple[dict[str, object], d
 
 
 def _has_effect(key: Key, settings: Settings) -> bool:
-    """Whether an invalid value matters: not for keys of the Java server, or of TLS if it is not used."""
-    return key.category != "N" and (key.group != TLS or settings.uses_tls)
+    """Whether an invalid value matters: not for keys of the Java server, of TLS or a batcher if not used."""
+    is_used = {TLS: settings.uses_tls, BATCHER: settings.enable_batcher}
+    return key.category != "N" and is_used.get(key.group, True)

@@ -25,6 +25,8 @@ _DEFAULT_PORTS = {  # (http, https), reference 3.3
     "management_address": (8081, 8444),
     "metrics_address": (8082, 8445),
 }
+# Envelopes in files from the time when KServe was KFServing.
+_FORMER_CHOICES = {"kfserving": "kserve", "kfservingv2": "kservev2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def _number(key: Key, text: str, _cwd: Path) -> float:
 
 
 def _choice(key: Key, text: str, _cwd: Path) -> str:
-    choice = text.lower()
+    choice = _FORMER_CHOICES.get(text.lower(), text.lower())
     if choice not in key.choices:
         raise ValueError(_needed(key))
     return choice
