@@ -156,3 +156,32 @@ def test_an_initialize_without_that_of_the_base(
         "has no attribute 'eval' (forgets_early.py, line 7, in initialize). " + hint
         in (registered.json()["message"])
     )
+
+
+ANSWERS_TWICE = """
+def handle(data, context):
+    return data and [0.5] * 2
+"""
+
+
+def test_a_wrong_number_of_answers(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
+    """On each route the answer has the numbers, and what a handler returns."""
+    shared_server.registered(packed("answers_twice", ANSWERS_TWICE, tmp_path, model_store))
+    rows = [{"name": "x", "datatype": "INT64", "shape": [1], "data": [1]}]
+    hint = "Hint: handle must return a list with one answer for each request of the batch"
+    told = (
+        "size of prediction is not equal to the size of instances: expected 1, the handler returned 2. "
+        + hint
+    )
+    v1 = shared_server.v1("answers_twice", [1])
+    v2 = shared_server.inference.post("/v2/models/answers_twice/infer", json={"inputs": rows})
+
+    plain = shared_server.predict("answers_twice", b"1")
+
+    assert (plain.status_code, plain.json()["message"]) == (
+        503,
+        f"number of batch response mismatched: {told}",
+    )
+    assert (v1.status_code, v1.json()["error"]) == (500, told)
+    assert (v2.status_code, v2.json()["error"]) == (500, told)
+    shared_server.unregister("answers_twice")

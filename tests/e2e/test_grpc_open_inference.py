@@ -16,6 +16,7 @@ from tests.e2e.grpc_client import PATIENCE, channel, ending, grpc_server, oip, s
 from tests.e2e.serving import ROOT, serving, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tensors.datatypes import pack
 
 triton = pytest.importorskip("tritonclient.grpc")
 np_to_triton_dtype = pytest.importorskip("tritonclient.utils").np_to_triton_dtype
@@ -239,6 +240,37 @@ def test_typed_contents(service):
     assert answer.model_name == "mirror"
     assert answer.model_version == "1.0"
     assert len(answer.id) == 36
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "values"),
+    [
+        ("BOOL", "bool_contents", [True, False]),
+        ("INT8", "int_contents", [-128, 127]),
+        ("INT16", "int_contents", [-32768, 32767]),
+        ("INT32", "int_contents", [-(1 << 31), (1 << 31) - 1]),
+        ("INT64", "int64_contents", [-(1 << 63), (1 << 63) - 1]),
+        ("UINT8", "uint_contents", [0, 255]),
+        ("UINT16", "uint_contents", [0, 65535]),
+        ("UINT32", "uint_contents", [0, (1 << 32) - 1]),
+        ("UINT64", "uint64_contents", [0, (1 << 64) - 1]),
+        ("FP32", "fp32_contents", [-0.5, 3.4028234663852886e38]),
+        ("FP64", "fp64_contents", [5e-324, 1.7976931348623157e308]),
+        ("BYTES", "bytes_contents", [b"\x00\xff", b""]),
+    ],
+)
+def test_typed_contents_of_each_datatype(service, datatype, field, values):
+    """Through a worker and back in the same field, with datatype and shape, down to the ends of its range;
+    sent raw, with the same bytes.
+    """
+    head = {"name": "x", "datatype": datatype, "shape": [1, 2]}
+    (output,) = infer(service, inputs=[{**head, "contents": {field: values}}]).outputs
+    raw = pack(datatype, values)
+    again = infer(service, inputs=[head], raw_input_contents=[raw])
+
+    assert (output.datatype, list(output.shape)) == (datatype, [1, 2])
+    assert {each.name: list(content) for each, content in output.contents.ListFields()} == {field: values}
+    assert (again.outputs[0].datatype, list(again.raw_output_contents)) == (datatype, [raw])
 
 
 def test_halves_are_raw(service):

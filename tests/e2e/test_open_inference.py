@@ -561,13 +561,15 @@ def test_answers_without_a_datatype(
 
 
 def test_rows_that_cannot_be_joined(server: Server) -> None:
-    """Answers of different forms are 500, which names the rows and what they are."""
+    """Answers of different forms are 500, which names the rows, what they are, and what to do."""
     answer = infer(server, "strict", strings("json:[1]", "json:[1, 2]"))
 
     assert answer.status_code == 500
     assert answer.json()["error"] == (
         "The answers of model strict make no tensors: the rows of output 'output_0' cannot be joined: "
-        "row 0 is INT64 of shape [1], row 1 is INT64 of shape [2]."
+        "row 0 is INT64 of shape [1], row 1 is INT64 of shape [2]. Hint: the answers to the rows of a "
+        "request need the same outputs, of one shape: the handler fills the shorter ones up, or answers each "
+        "row with text or a JSON object"
     )
 
 

@@ -42,6 +42,10 @@ BATCH_ID = "batchId"
 _LONGEST = 10**15
 _LONGEST_ID = 256
 
+_UNLIKE_ROWS = (
+    "Hint: the answers to the rows of a request need the same outputs, of one shape: the handler fills the "
+    "shorter ones up, or answers each row with text or a JSON object"
+)
 _HEADER = HEADER_LENGTH.lower().encode()
 _decode_parameters = msgspec.json.Decoder(dict[str, Any]).decode
 _HEADER_LINE = HEADER_LENGTH.lower().encode() + b": %d\r\n"
@@ -143,7 +147,9 @@ class Answering(msgspec.Struct, frozen=True):
         try:
             return join_answers(self.answers, whole=self.whole)
         except TensorError as error:
-            raise InternalError(f"The answers of model {self.name} make no tensors: {error}.") from error
+            raise InternalError(
+                f"The answers of model {self.name} make no tensors: {error}. {_UNLIKE_ROWS}"
+            ) from error
 
 
 def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
