@@ -475,3 +475,23 @@ class TestTokens:
         """Gives a token, by keyboard."""
         page.get_by_role("textbox", name="Token").fill(token)
         page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("side", ["inference", "management", "metrics"])
+def test_names_on_the_documentation_are_not_broken(
+    watched: Watched, server: Server, side: str, width: int
+) -> None:
+    """Each parameter of an operation is on one line of its own, in a small window, too."""
+    watched.page.set_viewport_size({"width": width, "height": 900})
+    watched.page.goto(f"{server.settings[f'{side}_address']}/docs")
+    lines: dict[str, int] = watched.page.evaluate(
+        """() => {
+            document.querySelectorAll("details").forEach(each => { each.open = true; });
+            const names = [...document.querySelectorAll("td:first-child code")];
+            return Object.fromEntries(names.map(each => [each.textContent, each.getClientRects().length]));
+        }"""
+    )
+
+    assert [name for name, count in lines.items() if count != 1] == []
+    assert side == "metrics" or {"inference": "model_name", "management": "initial_workers"}[side] in lines
