@@ -146,3 +146,14 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert spec.submodule_search_locations is not None
         (packages / name).symlink_to(spec.submodule_search_locations[0])
     return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def old(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that says that it is 3.8."""
+    folder = tmp_path_factory.mktemp("old")
+    python = folder / "python"
+    (folder / "sitecustomize.py").write_text("import sys\nsys.version_info = (3, 8, 20, 'final', 0)\n")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {bare} "$@"\n')
+    python.chmod(0o700)
+    return python

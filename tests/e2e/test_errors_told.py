@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from tests.e2e.serving import Server, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
@@ -156,6 +157,43 @@ def test_an_initialize_without_that_of_the_base(
         "has no attribute 'eval' (forgets_early.py, line 7, in initialize). " + hint
         in (registered.json()["message"])
     )
+
+
+WHOLE_MODEL = """
+import os, torch
+
+class Whole:
+    def initialize(self, context):
+        folder = context.system_properties["model_dir"]
+        self.model = torch.load(os.path.join(folder, "whole.pt"), map_location="cpu")
+
+    def handle(self, data, context):
+        return [self.model(torch.ones(1, 2)).tolist() for _ in data]
+"""
+
+
+@pytest.mark.slow
+def test_a_whole_model_in_a_handler_of_ones_own(
+    shared_server: Server, model_store: Path, tmp_path: Path
+) -> None:
+    """``torch.save(model)``, which ``torch.load`` refuses since 2.6: the registration is told three ways out,
+    and the one that changes the handler works.
+    """
+    torch.save(torch.nn.Linear(2, 1), tmp_path / "whole.pt")
+    trusting = WHOLE_MODEL.replace('"cpu")', '"cpu", weights_only=False)')
+    for name, code in (("refused", WHOLE_MODEL), ("trusting", trusting)):
+        (tmp_path / f"{name}.py").write_text(code)
+        files = {"serialized_file": tmp_path / "whole.pt", "export_path": model_store}
+        build_archive(ArchiveConfig(name, str(tmp_path / f"{name}.py"), "1.0", **files))  # type: ignore[arg-type]
+    refused = shared_server.register("refused.mar")
+
+    assert refused.status_code == 500
+    told = refused.json()["message"].partition("Hint: since torch 2.6 ")[2]
+    for way in ("state_dict()", "weights_only=False", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1"):
+        assert way in told
+    shared_server.registered("trusting.mar")
+    assert shared_server.predict("trusting").status_code == 200
+    shared_server.unregister("trusting")
 
 
 ANSWERS_TWICE = """

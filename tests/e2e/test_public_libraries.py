@@ -10,7 +10,7 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image
@@ -20,6 +20,8 @@ from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import httpx
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,6 +76,68 @@ read = AutoTokenizer.from_pretrained(folder)
 for text in sys.argv[2:]:
     with torch.no_grad():
         print(json.dumps(model(**read([text], return_tensors="pt")).logits[0].tolist()))
+"""
+
+# As the examples that stream: the texts of a batch are sent while all of them are made.
+STREAMED = """
+from threading import Thread
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from ts.handler_utils.hf_batch_streamer import TextIteratorStreamerBatch
+from ts.protocol.otf_message_handler import send_intermediate_predict_response
+from ts.torch_handler.base_handler import BaseHandler
+
+class Streams(BaseHandler):
+    def initialize(self, context):
+        folder = context.system_properties["model_dir"]
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
+        self.initialized = True
+
+    def preprocess(self, requests):
+        texts = [bytes(request.get("body")).decode() for request in requests]
+        return self.tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+
+    def inference(self, tokens):
+        streamer = TextIteratorStreamerBatch(
+            self.tokenizer, batch_size=len(tokens["input_ids"]), skip_prompt=True, skip_special_tokens=True
+        )
+        options = {"max_new_tokens": 12, "do_sample": False, "streamer": streamer}
+        made = Thread(target=self.model.generate, kwargs={**tokens, **options})
+        made.start()
+        for texts in streamer:
+            said = [each["text"] for each in texts]
+            send_intermediate_predict_response(
+                said, self.context.request_ids, "Intermediate Prediction success", 200, self.context
+            )
+        made.join()
+        return [""] * len(tokens["input_ids"])
+
+    def postprocess(self, texts):
+        return texts
+"""
+MAKE_STREAMED = """
+import json, sys
+from pathlib import Path
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+import torch
+
+folder = Path(sys.argv[1])
+words = ["<pad>", "<end>", *"a bad good old film was made here by them".split()]
+whole = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<pad>"))
+whole.pre_tokenizer = pre_tokenizers.Whitespace()
+PreTrainedTokenizerFast(tokenizer_object=whole, pad_token="<pad>", eos_token="<end>").save_pretrained(folder)
+torch.manual_seed(3)
+size = {"n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 1.0}
+ids = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
+GPT2LMHeadModel(GPT2Config(vocab_size=len(words), **size, **ids)).save_pretrained(folder)
+read = AutoTokenizer.from_pretrained(folder, padding_side="left")
+model = GPT2LMHeadModel.from_pretrained(folder).eval()
+tokens = read(sys.argv[2:], padding=True, return_tensors="pt", return_token_type_ids=False)
+made = model.generate(**tokens, max_new_tokens=12, do_sample=False)[:, tokens["input_ids"].shape[1]:]
+print(json.dumps([read.decode(each, skip_special_tokens=True) for each in made]))
 """
 
 # As the YOLOv8 example: another network and another answer in TorchServe's own detector.
@@ -163,7 +227,9 @@ def made(home: Home, script: str, *arguments: object) -> list[str]:
     return done.stdout.splitlines()
 
 
-def answers(home: Home, folder: Path, handler: str, files: Path, bodies: Sequence[bytes]) -> list[Any]:
+def answers(
+    home: Home, folder: Path, handler: str, files: Path, bodies: Sequence[bytes]
+) -> list[httpx.Response]:
     """What a model of this handler and these files answers to two bodies, which were one batch."""
     code, store = folder / "handler.py", folder / "store"
     code.write_text(handler)
@@ -174,7 +240,7 @@ def answers(home: Home, folder: Path, handler: str, files: Path, bodies: Sequenc
         server.registered("m.mar", startup_timeout=100, **window)
         given = list(senders.map(lambda body: server.predict("m", body), bodies))
     assert [(each.status_code, each.headers["x-batch-size"]) for each in given] == [(200, "2")] * 2
-    return [each.json() for each in given]
+    return given
 
 
 def test_a_classifier_of_transformers(home: Home, tmp_path: Path) -> None:
@@ -183,10 +249,25 @@ def test_a_classifier_of_transformers(home: Home, tmp_path: Path) -> None:
     files.mkdir()
     expected = [json.loads(line) for line in made(home, MAKE_TEXTS, files, *texts)]
 
-    given = answers(home, tmp_path, TEXTS, files, [text.encode() for text in texts])
+    given = [each.json() for each in answers(home, tmp_path, TEXTS, files, [text.encode() for text in texts])]
 
     assert [each["logits"] for each in given] == [pytest.approx(logits, abs=1e-5) for logits in expected]
     assert {each["label"] for each in given} <= {"LABEL_0", "LABEL_1"}
+
+
+def test_texts_streamed_by_transformers(home: Home, tmp_path: Path) -> None:
+    """``TextIteratorStreamerBatch`` in ``generate``: each client gets the text of its own prompt in pieces,
+    the same as without a server, though the texts of a batch end at different times.
+    """
+    files, prompts = tmp_path / "files", ("a good old film", "bad")
+    files.mkdir()
+    (line,) = made(home, MAKE_STREAMED, files, *prompts)
+    expected = json.loads(line)
+    assert len({len(text.split()) for text in expected}) == 2
+
+    given = answers(home, tmp_path, STREAMED, files, [prompt.encode() for prompt in prompts])
+
+    assert [each.text.split() for each in given] == [text.split() for text in expected]
 
 
 def test_a_detector_of_ultralytics(home: Home, tmp_path: Path) -> None:
@@ -202,7 +283,7 @@ def test_a_detector_of_ultralytics(home: Home, tmp_path: Path) -> None:
 
     given = answers(home, tmp_path, PICTURES, files, [picture(grey) for grey in greys])
 
-    assert given == [pytest.approx(each, abs=1e-5) for each in expected]
+    assert [each.json() for each in given] == [pytest.approx(each, abs=1e-5) for each in expected]
 
 
 def picture(grey: int) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
+import modelserver
 from modelserver.archiver import ArchiveConfig, build_archive
 
 TORCH = ("torch", "torchvision", "torchgen", "functorch")
@@ -17,6 +18,17 @@ from ts.metrics.dimension import Dimension
 
 def handle(data, context):
     return data and [bytes(row["body"]) for row in data]
+"""
+
+
+WHERE = """
+import sys
+
+import modelserver
+from ts.context import Context
+
+def handle(data, context):
+    return data and [{"python": sys.executable, "code": modelserver.__file__}] * len(data)
 """
 
 
@@ -61,3 +73,25 @@ def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
             failure = server.describe(name)["workers"][0]["failure"]
             assert "No module named 'torch'" in failure
             assert f"`{home.python} -m pip install torch torchvision`" in failure
+
+
+def test_workers_under_another_python(bare: Path, tmp_path: Path) -> None:
+    """``python=`` runs workers where modelserver is not installed, with the server's own code; TorchServe's
+    names are there.
+    """
+    (tmp_path / "where.py").write_text(WHERE)
+    build_archive(ArchiveConfig("where", str(tmp_path / "where.py"), "1.0", export_path=tmp_path))
+    home = Home(tmp_path / "home", {"PYTHONPATH": ""}, for_children=True)
+
+    with serving(Server(home, tmp_path, settings={"python": bare})) as server:
+        server.registered("where.mar", initial_workers=2)
+        assert server.predict("where").json() == {"python": str(bare), "code": modelserver.__file__}
+
+
+def test_a_python_that_is_too_old(old: Path, tmp_path: Path) -> None:
+    """The start ends with one line."""
+    home = Home(tmp_path / "home")
+    done = home.run("--start", "--model-store", tmp_path, "--ts-config", home.write_config({"python": old}))
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [f"python={old}: it is Python 3.8, workers need 3.10 or newer"]

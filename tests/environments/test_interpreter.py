@@ -44,3 +44,9 @@ def test_no_python(content: str, tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=f"^python={python}(:| cannot be run)"):
         check_interpreter(str(python))
+
+
+def test_an_old_one(old: Path) -> None:
+    """What it is, and what is needed."""
+    with pytest.raises(ConfigError, match=f"^python={old}: it is Python 3.8, workers need 3.10 or newer$"):
+        check_interpreter(str(old))
