@@ -259,6 +259,60 @@ def test_parts_under_other_names_are_copied(workplace: Path) -> None:
         ModelExportUtils.copy_artifacts("noop", "java", handler="handler.py")
 
 
+@pytest.mark.parametrize(
+    ("given", "archive_format", "path"),
+    [
+        (None, "default", "/home/user/some-model.mar"),
+        ("/home/user/", "default", "/home/user/some-model.mar"),
+        (None, "tgz", "/home/user/some-model.tar.gz"),
+        (None, "no-archive", "/home/user/some-model"),
+    ],
+)
+def test_the_file_system_may_be_replaced(given: str | None, archive_format: str, path: str) -> None:
+    """Test suites put their own ``os.getcwd`` and ``os.path.exists`` there, which is asked once for the path
+    as text, and their own ``os.remove``.
+    """
+    check = ModelExportUtils.check_mar_already_exists
+    with mock.patch("os.getcwd", return_value="/home/user"), mock.patch("os.path.exists") as exists:
+        exists.return_value = False
+        assert check("some-model", given, False, archive_format=archive_format) == (given or "/home/user")
+        exists.return_value = True
+        check("some-model", given, True, archive_format=archive_format)
+        with pytest.raises(ModelArchiverError, match="already exists"):
+            check("some-model", given, False, archive_format=archive_format)
+    assert exists.call_args_list == [mock.call(path)] * 3
+    with mock.patch("os.remove") as remove:
+        ModelExportUtils.clean_temp_files(["a", "b"])
+    assert remove.call_args_list == [mock.call("a"), mock.call("b")]
+
+
+def test_a_manifest_needs_no_files() -> None:
+    """It is made of names alone, as test suites do."""
+    args = argparse.Namespace(
+        model_name="my-model",
+        model_file="my-model/",
+        serialized_file="my-model/",
+        handler="a.py::my-awesome-func",
+        runtime="python",
+        version="1.0",
+        source_vocab=None,
+        extra_files=None,
+        export_path="/home/user/",
+        archive_format="tar",
+        convert=False,
+        force=False,
+        requirements_file="requirements.txt",
+        config_file=None,
+    )
+    with (
+        mock.patch("modelserver.model_archiver.model_packaging.ModelExportUtils") as steps,
+        mock.patch("shutil.rmtree"),
+    ):
+        package_model(args, ModelExportUtils.generate_manifest_json(args))
+
+    assert json.loads(steps.archive.call_args.args[3])["model"]["handler"] == "a.py::my-awesome-func"
+
+
 def test_steps_may_be_replaced(workplace: Path) -> None:
     """``package_model`` goes through the steps of the ``ModelExportUtils`` in its own module."""
     with mock.patch("modelserver.model_archiver.model_packaging.ModelExportUtils") as steps:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig
 from modelserver.model_archiver.model_packaging import generate_model_archive
 
-if TYPE_CHECKING:
-    from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig
-
-__all__ = ["ModelArchiver"]
+__all__ = ["ModelArchiver", "ModelArchiverConfig"]
 
 
 class ModelArchiver:

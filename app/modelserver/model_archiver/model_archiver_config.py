@@ -7,12 +7,13 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from modelserver.archiver import ArchiveConfig, StrPath
+from modelserver.model_archiver.manifest_components.manifest import RuntimeType
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from dataclasses import Field
 
-__all__ = ["ModelArchiverConfig"]
+__all__ = ["ModelArchiverConfig", "RuntimeType"]
 
 
 @dataclass
@@ -28,7 +29,7 @@ class ModelArchiverConfig:
     serialized_file: StrPath | None = None
     model_file: StrPath | None = None
     extra_files: str | None = None
-    runtime: str = "python"
+    runtime: str = RuntimeType.PYTHON.value
     export_path: StrPath = field(default_factory=os.getcwd)
     archive_format: str = "default"
     force: bool = False

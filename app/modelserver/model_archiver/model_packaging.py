@@ -7,15 +7,14 @@ import shutil
 from typing import TYPE_CHECKING
 
 from modelserver.model_archiver.arg_parser import ArgParser
-from modelserver.model_archiver.model_archiver_config import as_archive_config
+from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig, as_archive_config
+from modelserver.model_archiver.model_archiver_error import ModelArchiverError
 from modelserver.model_archiver.model_packaging_utils import PARTS, ModelExportUtils
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig
-
-__all__ = ["generate_model_archive", "package_model"]
+__all__ = ["ModelArchiverConfig", "ModelArchiverError", "generate_model_archive", "package_model"]
 
 
 def generate_model_archive(config: ModelArchiverConfig | Namespace | None = None) -> None:

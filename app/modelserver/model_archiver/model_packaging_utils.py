@@ -28,19 +28,24 @@ from modelserver.archiver import (
     pack_folder,
     warn_of_mistakes,
 )
+from modelserver.model_archiver.manifest_components.manifest import Manifest, RuntimeType
 from modelserver.model_archiver.manifest_components.model import Model
-from modelserver.model_archiver.model_archiver_config import as_archive_config
+from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig, as_archive_config
+from modelserver.model_archiver.model_archiver_error import ModelArchiverError
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Collection, Iterable
 
-    from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig
-
 __all__ = [
     "MANIFEST_FILE_NAME",
     "MAR_INF",
+    "Manifest",
+    "Model",
+    "ModelArchiverConfig",
+    "ModelArchiverError",
     "ModelExportUtils",
+    "RuntimeType",
     "archiving_options",
     "model_handlers",
     "zipfile",
@@ -81,9 +86,9 @@ class ModelExportUtils:
     ) -> str:
         """The directory for the archive, the current one by default; an archive there may be in the way."""
         folder = os.getcwd() if export_file_path is None else os.fspath(export_file_path)
-        target = Path(ModelExportUtils.get_archive_export_path(folder, model_name, archive_format))
+        target = ModelExportUtils.get_archive_export_path(folder, model_name, archive_format)
         if os.path.exists(target):
-            check_overwriting(target, force=overwrite)
+            check_overwriting(Path(target), force=overwrite)
         return folder
 
     @staticmethod
