@@ -29,6 +29,7 @@ PROGRAMS = {
     "cluster": ("benchmarks.cluster", "what workers behind the network cost, beside Ray Serve"),
     "kserve_batcher": ("benchmarks.kserve_batcher", "the experiment of KServe's page on its batcher"),
     "observability": ("benchmarks.observability", "what access log and metrics cost"),
+    "rollouts": ("benchmarks.rollouts", "what recordings, weights and shadows cost"),
     "first_answer": ("benchmarks.first_answer", "from `modelserver serve` to the first answer"),
     "decoding": ("benchmarks.decoding", "ways to prepare a picture"),
     "optimizations": ("benchmarks.optimizations", "ways to compute a network on a CPU"),

@@ -40,11 +40,13 @@ PICTURE_BYTES = 110_000
 PICTURE_SIDE = 720
 
 
-def build_noop(store: Path, name: str = "noop", seconds: float = 0.0) -> str:
+def build_noop(store: Path, name: str = "noop", seconds: float = 0.0, version: str = "1.0") -> str:
     """An archive whose handler sleeps ``seconds`` per batch, then answers ``{"ok": 1}``; returns its name."""
     source = store / f"{name}_handler.py"
     source.write_text(HANDLER.format(seconds=seconds), "utf-8")
-    config = ArchiveConfig(model_name=name, handler=str(source), version="1.0", export_path=store, force=True)
+    config = ArchiveConfig(
+        model_name=name, handler=str(source), version=version, export_path=store, force=True
+    )
     return build_archive(config).name
 
 

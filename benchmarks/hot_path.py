@@ -31,6 +31,7 @@ from modelserver.pools.devices import DeviceRing
 from modelserver.pools.pool import Pool
 from modelserver.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
 from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
+from modelserver.recording.recorder import RecordedRoutes, Recorder, Wanted
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.wire.frames import encode
@@ -38,6 +39,9 @@ from modelserver.wire.messages import Answer, Load, Predict, Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from modelserver.http.exchange import HotRoutes
+    from modelserver.recording.recorder import Recording
 
 BODY = b"x" * 64
 REQUEST = (
@@ -149,9 +153,9 @@ def _result(sequence: int, count: int) -> bytes:
 
 
 class Server:
-    """The hot way of the server, with batches of ``batch_size``."""
+    """The hot way of the server, with batches of ``batch_size``, perhaps while somebody records."""
 
-    def __init__(self, batch_size: int, width: int = 32) -> None:
+    def __init__(self, batch_size: int, width: int = 32, *, recorded: bool = False) -> None:
         self.width = width
         metrics = ServerMetrics()
         self._access = AccessLog()
@@ -169,7 +173,11 @@ class Server:
         pool.workers.append(worker)
         options_ = ModelOptions(batch_size=batch_size)
         version = ModelVersion("noop", "1.0", "noop.mar", None, options_, "python", pool, model_metrics)
-        hot = InferenceApi(cast("Any", _OneModel(version)), 1 << 20)
+        hot: HotRoutes = InferenceApi(cast("Any", _OneModel(version)), 1 << 20)
+        if recorded:
+            recorder = Recorder()
+            self._client = asyncio.create_task(_take(recorder.start(Wanted())))
+            hot = RecordedRoutes(hot, recorder)
 
         def on_response(*said: Any) -> None:
             metrics.response(said[4])
@@ -192,12 +200,21 @@ class Server:
             answers = self._process.answer()
             playing += time.process_time() - started
             if not answers:
-                return playing
+                break
             self._channel.data_received(answers)
+        # What was recorded is taken now and then.
+        await asyncio.sleep(0)
+        return playing
 
     @property
     def answered(self) -> int:
         return sum(transport.writes for transport in self._transports)
+
+
+async def _take(recording: Recording) -> None:
+    """The client that records."""
+    async for _ in recording.frames():
+        pass
 
 
 class _OneModel:
@@ -245,6 +262,8 @@ SUBJECTS = {
     "uvicorn, echo": Echo,
     "batch 1": lambda: Server(1),
     "batch 32": lambda: Server(32),
+    "batch 1, recorded": lambda: Server(1, recorded=True),
+    "batch 32, recorded": lambda: Server(32, recorded=True),
 }
 
 
