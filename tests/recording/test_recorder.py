@@ -100,12 +100,11 @@ async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
     whole.ended(True)
     broken.ended(False)
     gone.left()
-    gone.replied(200, b"too late", "", b"")
     halfway.left()
-    halfway.ended(False)
     refused.replied(503, b"no", "", b"x-batch-id: b\r\nx-batch-size: 2\r\nset-cookie: s\r\n")
     _, *calls, _ = await taken(recording)
 
+    assert [exchange.watcher for exchange in exchanges] == [None] * 5
     assert [(c.status, c.answer, c.parts, c.complete) for c in calls] == [
         (200, b"onetwo", 2, True), (200, b"onetwo", 2, False), (0, b"", 0, True),
         (200, b"onetwo", 2, False), (503, b"no", 0, True),

@@ -116,19 +116,23 @@ class Recorder:
 
 
 class Recording:
-    """What one client records; ``grpc`` counts calls over gRPC, which are not recorded."""
+    """What one client records.
+
+    ``grpc`` counts calls over gRPC, which are not recorded, ``numbers`` the requests that were queued;
+    ``headers`` says which of a request are kept.
+    """
 
     def __init__(self, wanted: Wanted, clock: Callable[[], int], forget: Callable[[], None]) -> None:
-        self.grpc = 0
+        self.grpc = self.numbers = 0
         self.clock = clock
         self.began = clock()
         self._wanted = wanted
         self._forget = forget
-        self._headers = KeptNames({*HEADERS, *wanted.headers})
+        self.headers = KeptNames({*HEADERS, *wanted.headers})
         self._chance = Random()  # noqa: S311 - a sample, no secret
         self._pieces = [_Piece()]
         self._calls = self._bytes = 0
-        self._numbers = self._pending = self._taken = 0
+        self._pending = self._taken = 0
         self._full = self._large = 0
         self._reason = ""
         self._deadline = 0.0
@@ -148,13 +152,11 @@ class Recording:
             self.finish(f"the limit of {wanted.requests} was reached")
         return True
 
-    def number(self) -> int:
-        """The next place in the order of the queue."""
-        self._numbers += 1
-        return self._numbers
+    def add(self, fields: tuple[object, ...], nbytes: int) -> None:
+        """The call with these fields has ended, with so many bytes of body and answer.
 
-    def add(self, call: Recorded, nbytes: int) -> None:
-        """The call has ended, with so many bytes; it is dropped if too much waits for the client."""
+        It is dropped if too much waits for the client.
+        """
         self._pending -= 1
         if nbytes > LARGEST:
             self._large += 1
@@ -163,7 +165,7 @@ class Recording:
         else:
             # At once, while all of it is in the processor's cache, and so that nothing else is kept.
             piece = self._pieces[-1]
-            content = _encode(call.fields(self._headers))
+            content = _encode(fields)
             piece.calls.append(content)
             piece.nbytes += nbytes
             piece.size += len(content)
@@ -206,7 +208,7 @@ class Recording:
 
     def _first(self) -> Began:
         wanted = self._wanted
-        return Began(time.time(), __version__, sorted(wanted.models), self._headers.names, wanted.sample)
+        return Began(time.time(), __version__, sorted(wanted.models), self.headers.names, wanted.sample)
 
     async def _pause(self) -> None:
         try:
@@ -263,12 +265,13 @@ class RecordedRoutes:
 class Recorded(Watcher):
     """A request that is recorded when it has been answered, or when its client has left.
 
-    Watches the exchange instead of wrapping it, which would cost more than all the rest.
+    Watches the exchange instead of wrapping it, which would cost more than all the rest, until the first end
+    of its answer.
     """
 
     __slots__ = (
-        "_answer", "_asked", "_at", "_complete", "_exchange", "_extra", "_number", "_parts", "_recording",
-        "_sent", "_status", "_took", "_type",
+        "_asked", "_at", "_exchange", "_extra", "_number", "_parts", "_recording", "_sent", "_status",
+        "_type",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, recording: Recording) -> None:
@@ -279,24 +282,22 @@ class Recorded(Watcher):
         self._asked = exchange.body
         self._number = 0
         self._parts: list[bytes] | None = None
-        self._complete = True
-        self._took = -1
-        self._sent = 0
 
     def queued(self) -> None:
         """See :class:`Watcher`."""
-        self._number = self._recording.number()
+        recording = self._recording
+        recording.numbers += 1
+        self._number = recording.numbers
 
     def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
         """See :class:`Watcher`."""
-        if self._took < 0:
-            self._status, self._type, self._extra = status, content_type, extra
-            self._end(body)
+        self._end(status, body, content_type, extra, len(body))
 
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
         """See :class:`Watcher`."""
         self._status, self._type, self._extra = status, content_type, extra
         self._parts = []
+        self._sent = 0
 
     def sent(self, part: bytes) -> None:
         """See :class:`Watcher`."""
@@ -307,46 +308,51 @@ class Recorded(Watcher):
 
     def ended(self, complete: bool) -> None:
         """See :class:`Watcher`."""
-        if self._took < 0:
-            self._complete = complete
-            self._end(b"".join(self._parts or ()))
+        parts = self._parts or ()
+        self._end(
+            *(self._status, b"".join(parts), self._type, self._extra, self._sent),
+            parts=len(parts),
+            complete=complete,
+        )
 
     def left(self) -> None:
         """See :class:`Watcher`."""
         if self._parts is not None:
             self.ended(False)
-        elif self._took < 0:
-            self._status, self._type, self._extra = 0, "", b""
-            self._end(b"")
+        else:
+            self._end(0, b"", "", b"", 0)
 
-    def _end(self, answer: bytes) -> None:
-        recording = self._recording
-        self._took = recording.clock() - self._at
-        self._answer = answer
-        recording.add(self, len(self._asked) + (self._sent or len(answer)))
-
-    def fields(self, kept: KeptNames) -> tuple[object, ...]:
-        """The fields of a :class:`Call`, as they are encoded, with the request headers of these names."""
-        exchange = self._exchange
+    def _end(  # noqa: PLR0917 - called for each request
+        self, status: int, answer: bytes, content_type: str, extra: bytes, size: int, parts: int = 0,
+        complete: bool = True,
+    ) -> None:  # fmt: skip
+        """The answer, of ``size`` bytes, is complete or broke off; the fields are those of :class:`Call`."""
+        recording, exchange, asked = self._recording, self._exchange, self._asked
+        # The two refer to each other: otherwise both would stay until the garbage collector runs.
+        exchange.watcher = None
         target = exchange.target
         route = target.route
-        return (
-            CALL,
-            self._number,
-            self._at - self._recording.began,
-            self._took,
-            exchange.method,
-            target.text,
-            route.model,
-            route.version,
-            [pair for pair in exchange.headers if kept[pair[0]]],
-            self._asked,
-            self._status,
-            self._type,
-            _told(self._extra),
-            self._answer,
-            len(self._parts or ()),
-            self._complete,
+        kept = recording.headers
+        recording.add(
+            (
+                CALL,
+                self._number,
+                self._at - recording.began,
+                recording.clock() - self._at,
+                exchange.method,
+                target.text,
+                route.model,
+                route.version,
+                [pair for pair in exchange.headers if kept[pair[0]]],
+                asked,
+                status,
+                content_type,
+                _told(extra),
+                answer,
+                parts,
+                complete,
+            ),
+            len(asked) + size,
         )
 
 

@@ -1,0 +1,258 @@
+"""What recordings, weights and shadows cost: one server, with each of them and without.
+
+A model that does nothing, one by one and in batches, shows what the server's own process computes more; a
+model that sleeps leaves the processors free, and shows whether shadows delay what clients get. One server,
+asked in turns without and with, in changing order: servers differ among themselves, by chance. Beside each
+pair is another turn without, for what chance makes of the rest.
+Marks, each to the turns without: at most 3 % fewer requests per second and 3 % more processor time per
+request while somebody records, 1 % with weights, and at most 1 % fewer requests with a shadow of 25 %.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.archives import build_noop
+from benchmarks.load import Load, chosen, run_load
+from benchmarks.measure import Sample, cpu_ratio, figures, measured, named, ratio
+from benchmarks.options import common_parser, run, tell
+from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
+from benchmarks.servers import (
+    HOST,
+    BenchmarkError,
+    ModelServer,
+    call,
+    inherited_environment,
+    model_server,
+    sample_answer,
+)
+from modelserver.recording.file import read
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from benchmarks.load import Client
+
+SLEEP: Final = 0.005  # seconds of a batch of the model that sleeps
+OFF, AGAIN, ON = "off", "off again", "on"
+_WINDOW: Final = {"batch_policy": "window", "max_batch_delay": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What is turned on at a model: ``rate`` and ``cpu`` are the shares that it may cost, None: no mark."""
+
+    what: str
+    model: str
+    connections: int
+    rate: float | None
+    cpu: float | None
+
+    def __str__(self) -> str:
+        return f"{self.what}, {self.model}"
+
+    def on(self, server: ModelServer) -> AbstractContextManager[None]:
+        """Turns it on."""
+        if self.what == "recording":
+            return recording(server, self.model)
+        given: dict[str, object] = {"weights": {"1.0": 100, "2.0": 0}}
+        if self.what == "shadow":
+            given = {"shadow": {"2.0": {"percent": 25}}}
+        return traffic(server, self.model, given)
+
+
+PAIRS: Final = (
+    Pair("recording", "batch1", 32, 0.03, 0.03),
+    Pair("recording", "batch32", 64, 0.03, 0.03),
+    Pair("weights", "batch1", 32, 0.01, 0.01),
+    Pair("weights", "batch32", 64, 0.01, 0.01),
+    Pair("shadow", "sleeps", 16, 0.01, None),
+)
+
+
+@contextlib.contextmanager
+def recording(server: ModelServer, model: str) -> Iterator[None]:
+    """``modelserver record`` within. Raises BenchmarkError if it missed requests."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        out = Path(folder) / "traffic.msr"
+        place = f"http://{HOST}:{server.management_port}"
+        command = [sys.executable, "-m", "modelserver", "record", "--out", str(out), "--management", place]
+        process = subprocess.Popen(
+            [*command, model],
+            env=inherited_environment(),
+            cwd=server.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            # It says so once the server records.
+            said = process.stdout.readline()
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            said += process.communicate()[0]
+        if process.returncode or not (found := read(out)).calls or str(found.lost):
+            raise BenchmarkError(f"the recording is not whole: {said}")
+
+
+@contextlib.contextmanager
+def traffic(server: ModelServer, model: str, given: dict[str, object]) -> Iterator[None]:
+    """Traffic between the versions of a model. Raises BenchmarkError if it is refused."""
+    path = f"/models/{model}/traffic"
+    status, answer = call(server.management_port, "PUT", path, json.dumps(given).encode())
+    if status != 200:
+        raise BenchmarkError(f"{path} was answered {status}: {answer.decode(errors='replace')}")
+    try:
+        yield
+    finally:
+        call(server.management_port, "DELETE", path)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = common_parser("benchmarks rollouts", __doc__, duration=3.0)
+    parser.set_defaults(reps=10)
+    parser.add_argument("--only", choices=sorted({pair.what for pair in PAIRS}), help="one of them")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if requests failed or the server does not start. A missed mark is told."""
+    options = parse(arguments)
+    pairs = [pair for pair in PAIRS if options.only in (None, pair.what)]
+    facts = machine() | {
+        "client": chosen(options.client),
+        "handler": f"no-op, and one that sleeps {SLEEP * 1e3:g} ms; one worker for each version",
+        "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
+    }
+    print(heading("Recordings, weights and shadows", facts))
+    if options.dry_run:
+        print("\n".join(f"{pair}, {pair.connections} connections" for pair in pairs))
+        return 0
+    try:
+        samples = measure(pairs, options)
+    except (BenchmarkError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(report(pairs, samples))
+    if options.out is not None:
+        write_json(
+            options.out,
+            {
+                "machine": facts,
+                "figures": figures(samples),
+                "marks": marks(pairs, samples),
+                "samples": samples,
+            },
+        )
+    return 1 if any(figure.void for figure in figures(samples)) else 0
+
+
+def measure(pairs: Sequence[Pair], options: argparse.Namespace) -> list[Sample]:
+    """Each pair in turns, the order changing from one to the next. Raises BenchmarkError."""
+    samples = []
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmark-") as name,
+        started(Path(name)) as server,
+    ):
+        for pair in pairs:
+            run_load(load_of(server, pair, options.warmup), options.client)
+        for repetition in range(options.reps):
+            for pair in pairs:
+                ways = (OFF, ON, AGAIN)
+                for way in ways if repetition % 2 else reversed(ways):
+                    taken = take(server, pair, way, repetition, options)
+                    tell(taken)
+                    samples.append(taken)
+    return samples
+
+
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[ModelServer]:
+    """A server with two versions of each model. Raises BenchmarkError."""
+    store = folder / "store"
+    store.mkdir(parents=True)
+    settings = {"allow_recording": "true", "disable_system_metrics": "true"}
+    with model_server(store, folder / "server", settings) as server:
+        for version in ("1.0", "2.0"):
+            noop = build_noop(store, f"noop_{version[0]}", version=version)
+            sleeping = build_noop(store, f"sleeping_{version[0]}", SLEEP, version=version)
+            server.register(noop, "batch1", batch_size=1)
+            server.register(noop, "batch32", batch_size=32, **_WINDOW)
+            server.register(sleeping, "sleeps", batch_size=8)
+        for pair in PAIRS:
+            sample_answer(server, f"/predictions/{pair.model}", b"x")
+        yield server
+
+
+def load_of(server: ModelServer, pair: Pair, seconds: float) -> Load:
+    """The load of a pair."""
+    url = server.url(f"/predictions/{pair.model}")
+    return Load(url, b"x" * 64, "application/octet-stream", pair.connections, seconds)
+
+
+def take(server: ModelServer, pair: Pair, way: str, repetition: int, options: argparse.Namespace) -> Sample:
+    """One measurement; the processor time is that of the server's own process."""
+    client: Client = options.client
+    load = load_of(server, pair, options.duration)
+    with pair.on(server) if way == ON else contextlib.nullcontext():
+        return measured(
+            server,
+            partial(run_load, load, client),
+            f"{pair}: {way}",
+            pair.connections,
+            repetition,
+            alone=True,
+        )
+
+
+def marks(pairs: Sequence[Pair], samples: Sequence[Sample]) -> list[Mark]:
+    """Those of each pair."""
+    found = []
+    for pair in pairs:
+        on, off = named(f"{pair}: {ON}"), named(f"{pair}: {OFF}")
+        if pair.rate is not None:
+            found.append(Mark(f"{pair}: requests/s to off", ratio(samples, on, off), ">=", 1 - pair.rate))
+        if pair.cpu is not None:
+            found.append(Mark(f"{pair}: CPU/request to off", cpu_ratio(samples, on, off), "<=", 1 + pair.cpu))
+    return found
+
+
+def report(pairs: Sequence[Pair], samples: Sequence[Sample]) -> str:
+    """A Markdown table, the marks, and what is wrong with the figures."""
+    summary = {each.subject: each for each in figures(samples)}
+    rows = []
+    for pair in pairs:
+        for way in (OFF, AGAIN, ON):
+            here, off = f"{pair}: {way}", named(f"{pair}: {OFF}")
+            figure = summary[here]
+            rows.append(
+                [
+                    str(pair),
+                    way,
+                    number(figure.rate),
+                    number(ratio(samples, named(here), off)),
+                    number(figure.cpu_us),
+                    number(cpu_ratio(samples, named(here), off)),
+                ]
+            )
+    heads = ["what, model", "turn", "requests/s", "to off", "CPU-µs/request", "to off"]
+    remarks = [*failure_lines([*summary.values()]), *noise_lines([*summary.values()])]
+    return "\n".join([table(heads, rows), "", *map(str, marks(pairs, samples)), "", *remarks])
+
+
+if __name__ == "__main__":
+    run(main)
