@@ -2,6 +2,7 @@
 
 The bytes of requests go into the protocol, those of a worker's answers into the channel, all in one process:
 parse, queue, batch, frame, deliver, answer, count, log. Beside it, uvicorn with the echo application.
+The recorded ones are in batches too, while somebody records.
 Figures are the least of many short measurements: whatever else a machine does can only add to them, so that
 they repeat within about one percent and guard against regressions.
 """
@@ -262,8 +263,8 @@ SUBJECTS = {
     "uvicorn, echo": Echo,
     "batch 1": lambda: Server(1),
     "batch 32": lambda: Server(32),
-    "batch 1, recorded": lambda: Server(1, recorded=True),
-    "batch 32, recorded": lambda: Server(32, recorded=True),
+    "recorded 1": lambda: Server(1, recorded=True),
+    "recorded 32": lambda: Server(32, recorded=True),
 }
 
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
 from modelserver.errors import ModelServerError, WorkflowNotFound
 from modelserver.http.answers import error_body
+from modelserver.models.version import SavedWorkflow
 from modelserver.workflows.specification import Node, Options
-from modelserver.workflows.workflow import Timeouts
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,8 +38,8 @@ class Workflows:
     def urls(self) -> dict[str, str]:
         return {"w": "w.war", "a": "a.war"}
 
-    async def register(self, url: str, name: str | None, timeouts: Timeouts) -> Any:
-        self.asked.append((url, name, timeouts))
+    async def register(self, asked: SavedWorkflow, name: str | None) -> Any:
+        self.asked.append((asked, name))
         return self.get(name or "w")
 
     async def unregister(self, name: str) -> None:
@@ -75,7 +75,7 @@ async def test_registering() -> None:
     }
     given = {"url": "a.war", "workflow_name": "a", "startup_timeout": 7}
     await ask("POST", "/workflows", workflows, json=given)
-    assert workflows.asked == [("w.war", None, Timeouts(5, None)), ("a.war", "a", Timeouts(None, 7))]
+    assert workflows.asked == [(SavedWorkflow("w.war", 5), None), (SavedWorkflow("a.war", None, 7), "a")]
     answer = await ask("POST", "/workflows", workflows)
     assert (answer.status_code, answer.json()["message"]) == (400, "Parameter url is required.")
 

@@ -10,7 +10,7 @@ import pytest
 from modelserver.archives.archive import ModelArchive
 from modelserver.archives.manifest import Manifest
 from modelserver.errors import ConfigError
-from modelserver.models.snapshot import parse_snapshot, registry_document
+from modelserver.models.snapshot import parse_snapshot, parse_workflows, registry_document
 from modelserver.models.version import mar_name
 from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
 from modelserver.rollout.plan import Plan, patched
@@ -157,6 +157,12 @@ def test_file_that_was_fetched() -> None:
     ("text", "problem"),
     [
         ("{", "a JSON object is needed"),
+        ('{"workflows": {"w": 1}}', "workflows.w: a JSON object is needed"),
+        ('{"workflows": {"w": {}}}', "workflows.w.url: text is needed"),
+        (
+            '{"workflows": {"w": {"url": "w.war", "responseTimeout": "1"}}}',
+            "w.responseTimeout: a whole number",
+        ),
         ("[]", "the whole: a JSON object is needed"),
         ('{"models": 1}', "models: a JSON object is needed"),
         ('{"models": {"a": []}}', "models.a: a JSON object is needed"),
@@ -175,8 +181,9 @@ def test_file_that_was_fetched() -> None:
 )
 def test_state_that_is_not_understood(text: str, problem: str) -> None:
     """The message says where the state is wrong and what is needed there."""
+    parse = parse_workflows if "workflows" in text else parse_snapshot
     with pytest.raises(ConfigError, match="Invalid configuration: model_snapshot") as raised:
-        parse_snapshot(text)
+        parse(text)
 
     assert problem in str(raised.value)
 

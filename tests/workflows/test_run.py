@@ -239,3 +239,21 @@ async def test_several_ends() -> None:
     assert flow.exchange.answer is not None
     assert json.loads(flow.exchange.answer[1]) == {"b": {"x": [1]}, "c": "plain \ufffd"}
     assert join_ends(("b",), [b""]) == b'{\n  "b": ""\n}'
+
+
+async def test_versions_of_a_node() -> None:
+    """A request for a workflow is copied to shadows and counted by promotions as one for the model is."""
+    flow = Flow({"a": ["b"]})
+    seen: list[Any] = []
+    flow.models["b"].traffic = cast("Any", SimpleNamespace(
+        watches=True,
+        choose=lambda exchange: flow.models["b"],
+        watch=lambda request, model: seen.append((request, model)),
+        refused=lambda model, status: seen.append((model, status)),
+    ))  # fmt: skip
+    await flow.models["a"].answer(b"one")
+    assert seen == [(flow.models["b"].sent[0], flow.models["b"])]
+    flow.models["b"].refusal = ServiceUnavailable("full")
+    await flow.models["b"].fail()
+
+    assert seen[-1] == (flow.models["b"], 503)

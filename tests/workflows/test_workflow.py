@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+from modelserver.models.version import SavedWorkflow
 from modelserver.workflows.archive import Contents, WorkflowArchive
 from modelserver.workflows.specification import parse_specification
-from modelserver.workflows.workflow import NO_TIMEOUTS, Workflow
+from modelserver.workflows.workflow import Workflow
 
 
 def workflow(text: str) -> Workflow:
@@ -20,7 +21,7 @@ def workflow(text: str) -> Workflow:
 def test_what_the_specification_does_not_say_is_up_to_the_archive() -> None:
     """A delay of 50 ms, as TorchServe has it, only comes with a batch size."""
     flow = workflow("models: {m: {url: m.mar}, n: {url: n.mar, max-batch-delay: 0}}\ndag: {m: [n]}")
-    first, second = (flow.registration(node, NO_TIMEOUTS) for node in flow.nodes.values())
+    first, second = (flow.registration(node, SavedWorkflow("w.war")) for node in flow.nodes.values())
 
     assert (first.batch_size, first.max_batch_delay, first.handler, first.trusted) == (
         None,

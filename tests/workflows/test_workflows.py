@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,16 +13,17 @@ from tests.models import doubles
 from modelserver.errors import Conflict, InvalidModel, InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_workflows, registry_document
+from modelserver.models.version import SavedWorkflow
 from modelserver.options.resolve import Registration
 from modelserver.settings.settings import Settings
 from modelserver.workflows.archive import Contents
 from modelserver.workflows.specification import parse_specification
-from modelserver.workflows.workflow import Timeouts
 from modelserver.workflows.workflows import Workflows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+WAR = SavedWorkflow("w.war")
 TEXT = "models:\n  m: {url: m.mar, min-workers: 1, batch-size: 2}\ndag:\n  f: [m]\n"
 
 
@@ -77,7 +79,7 @@ async def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
 
 async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
     """A model's archive is its own, a function's the workflow's; snapshots keep the workflow instead."""
-    workflow = await known.workflows.register("w.war", timeouts=Timeouts(5, 6))
+    workflow = await known.workflows.register(SavedWorkflow("w.war", 5, 6))
     function, model = sorted(
         (built.registration for built in known.preparation.built), key=lambda each: str(each.model_name)
     )
@@ -91,13 +93,14 @@ async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
     assert known.registry.get("w__f").url == "w.war"
     assert known.workflows.get("w") is workflow
     document = registry_document(known.registry)
-    assert (document["models"], document["workflows"]) == ({}, {"w": "w.war"})
-    assert parse_workflows('{"workflows": {"w": "w.war"}}') == {"w": "w.war"}
+    saved = {"url": "w.war", "responseTimeout": 5, "startupTimeout": 6}
+    assert (document["models"], document["workflows"]) == ({}, {"w": saved})
+    assert parse_workflows(json.dumps(document)) == {"w": SavedWorkflow("w.war", 5, 6)}
 
 
 async def test_unregistering_takes_everything_away(known: Known) -> None:
     """Models, archive and name; a model that somebody unregistered before is no hindrance."""
-    await known.workflows.register("w.war", "other")
+    await known.workflows.register(WAR, "other")
     await known.registry.unregister("other__m", None)
     await known.workflows.unregister("other")
 
@@ -110,36 +113,36 @@ async def test_all_or_nothing(known: Known) -> None:
     """After a failure nothing is left, and the name is free again."""
     known.preparation.refusal = InvalidModel("no handler")
     with pytest.raises(WorkflowFailed, match="Workflow w has failed to register") as failure:
-        await known.workflows.register("w.war")
+        await known.workflows.register(WAR)
     assert "Workflow Node w__f failed to register. Details: no handler" in failure.value.message
     assert (known.registry.names(), known.workflows.urls(), known.reader.removed) == ([], {}, ["w.war"])
 
     known.preparation.refusal = None
-    await known.workflows.register("w.war")
+    await known.workflows.register(WAR)
 
 
 async def test_names_that_are_taken(known: Known) -> None:
     """Of a workflow, of one that is being registered, or of a model; the archives are removed again."""
     known.preparation.gate.clear()
-    first = asyncio.ensure_future(known.workflows.register("w.war"))
+    first = asyncio.ensure_future(known.workflows.register(WAR))
     await asyncio.sleep(0)
     with pytest.raises(Conflict, match="Workflow w is already registered"):
-        await known.workflows.register("w.war")
+        await known.workflows.register(WAR)
     known.preparation.gate.set()
     await first
     with pytest.raises(Conflict, match="Workflow w is already registered"):
-        await known.workflows.register("w.war")
+        await known.workflows.register(WAR)
     await known.registry.register(Registration(url="other__m.mar"))
     with pytest.raises(Conflict, match="needs the name other__m, which a model already has"):
-        await known.workflows.register("w.war", "other")
+        await known.workflows.register(WAR, "other")
     with pytest.raises(InvalidWorkflow, match="part of a path"):
-        await known.workflows.register("w.war", "a/b")
+        await known.workflows.register(WAR, "a/b")
     assert len(known.reader.removed) == 4
 
 
 async def test_what_cannot_be_restored_says_so(known: Known) -> None:
     """It is listed and kept in snapshots, asking it is 503, and it can be unregistered."""
-    known.registry.workflows.update({"w": "w.war", "gone": "absent.war"})
+    known.registry.workflows.update({"w": WAR, "gone": SavedWorkflow("absent.war", 7)})
     notices: list[str] = []
     assert not await known.workflows.restore(notices.append)
 

@@ -14,7 +14,7 @@ from modelserver.api.pages import one_page, page_parameters, page_schema
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest, MethodNotAllowed, WorkflowNotFound
 from modelserver.http.answers import JSON, pretty
-from modelserver.workflows.workflow import Timeouts
+from modelserver.models.version import SavedWorkflow
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -106,10 +106,9 @@ class WorkflowApi:
         url = parameters.text("url")
         if url is None:
             raise BadRequest("Parameter url is required.")
+        timeouts = parameters.integer("response_timeout"), parameters.integer("startup_timeout")
         workflow = await self._workflows.register(
-            url,
-            parameters.text("workflow_name"),
-            Timeouts(parameters.integer("response_timeout"), parameters.integer("startup_timeout")),
+            SavedWorkflow(url, *timeouts), parameters.text("workflow_name")
         )
         text = f"Workflow {workflow.name} has been registered and scaled successfully."
         return status(200, text, [*parameters.warnings, *workflow.warnings])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from modelserver.models.changes import Change
     from modelserver.models.preparation import Preparation
     from modelserver.models.traffic import Directions
+    from modelserver.models.version import SavedWorkflow
     from modelserver.options.resolve import Registration
     from modelserver.pools.worker import Worker
     from modelserver.rollout.plan import Plan
@@ -66,7 +67,7 @@ class Registry:
     Changes to one model are made one at a time; different models do not wait for each other. ``on_change`` is
     awaited after each accepted change, before its caller gets the result. ``replacing`` and ``retiring`` are
     the tasks of :mod:`modelserver.models.replacing` that load versions and end replaced ones. ``workflows``
-    are the URLs of workflows by name, which snapshots keep too.
+    are those that snapshots keep too, by name.
     """
 
     def __init__(self, preparation: Preparation) -> None:
@@ -78,7 +79,7 @@ class Registry:
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: Callable[[], Awaitable[None]] | None = None
         self._directions: Directions | None = None
-        self.workflows: dict[str, str] = {}
+        self.workflows: dict[str, SavedWorkflow] = {}
 
     # -- looking up
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
-from modelserver.models.version import SavedModel, mar_name
+from modelserver.models.version import SavedModel, SavedWorkflow, mar_name
 from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
@@ -48,7 +48,15 @@ def registry_document(registry: Registry) -> dict[str, Any]:
         if registry.is_default(model) and model.traffic is not None and model.traffic.plan:
             models[model.name][model.version]["traffic"] = model.traffic.plan.document()
     document = {"modelCount": len(versions), "created": int(time.time() * 1000), "models": models}
-    return {**document, "workflows": dict(registry.workflows)} if registry.workflows else document
+    workflows = {name: _workflow_document(saved) for name, saved in registry.workflows.items()}
+    return {**document, "workflows": workflows} if workflows else document
+
+
+def _workflow_document(saved: SavedWorkflow) -> str | dict[str, Any]:
+    """Its URL, with its timeouts where it has some."""
+    timeouts = {"responseTimeout": saved.response_timeout, "startupTimeout": saved.startup_timeout}
+    given = {name: seconds for name, seconds in timeouts.items() if seconds is not None}
+    return {"url": saved.url, **given} if given else saved.url
 
 
 def _version_document(model: ModelVersion) -> dict[str, Any]:
@@ -91,10 +99,17 @@ def parse_snapshot(text: str) -> tuple[SavedModel, ...]:
     )
 
 
-def parse_workflows(text: str) -> dict[str, str]:
-    """The URLs of a document's workflows by name. Raises ConfigError naming the invalid field."""
-    workflows = _Fields("workflows", _mapping(_document(text).get("workflows", {}), "workflows"))
-    return {name: workflows.text(name, needed=True) or "" for name in workflows.values}
+def parse_workflows(text: str) -> dict[str, SavedWorkflow]:
+    """A document's workflows by name. Raises ConfigError naming the invalid field."""
+    workflows = _mapping(_document(text).get("workflows", {}), "workflows")
+    return {name: _saved_workflow(name, given) for name, given in workflows.items()}
+
+
+def _saved_workflow(name: str, given: Any) -> SavedWorkflow:
+    place = f"workflows.{name}"
+    fields = _Fields(place, {"url": given} if isinstance(given, str) else _mapping(given, place))
+    url = fields.text("url", needed=True) or ""
+    return SavedWorkflow(url, fields.number("responseTimeout"), fields.number("startupTimeout"))
 
 
 def _document(text: str) -> Mapping[str, Any]:

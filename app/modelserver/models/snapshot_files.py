@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from modelserver.models.version import SavedModel
+    from modelserver.models.version import SavedModel, SavedWorkflow
 
 
 Kind = Literal["startup", "snapshot", "shutdown"]
@@ -47,11 +47,11 @@ _log = logging.getLogger("modelserver.models")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A snapshot that can be restored; ``workflows`` are their URLs by name."""
+    """A snapshot that can be restored; ``workflows`` are by name."""
 
     path: Path
     models: tuple[SavedModel, ...]
-    workflows: Mapping[str, str]
+    workflows: Mapping[str, SavedWorkflow]
 
 
 class SnapshotFolder:
@@ -127,7 +127,7 @@ def file_content(properties: Mapping[str, str], document: Mapping[str, Any]) -> 
     return b"# sha256: " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def read_snapshot(path: Path) -> tuple[tuple[SavedModel, ...], dict[str, str]]:
+def read_snapshot(path: Path) -> tuple[tuple[SavedModel, ...], dict[str, SavedWorkflow]]:
     """The models and workflows of a file. Raises ConfigError if it cannot be read or was modified."""
     try:
         with path.open("rb") as file:
@@ -139,7 +139,7 @@ def read_snapshot(path: Path) -> tuple[tuple[SavedModel, ...], dict[str, str]]:
     return parse_file(data)
 
 
-def parse_file(data: bytes) -> tuple[tuple[SavedModel, ...], dict[str, str]]:
+def parse_file(data: bytes) -> tuple[tuple[SavedModel, ...], dict[str, SavedWorkflow]]:
     """The models and workflows of a file's content. Raises ConfigError."""
     checksum = _CHECKSUM.match(data)
     if checksum is not None and hashlib.sha256(data[checksum.end() :]).hexdigest().encode() != checksum[1]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from modelserver.options.resolve import Registration
 from modelserver.options.signature import Signature
@@ -100,6 +100,16 @@ class SavedModel:
     default: bool
     registration: Registration
     traffic: Plan | None = None
+
+
+class SavedWorkflow(NamedTuple):
+    """How a workflow was registered: seconds that workers of its nodes may take for a batch, and to load;
+    None: that is up to the models.
+    """
+
+    url: str
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
 
 
 def mar_name(model: ModelVersion) -> str:

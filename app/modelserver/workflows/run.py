@@ -110,18 +110,24 @@ class Run:
         now = monotonic()
         self._attempts[node] = self._attempts.get(node, 0) + 1
         left = min(self._workflow.nodes[node].options.timeout_ms / 1000.0, self._deadline - now)
+        model: ModelVersion | None = None
         try:
             model = self._registry.get(self._workflow.model_name(node))
-            if model.traffic is not None:
-                model = model.traffic.choose(self._exchange)
+            traffic = model.traffic
+            if traffic is not None:
+                model = traffic.choose(self._exchange)
             model.metrics.request(False)
             asked = self._input(node)
             request = make_request(asked, model, self._exchange.request_id, self._packed, now, left, False)
             request.on_done = partial(self._answered, node, model)
             self._live[node] = model, request
+            if traffic is not None and traffic.watches:
+                traffic.watch(request, model)
             model.pool.submit(request)
         except ModelServerError as error:
             self._live.pop(node, None)
+            if model is not None and model.traffic is not None:
+                model.traffic.refused(model, error.status)
             self._fail(node, error)
 
     def _input(self, node: str) -> Parsed:

@@ -10,23 +10,13 @@ from typing import TYPE_CHECKING
 from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
+    from modelserver.models.version import SavedWorkflow
     from modelserver.workflows.archive import WorkflowArchive
     from modelserver.workflows.graph import Graph
     from modelserver.workflows.specification import Node, Options
 
 # TorchServe's, in ms, for a node that batches and says nothing else.
 _BATCH_DELAY = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds that workers of all nodes may take for a batch, and to load; None: that is up to the models."""
-
-    response: int | None = None
-    startup: int | None = None
-
-
-NO_TIMEOUTS = Timeouts()
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +62,7 @@ class Workflow:
         """The name of a node's model."""
         return f"{self.name}__{node}"
 
-    def registration(self, node: Node, timeouts: Timeouts) -> Registration:
+    def registration(self, node: Node, asked: SavedWorkflow) -> Registration:
         """How a node is registered. What neither specification nor request says is up to the model's archive.
 
         A function's archive is the folder of this one, and its handler the function.
@@ -89,8 +79,8 @@ class Workflow:
             max_workers=options.max_workers,
             batch_size=options.batch_size,
             max_batch_delay=delay,
-            response_timeout=timeouts.response,
-            startup_timeout=timeouts.startup,
+            response_timeout=asked.response_timeout,
+            startup_timeout=asked.startup_timeout,
             trusted=function,
             workflow=self.name,
         )

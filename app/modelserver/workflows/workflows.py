@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.archives.urls import UrlPolicy
@@ -21,9 +22,7 @@ from modelserver.errors import (
 )
 from modelserver.http.content import inflate
 from modelserver.models.registry import check_name
-from modelserver.workflows.archive import ArchiveReader
-from modelserver.workflows.run import Run
-from modelserver.workflows.workflow import NO_TIMEOUTS, Timeouts, Workflow
+from modelserver.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -32,8 +31,10 @@ if TYPE_CHECKING:
     from modelserver.http.aside import Aside
     from modelserver.http.exchange import Exchange
     from modelserver.models.registry import Registry
+    from modelserver.models.version import SavedWorkflow
     from modelserver.settings.settings import Settings
-    from modelserver.workflows.archive import WorkflowArchive
+    from modelserver.workflows.archive import ArchiveReader, WorkflowArchive
+    from modelserver.workflows.run import Run
     from modelserver.workflows.specification import Node
 
 _log = logging.getLogger("modelserver.workflows")
@@ -42,8 +43,8 @@ _log = logging.getLogger("modelserver.workflows")
 class Workflows:
     """The workflows by name; their nodes are models of the registry, named ``<workflow>__<node>``.
 
-    Their names and URLs are in ``registry.workflows``, which snapshots keep; those that could not be restored
-    stay there, too.
+    How they were registered is in ``registry.workflows``, which snapshots keep; those that could not be
+    restored stay there, too.
 
     Args:
         registry: of the models.
@@ -58,7 +59,9 @@ class Workflows:
         self._max_body = settings.max_request_size
         self._grace = settings.unregister_model_timeout
         policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
-        self._reader = ArchiveReader(settings.workflow_store, policy, workdir / "workflows")
+        self._reads = settings.workflow_store, policy, workdir / "workflows"
+        self._reader: ArchiveReader | None = None
+        self._run_of: type[Run]
         self._workflows: dict[str, Workflow] = {}
         self._failures: dict[str, str] = {}
         # Names of those being registered or unregistered.
@@ -76,34 +79,33 @@ class Workflows:
     def urls(self) -> dict[str, str]:
         """The URLs by name, of those that could not be restored too."""
         found = {name: workflow.url for name, workflow in self._workflows.items()}
-        return {**self._registry.workflows, **found}
+        return {**{name: saved.url for name, saved in self._registry.workflows.items()}, **found}
 
     # -- changing
 
-    async def register(
-        self,
-        url: str,
-        name: str | None = None,
-        timeouts: Timeouts = NO_TIMEOUTS,
-    ) -> Workflow:
+    async def register(self, asked: SavedWorkflow, name: str | None = None) -> Workflow:
         """Registers a workflow with all its models, and waits for their workers.
 
         Raises WorkflowNotFound, InvalidWorkflow, InvalidDag, Conflict, WorkflowFailed for models that cannot
         be registered, and the errors of a download; nothing is left behind then.
         """
-        archive = await self._reader.open(url)
+        archive = await (await self._opened()).open(asked.url)
         try:
-            return await self._register(archive, name, timeouts)
+            return await self._register(archive, name, asked)
         except BaseException:
             await asyncio.to_thread(archive.remove)
             raise
 
-    async def _register(
-        self,
-        archive: WorkflowArchive,
-        name: str | None,
-        timeouts: Timeouts,
-    ) -> Workflow:
+    async def _opened(self) -> ArchiveReader:
+        """What reads archives; imported for the first one, as are the requests' ways."""
+        if self._reader is None:
+            archives = await asyncio.to_thread(import_module, "modelserver.workflows.archive")
+            runs = await asyncio.to_thread(import_module, "modelserver.workflows.run")
+            self._run_of = runs.Run
+            self._reader = archives.ArchiveReader(*self._reads)
+        return self._reader
+
+    async def _register(self, archive: WorkflowArchive, name: str | None, asked: SavedWorkflow) -> Workflow:
         workflow = Workflow(name or archive.contents.name, archive)
         name = workflow.name
         self._check_names(workflow)
@@ -111,14 +113,14 @@ class Workflows:
             _log.warning("Workflow %s: %s", name, warning)
         self._busy.add(name)
         try:
-            registering = [self._register_node(workflow, node, timeouts) for node in workflow.nodes.values()]
+            registering = [self._register_node(workflow, node, asked) for node in workflow.nodes.values()]
             await self._all(workflow, registering)
         finally:
             self._busy.discard(name)
         self._workflows[name] = workflow
         self._failures.pop(name, None)
         downloaded = archive.downloaded
-        self._registry.workflows[name] = workflow.url if downloaded is None else downloaded.name
+        self._registry.workflows[name] = asked if downloaded is None else asked._replace(url=downloaded.name)
         _log.info("Workflow %s registered: %s", name, workflow.dag)
         await self._registry.changed()
         return workflow
@@ -143,8 +145,8 @@ class Workflows:
             if model in taken:
                 raise Conflict(f"Workflow {name} needs the name {model}, which a model already has.")
 
-    async def _register_node(self, workflow: Workflow, node: Node, timeouts: Timeouts) -> None:
-        registration = workflow.registration(node, timeouts)
+    async def _register_node(self, workflow: Workflow, node: Node, asked: SavedWorkflow) -> None:
+        registration = workflow.registration(node, asked)
         try:
             model = await self._registry.register(registration)
         except ModelServerError as error:
@@ -245,7 +247,7 @@ class Workflows:
         exchange.on_disconnect = self._aside.start(len(exchange.body), read(), exchange.fail)
 
     def _run(self, exchange: Exchange, workflow: Workflow) -> None:
-        run = Run(exchange, workflow, self._registry, self._aside, workflow.ended)
+        run = self._run_of(exchange, workflow, self._registry, self._aside, workflow.ended)
         workflow.begun(run)
         run.start()
 
@@ -256,8 +258,8 @@ class Workflows:
 
         A failure is logged and reported, and what asks the workflow is told of it.
         """
-        for name, url in list(self._registry.workflows.items()):
-            reason = await self._restore(name, url)
+        for name, saved in list(self._registry.workflows.items()):
+            reason = await self._restore(name, saved)
             if reason is not None:
                 self._failures[name] = reason
                 line = f"Workflow {name} cannot be restored: {reason}"
@@ -265,10 +267,10 @@ class Workflows:
                 on_notice(line)
         return not self._failures
 
-    async def _restore(self, name: str, url: str) -> str | None:
+    async def _restore(self, name: str, saved: SavedWorkflow) -> str | None:
         """Why a workflow cannot be restored."""
         try:
-            await self.register(url, name)
+            await self.register(saved, name)
         except ModelServerError as error:
             return error.message
         return None
@@ -279,4 +281,5 @@ class Workflows:
 
     def close(self) -> None:
         """Ends the helper that reads archives."""
-        self._reader.close()
+        if self._reader is not None:
+            self._reader.close()
