@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from docs.default_sets import default_sets
+from docs.tried import tried
 from starlette.routing import Match
 from tests.differential.chapters import chapters
 from tests.differential.differences import expected_of
@@ -194,12 +195,12 @@ request failed.
 _DEPLOYMENTS = """
 ## Docker, Kubernetes, Helm, Grafana
 
-The files named here are TorchServe's own. Of them, tests read the settings in every `config.properties` of
-its repository, the arguments in the chart in `kubernetes/Helm`, and the metrics that its pages on Prometheus
-and Grafana name; they read none of its manifests and dashboards. Those of this repository are checked: the
-manifests in `deploy/kubernetes` and `deploy/kserve` against the published schemas of Kubernetes, KEDA and
-KServe and the server's flags, settings, routes and metrics, `deploy/grafana` and `deploy/prometheus` against
-its metrics. No container, cluster or Grafana was available.
+The files named here are TorchServe's own. Of them, tests start a server with every `config.properties` of
+its repository, and read the arguments in the chart in `kubernetes/Helm`, and the metrics that its pages on
+Prometheus and Grafana name; they read none of its manifests and dashboards. Those of this repository are
+checked: the manifests in `deploy/kubernetes` and `deploy/kserve` against the published schemas of Kubernetes,
+KEDA and KServe and the server's flags, settings, routes and metrics, `deploy/grafana` and `deploy/prometheus`
+against its metrics. No container, cluster or Grafana was available.
 
 - **Docker.** [This image](docker.md) replaces TorchServe's: `serve`, `torchserve --start …` and a
   `config.properties` at `/home/model-server/config.properties` mean the same. `docker/config.properties`
@@ -264,6 +265,7 @@ def guide() -> str:
         _BEGIN
         + _PROVE
         + _comparison()
+        + tried()
         + _WORDS
         + _endpoints()
         + _flags()
@@ -332,12 +334,6 @@ fields that modelserver adds: {added}. Handler failures are compared with `expos
 The tests send all of them to modelserver again (`tests/differential`). Where TorchServe and Java
 are installed, `MODELSERVER_TEST_TORCHSERVE=<environment> python -m pytest -m slow tests/differential` queries
 both side by side.
-
-Handlers like those of TorchServe's Hugging Face and YOLOv8 examples answer as their models do without a
-server, two requests in one batch: with transformers 5.23 and a small random BERT, and with ultralytics 8.4
-and a random YOLOv8 in a subclass of `ObjectDetector`. `MODELSERVER_LONG_TESTS=1 python -m pytest -m slow
-tests/e2e/test_public_libraries.py` installs both beside the existing torch, in 20 to 60 s, and runs them in
-35 s.
 
 | requests about | compared | same | same except phrase, content type | different |
 |---|---|---|---|---|

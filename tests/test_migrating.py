@@ -35,6 +35,16 @@ def test_the_counts_add_up() -> None:
     assert sum(counted.by_rule.values()) >= requests - alike
 
 
+def test_the_tests_that_it_names_are_there() -> None:
+    """Each is a function of that file."""
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", migrating.guide())
+
+    assert len(named) > 10
+    for file, name in named:
+        text = (PAGE.parents[1] / file).read_text(encoding="utf-8")
+        assert re.search(rf"(?m)^(async )?def {name}\(", text), f"{file}::{name}"
+
+
 def test_keys_without_effect_are_not_called_same() -> None:
     """The table tells what is not built yet, and what is only for a Java server."""
     rows = dict(re.findall(r"(?m)^\| `([a-z_]+)` \| ([a-z ]+) \|", migrating.guide()))

@@ -1,0 +1,87 @@
+"""A section of docs/migrating.md: what others wrote, and which tests run it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.settings.torchserve_configurations import CONFIGURATIONS, REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TRIAL = """
+## Tried with what others wrote
+
+41 cases over 28 examples of TorchServe's repository, and 37 handlers of public repositories, were once tried
+unmodified: the examples and most handlers over HTTP on both servers, some handlers in the worker alone. Of
+those that TorchServe serves, 4 cases and 6 handlers failed here or answered otherwise. Their files are not in
+this repository, so nothing repeats that trial; but what it found was mended, and is tested since:
+
+| what made them fail | test |
+|---|---|
+"""
+_NOW = """
+What tests run now:
+
+| what others wrote | test |
+|---|---|
+"""
+_END = """
+Those with a star install public packages, in a minute or two: `MODELSERVER_LONG_TESTS=1 python -m pytest -m
+slow tests/e2e/test_public_libraries.py tests/e2e/test_torchserves_own_tests.py`. The models answer as they do
+without a server, two requests in one batch.
+"""
+
+_FOUND = {
+    "A model file overrides `load_state_dict`: densenet161, the first example of TorchServe's README": (
+        "tests/e2e/test_builtin_handlers.py::test_a_densenet_with_weights_of_old_names"
+    ),
+    "`base_handler` was not given tensors where clients send numbers in JSON": (
+        "tests/e2e/test_builtin_handlers.py::test_numbers_for_base_handler"
+    ),
+    "Detectors and subclasses of `ObjectDetector` (YOLO) were given a list of pictures, not a tensor": (
+        "tests/handlers/test_object_detector.py::test_pictures_of_one_size_are_one_tensor"
+    ),
+    "A handler sets `TS_DECODE_INPUT_REQUEST` while it is imported": (
+        "tests/worker/test_service.py::test_a_handler_may_turn_decoding_off"
+    ),
+    "The envelope `kservev2` did not take what TorchServe's samples send": (
+        "tests/handlers/envelopes/test_kservev2.py::test_shapes_and_texts_of_torchserves_samples"
+    ),
+    'A handler reads `body["instances"]` itself, where bodies are split': (
+        "tests/e2e/test_errors_told.py::test_a_handler_that_reads_the_whole_body"
+    ),
+}
+_OWN, _PUBLIC = "tests/e2e/test_torchserves_own_tests.py", "tests/e2e/test_public_libraries.py"
+_RUN = {
+    f"{len(CONFIGURATIONS)} files `config.properties` of TorchServe's repository, some of its past: a server "
+    f"is started with each. {len(REFUSED)} more name a port that is none, and start neither server": (
+        "tests/e2e/test_torchserve_configurations.py::test_each_starts"
+    ),
+    "PyPI's `sagemaker-pytorch-inference`, which starts a server": (
+        "tests/e2e/test_sagemaker.py::test_the_toolkit_itself"
+    ),
+    "TorchServe's own tests of handlers: the 11 in 3 files that fetch nothing; 3 others fetch weights": (
+        f"{_OWN}::test_their_tests_of_handlers_pass"
+    ),
+    "The names in the modules of torch-model-archiver": f"{_OWN}::test_the_archivers_names_are_there",
+    "transformers 5.23: a small random BERT that classifies": f"{_PUBLIC}::test_a_classifier_of_transformers",
+    "transformers 5.23: a small random GPT-2, whose texts `hf_batch_streamer` streams": (
+        f"{_PUBLIC}::test_texts_streamed_by_transformers"
+    ),
+    "ultralytics 8.4: a random YOLOv8 in a subclass of `ObjectDetector`": (
+        f"{_PUBLIC}::test_a_detector_of_ultralytics"
+    ),
+}
+
+
+def tried() -> str:
+    """The section."""
+    return _TRIAL + _rows(_FOUND) + _NOW + _rows(_RUN) + _END
+
+
+def _rows(rows: Mapping[str, str]) -> str:
+    star = (_OWN, _PUBLIC)
+    return "".join(
+        f"| {what} | `{test}`{' *' if test.startswith(star) else ''} |\n" for what, test in rows.items()
+    )
