@@ -23,8 +23,9 @@ from modelserver.api.app import build_app
 from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.cli import build_parser
 from modelserver.inference.routes import parse_route
+from modelserver.migrating.changes import MISSING
 from modelserver.migrating.comparison import ADDED_FIELDS, ADDED_HEADERS
-from modelserver.migrating.rules import MISSING, RULES
+from modelserver.migrating.rules import RULES
 from modelserver.migrating.tables import (
     ENDPOINTS,
     FLAGS,

@@ -11,8 +11,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.migrating.changes import PHRASES, plain_headers, pretty
-from modelserver.migrating.rules import RULES, Rule
+from modelserver.migrating.changes import PHRASES, pretty
+from modelserver.migrating.management import plain_headers
+from modelserver.migrating.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.differential.chapters import Chapter
 
     from modelserver.migrating.calls import Answer, Call
+    from modelserver.migrating.changes import Rule
 
 
 # What single answers become

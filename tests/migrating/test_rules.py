@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from tests.differential.chapters import chapters
 from tests.differential.differences import expected_of
 from tests.differential.replay import recorded
+from tests.migrating.pairs import FAILED, INSTANCES, a_call, change_of, good, said
 
 from modelserver.migrating.calls import Answer, Call
 from modelserver.migrating.changes import PHRASES, pretty
@@ -75,3 +77,31 @@ def test_the_fewest_rules_are_named() -> None:
 
     assert [[rule.name for rule in rules] for rules in alternatives] == [["loader"], ["null-fields"]]
     assert [[rule.name for rule in rules] for rules in together] == [["phrase", "content-type"]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "theirs", "ours"),
+    [
+        ("exposed", a_call("/predictions/m"), FAILED,
+         said(503, "Prediction failed: KeyError", request_id="1")),
+        ("exposed", INSTANCES, said(500, "Prediction failed", error="Prediction failed"),
+         said(500, "Prediction failed: K", error="Prediction failed: K", request_id="1")),
+        ("rounding", a_call("/predictions/m"), good({"a": [0.123456]}), good({"a": [0.123457]})),
+    ],
+)  # fmt: skip
+def test_explained(rule: str, asked: Call, theirs: Answer, ours: Answer) -> None:
+    """The body is ours then."""
+    assert change_of(rule)(asked, theirs, ours).body == ours.body
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "theirs", "ours"),
+    [
+        ("exposed", a_call("/predictions/m"), FAILED, said(500, "Prediction failed: KeyError")),
+        ("rounding", a_call("/predictions/m"), good({"a": [0.12]}), good({"a": [0.13]})),
+        ("rounding", a_call("/predictions/m"), good([1]), good([1.0])),
+    ],
+)
+def test_not_explained(rule: str, asked: Call, theirs: Answer, ours: Answer) -> None:
+    """TorchServe's answer stays as it is."""
+    assert change_of(rule)(asked, theirs, ours) == theirs

@@ -13,7 +13,7 @@ from modelserver.migrating.comparison import masked, mismatches
 from modelserver.migrating.errors import MigrationError
 from modelserver.migrating.measuring import Measured, measure
 from modelserver.migrating.requests import Subject, changes_state, requests_of
-from modelserver.migrating.rules import VARIES, Rule, explain
+from modelserver.migrating.rules import VARIES, explain
 from modelserver.migrating.servers import wait_settled
 from modelserver.migrating.usage import Advice, Usage, advice_on, usage_of
 from modelserver.telemetry.text import shortened
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from modelserver.migrating.changes import Rule
     from modelserver.migrating.installation import Installation
     from modelserver.migrating.servers import Server, Version
 

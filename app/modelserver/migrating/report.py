@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.migrating.calls import Call, digest, readable
 from modelserver.migrating.proof import EXPLAINED, SAME, UNKNOWN, Compared, Proof
-from modelserver.migrating.rules import OF_THE_RUN, RULES, VARIES, Rule
+from modelserver.migrating.rules import OF_THE_RUN, RULES, VARIES
 from modelserver.tuning.report import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from modelserver.migrating.changes import Rule
     from modelserver.migrating.measuring import Measured
     from modelserver.tuning.figure import Figure
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modelserver.migrating.rules import BETTER, MISSING, OTHER
+from modelserver.migrating.changes import BETTER, MISSING, OTHER
 from modelserver.settings.keys import KEYS, NOT_YET
 
 if TYPE_CHECKING:

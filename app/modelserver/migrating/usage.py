@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
-from modelserver.migrating.rules import MISSING
+from modelserver.migrating.changes import MISSING
 from modelserver.migrating.tables import ENDPOINTS, KEYS_OF_TORCHSERVE, flag_state, key_state
 from modelserver.migrating.ts_names import ABSENT_STATE, SAME, names, offered
 from modelserver.options.yaml_file import parse_model_config
