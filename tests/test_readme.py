@@ -52,8 +52,8 @@ class Command:
 
 def code_blocks(text: str) -> list[str]:
     """Fenced blocks of shell and indented blocks, in order."""
-    fenced = re.findall(r"(?ms)^```(\w*)\n(.*?)^```", text)
-    rest = re.sub(r"(?ms)^```.*?^```", "", text)
+    fenced = re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```", text)
+    rest = re.sub(r"(?ms)^ *```.*?^ *```", "", text)
     indented = re.findall(r"(?m)(?:^(?: {4}.*)\n)+", rest)
     return [body for kind, body in fenced if kind == "sh"] + indented
 

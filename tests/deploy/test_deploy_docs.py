@@ -16,9 +16,9 @@ _CLUSTER = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
 def lines(text: str, command: str) -> list[list[str]]:
-    """The words of the indented lines that begin with a command."""
+    """The words of the lines that begin with a command."""
     joined = text.replace("\\\n", " ")
-    return [shlex.split(line) for line in re.findall(rf"(?m)^ {{4,}}({command} .*)$", joined)]
+    return [shlex.split(line) for line in re.findall(rf"(?m)^ *({command} .*)$", joined)]
 
 
 @pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE + _CLUSTER, "kubectl"), ids=" ".join)

@@ -49,6 +49,8 @@ NOT_RUN = {
     "docs/check.md: What it finds: python 1": "tests/checking/test_page.py",
     "docs/check.md: In CI: sh 1": "needs a model and inputs; tests/test_readme.py reads it",
     "docs/check.md: A client for tests of your own: python 1": "tests/checking/test_page.py",
+    "docs/batching.md: Settings: sh 3": "starts another server; tests/test_readme.py reads it",
+    "docs/cluster.md: A laptop with three nodes: sh 2": "needs the cluster of the block before",
     "docs/docker.md: Arguments and settings: dockerfile 1": "there is no Docker here",
     "docs/gpu.md: Handlers of your own: python 1": "needs a network with weights",
     "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
@@ -56,9 +58,23 @@ NOT_RUN = {
     "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/handlers.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
+    "docs/kserve.md: Serve a model: sh 2": "needs the handler of the page on Open Inference",
     "docs/model-config.md: Several GPUs, several processes: python 1": "needs several processes with torch",
+    "docs/payload-logging.md: Payload logging: sh 1": "needs somebody who takes the events",
+    "docs/replay.md: The recorded batches: sh 1": "tests/e2e/test_replay.py does so with batches of more",
     "docs/serve.md: Serving a script or a model file: sh 1": "tests/e2e/test_serve.py",
     "docs/serve.md: In a registration: sh 1": "tests/e2e/test_serve.py",
+}
+
+# The same for every block with a command that begins so.
+NOT_HERE = {
+    "docker ": "there is no Docker here",
+    "git worktree ": "compares with an old commit",
+    "grpcurl ": "is no package",
+    "kubectl ": "there is no cluster here; tests/deploy reads the manifests",
+    "python -m benchmarks": "measures for minutes; tests/benchmarks runs each shortly",
+    "python3 -m pip ": "is for a machine without a package index",
+    "ray start ": "starts a cluster; tests/e2e/test_ray.py starts its own",
 }
 
 
@@ -119,28 +135,62 @@ SCALE, SCALED, SCALE_CLIENT = (
 )
 GRPC_CLIENT = "docs/grpc.md: Try it: python 1"
 ARCHIVER = "docs/migrating.md: Archives: python 1"
-# In this order, in one folder, with one server.
-SHELL = (
-    "README.md: Start: sh 2",
-    "README.md: Predict: sh 1",
-    "docs/migrating.md: Three steps: sh 2",
-    "docs/migrating.md: Three steps: sh 3",
-    "docs/migrating.md: Handlers: sh 1",
-    *(f"docs/rollouts.md: Try it: sh {number}" for number in range(1, 5)),
-    "docs/workflows.md: An example: sh 1",
+_PACKED = (
+    "modelserver-archive --model-name resnet-152 --version 1.0 --handler examples/workflow/kind.py"
+    " --export-path model_store"
 )
+_REMOVED = "curl -X DELETE localhost:8081/models/resnet-152"
+# In this order, in one folder, with one server; and what comes before.
+SHELL = {
+    "README.md: Start: sh 2": "",
+    "README.md: Predict: sh 1": "",
+    "docs/migrating.md: Three steps: sh 2": "",
+    "docs/migrating.md: Three steps: sh 3": "",
+    "docs/migrating.md: Handlers: sh 1": "",
+    **{f"docs/rollouts.md: Try it: sh {number}": "" for number in range(1, 5)},
+    "docs/workflows.md: An example: sh 1": "",
+    "docs/batching.md: Settings: sh 1": _PACKED,
+    "docs/batching.md: Settings: sh 2": _REMOVED,
+    "docs/batching.md: V1 requests: sh 1": "",
+    "docs/operations.md: Changing a running model: sh 1": "",
+    "docs/operations.md: Replacing a running model: sh 1": (
+        "cp model_store/resnet-152.mar model_store/resnet-152-new.mar"
+    ),
+    "docs/operations.md: Autoscaling: sh 1": _REMOVED,
+    "docs/operations.md: Autoscaling: sh 2": "",
+    "docs/operations.md: Recycling workers: sh 1": "",
+    "docs/operations.md: Logs: sh 1": "",
+    "docs/open-inference.md: Try it: sh 3": "cp examples/mnist/digit-2.png kitten.jpg",
+    "docs/metrics.md: Metrics: sh 1": "",
+    "docs/security.md: Tokens: sh 1": "TOKEN=choose-your-own",
+    "docs/handlers.md: Packing and testing: sh 1": "cp doubler.py my_handler.py",
+    "docs/handlers.md: Packing and testing: sh 2": "",
+    "docs/open-inference.md: Try it: sh 1": "cp scale.py my_handler.py",
+    "docs/open-inference.md: Try it: sh 2": "",
+}
+# Last, with a server that it starts and stops.
+REPLAY = "docs/replay.md: Example: sh 1", "docs/replay.md: Example: sh 2"
 SERVE = "README.md: Serve a script: sh 1"
 _OTHERS = {DOUBLER, *SEQUENCES, SCALE, SCALED, SCALE_CLIENT, GRPC_CLIENT, ARCHIVER}
-RUN = {*HANDLERS, *_OTHERS, *SHELL, SERVE}
-_READ = ("yaml", "json", "properties", "console")
+RUN = {*HANDLERS, *_OTHERS, *SHELL, *REPLAY, SERVE}
+_READ = ("yaml", "json", "properties", "console", "text")
 
 
 # All blocks
 
 
+def not_here(block: Block) -> bool:
+    """Whether one of its commands cannot be run here."""
+    return any(line.startswith(tuple(NOT_HERE)) for line in block.text.splitlines())
+
+
 def test_every_block_is_run_read_or_listed() -> None:
     """Once each; what is listed is there, and another test that is said to run a block names its page."""
-    names = {name for name, block in BLOCKS.items() if name in RUN or block.language not in _READ}
+    names = {
+        name
+        for name, block in BLOCKS.items()
+        if name in RUN or not (block.language in _READ or not_here(block))
+    }
     elsewhere = {name: why for name, why in NOT_RUN.items() if (ROOT / why).is_file()}
 
     assert sorted(names - RUN - NOT_RUN.keys()) == []
@@ -348,6 +398,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     shutil.copy(ROOT / "model_store" / "mnist.mar", path / "model_store")
     (path / "examples").symlink_to(ROOT / "examples")
     (path / "handler.py").write_text(_SCRIPT)
+    (path / "doubler.py").write_text(BLOCKS[DOUBLER].text, "utf-8")
+    (path / "scale.py").write_text(BLOCKS[SCALE].text, "utf-8")
     ports = {port: free_port() for port in (8080, 8081, 8082, 7070, 7071)}
     (path / ".curlrc").write_text(
         "fail\n" + "".join(f'connect-to = "localhost:{a}:127.0.0.1:{b}"\n' for a, b in ports.items())
@@ -368,14 +420,14 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
         made.run(start)
         yield made
     finally:
-        made.run(".venv/bin/modelserver --stop")
+        made.run(".venv/bin/modelserver --stop || true")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHELL)
 def test_commands_succeed(clone: Clone, name: str) -> None:
     """In the order in which they are listed; curl fails where an answer is none."""
-    told = clone.run(BLOCKS[name].text)
+    told = clone.run(f"{SHELL[name]}\n{BLOCKS[name].text}")
 
     assert told.startswith("2") or not name.startswith("README.md: ")
 
@@ -395,6 +447,7 @@ def test_a_handler_with_torch_answers(clone: Clone) -> None:
 def test_the_client_of_grpc(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends a picture to a network of that name, and prints the classes."""
     pytest.importorskip("tritonclient.grpc")
+    clone.run(_REMOVED)
     query = (
         "url=torchvision://resnet18?weights=random&model_name=resnet-152&initial_workers=1&synchronous=true"
     )
@@ -423,3 +476,17 @@ def test_a_script_is_served(clone: Clone) -> None:
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_requests_are_recorded_and_replayed(clone: Clone) -> None:
+    """A request is sent again to the server that answered it, whose ports are others than on the page."""
+    clone.run(".venv/bin/modelserver --stop")
+    management = f"--management http://127.0.0.1:{clone.ports[8081]}"
+    for name in REPLAY:
+        text = BLOCKS[name].text.replace("> my.properties", "| cat - ports.properties > my.properties")
+        text = text.replace("modelserver record", f"modelserver record {management}")
+        text = text.replace("--to http://localhost:8080", f"--to http://127.0.0.1:{clone.ports[8080]}")
+        told = clone.run(f"unset TS_CONFIG_FILE\n{text}")
+
+    assert "0 of 1 answers differ" in told
