@@ -188,7 +188,7 @@ def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
         names_failures=not settings.as_torchserve,
     )
     edge = make_edge(app, services, settings, on_response)
-    fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response)
+    fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response, services.metrics.stalled)
     if tokens is not None:
         allow = partial(_allow, fleet, tokens)
         allow()

@@ -308,7 +308,7 @@ class Server:
         running: list[asyncio.Task[Any]] = []
         if not self._settings.disable_system_metrics:
             running.append(loop.create_task(self._watch(metrics)))
-        loop_watch = LoopWatch(metrics)
+        loop_watch = LoopWatch(metrics.stalled)
         if not self._apps_late:
             freeze_garbage()
         running.append(await self._tell_started(registry, stopping))

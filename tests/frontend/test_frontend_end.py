@@ -210,7 +210,7 @@ class Pair:
         loop = asyncio.get_running_loop()
         hot, statuses = Hot(), []
         app = Edge(application, lambda *said: statuses.append(said[4]), LIMIT)
-        self.desk = Desk(hot, app, statuses.append)
+        self.desk = Desk(hot, app, statuses.append, print)
         self.link = Link(to_frontend_decoder, self._handle, lambda: None)
         forwarder = self.forwarder = Forwarder(self.link)
         ours, theirs = make_pair()

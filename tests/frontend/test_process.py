@@ -6,6 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from modelserver.frontend.link import make_pair
@@ -30,7 +31,7 @@ def test_imports() -> None:
 
 async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
     """Records reach the log of the server, with their own time, level, name and traceback."""
-    desk = Desk(None, None, print)  # type: ignore[arg-type]
+    desk = Desk(None, None, print, print)  # type: ignore[arg-type]
     ended = asyncio.Event()
     frontend = Frontend(None, None, 0, ended.set)  # type: ignore[arg-type]
     await join(desk, frontend)
@@ -55,6 +56,24 @@ async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
     assert second.levelno == logging.ERROR
     assert second.getMessage().startswith("failed\nTraceback")
     assert second.getMessage().endswith("'oh'")
+
+
+async def test_stalls_of_a_front_end() -> None:
+    """The server is told for how long the event loop of a front end was blocked."""
+    found: list[float] = []
+    desk = Desk(None, None, print, found.append)  # type: ignore[arg-type]
+    frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
+    await join(desk, frontend)
+    watch = frontend.watch()
+    await asyncio.sleep(0.05)
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end:
+        pass
+    await asyncio.sleep(0.05)
+    watch.close()
+    desk.link.abort()
+
+    assert max(found) >= 0.2
 
 
 async def join(desk: Desk, frontend: Any) -> None:

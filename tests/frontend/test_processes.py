@@ -44,7 +44,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def make_fleet(listener: socket.socket) -> Fleet:
-    return Fleet(2, listener, Setup(100, 1000, True, True), hot=None, app=None, on_status=print)  # type: ignore[arg-type]
+    return Fleet(2, listener, Setup(100, 1000, True, True), None, None, on_status=print, on_stall=print)  # type: ignore[arg-type]
 
 
 async def test_front_ends_that_cannot_start(

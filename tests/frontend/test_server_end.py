@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 async def test_nonsense_from_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
     """The link to it is cut, and the server lives on."""
-    desk = Desk(None, None, print)  # type: ignore[arg-type]
+    desk = Desk(None, None, print, print)  # type: ignore[arg-type]
     ours, theirs = make_pair()
     await asyncio.get_running_loop().create_unix_connection(lambda: desk.link, sock=ours)
     theirs.send(b"\xff" * 20)

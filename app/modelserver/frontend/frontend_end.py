@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.inference.routes import find_target
+from modelserver.telemetry.stalls import served
 from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Forwarder:
 
     def serve(self, exchange: Exchange) -> None:
         """Sends the request to the server."""
+        served.request = exchange
         number = next(self._numbers)
         self._asked[number] = exchange
         exchange.on_disconnect = lambda: self._gone(number)
@@ -91,6 +93,7 @@ class Forwarder:
     ) -> None:
         """The ASGI application, which runs in the server."""
         number = next(self._numbers)
+        served.request = f"{scope['method']} to the application"
         call = self._calls[number] = _Call(number, self._send, receive)
         self._send(messages.Call(number, *(scope[name] for name in _OF_SCOPE)))
         try:

@@ -30,6 +30,7 @@ from modelserver.http.cors import Cors
 from modelserver.http.intake import Intake
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.logs import ACCESS_LOGGER
+from modelserver.telemetry.stalls import LoopWatch
 from modelserver.tls.context import Certificate, renew, server_context
 from modelserver.wire import frontend as messages
 from modelserver.wire.arena import adopt
@@ -64,6 +65,10 @@ class Frontend:
         self._door: Door | None = None
         self._tls: SSLContext | None = None
         self._verifier = Verifier(time.time)
+
+    def watch(self) -> LoopWatch:
+        """Tells the server of stalls of the event loop from now on."""
+        return LoopWatch(lambda seconds: self.link.send(messages.Stalled(seconds)), f"front end {self._seat}")
 
     def _on_message(self, message: messages.ToFrontend, body: bytes) -> None:
         if self._forwarder.handle(message, body):
@@ -199,7 +204,9 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    watch = frontend.watch()
     await ended.wait()
+    watch.close()
 
 
 def main() -> None:

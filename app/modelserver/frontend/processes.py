@@ -82,7 +82,7 @@ class Fleet:
     Args:
         listener: bound; :meth:`open` starts to listen on it.
         setup: the configuration of each front end.
-        hot, app, on_status: see :class:`Desk`.
+        hot, app, on_status, on_stall: see :class:`Desk`.
     """
 
     def __init__(  # noqa: PLR0917 - made in one place
@@ -93,6 +93,7 @@ class Fleet:
         hot: HotRoutes,
         app: Application,
         on_status: Callable[[int], None],
+        on_stall: Callable[[float], None],
     ) -> None:
         if not 1 < count <= MAX_SEATS:
             raise ValueError(f"{count} front ends")
@@ -102,6 +103,7 @@ class Fleet:
         self._hot = hot
         self._app = app
         self._on_status = on_status
+        self._on_stall = on_stall
         self._tokens = Tokens(())
         self._board_file, self._board = make_board(count)
         self._seats = [_Seat(number) for number in range(count)]
@@ -205,7 +207,7 @@ class Fleet:
 
     async def _live(self, seat: _Seat) -> str:
         """Runs one front end; returns how it ended."""
-        desk = Desk(self._hot, self._app, self._on_status)
+        desk = Desk(self._hot, self._app, self._on_status, self._on_stall)
         try:
             process = seat.process = await self._launch(desk, seat.number)
         except OSError as error:

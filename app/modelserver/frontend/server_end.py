@@ -39,9 +39,16 @@ class Desk:
         hot: the endpoint of the hot routes.
         app: the ASGI application of the address, for all other requests.
         count: called with the status of each answer that the application does not count itself.
+        on_stall: called with the seconds for which the front end's event loop was blocked.
     """
 
-    def __init__(self, hot: HotRoutes, app: Application, count: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        hot: HotRoutes,
+        app: Application,
+        count: Callable[[int], None],
+        on_stall: Callable[[float], None],
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -61,6 +68,7 @@ class Desk:
             messages.Call: self._call,
             messages.Piece: self._piece,
             messages.Refused: lambda message, _: count(message.status),
+            messages.Stalled: lambda message, _: on_stall(message.seconds),
             messages.Told: lambda message, _: _write_record(message),
             messages.Ready: lambda *_: _settle(self.ready),
             messages.Closed: lambda *_: _settle(self.closed),

@@ -44,6 +44,7 @@ REQUEST_BOUNDS = (
     0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0,
 )
 # fmt: on
+STALL_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 RATIO_BOUNDS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 DISPATCH_REASONS = ("size", "delay", "idle", "flush")
 MAX_WORKERS_SHOWN = 256  # per model version, as every restart creates a new worker name
@@ -475,6 +476,14 @@ class ServerMetrics:
         self._requests_2xx = self._families.requests_2xx.labels(*host)
         self._requests_4xx = self._families.requests_4xx.labels(*host)
         self._requests_5xx = self._families.requests_5xx.labels(*host)
+        # Seconds for which an event loop, the server's or a front end's, was blocked.
+        self.stalled: Callable[[float], None] = self.add(
+            Histogram(
+                "modelserver_loop_stall_seconds",
+                "CPU time for which an event loop was blocked, if 10 ms or more.",
+                bounds=STALL_BOUNDS,
+            )
+        ).labels().observe
 
     def response(self, status: int) -> None:
         """An HTTP response was sent by any listener; statuses other than 2xx and 4xx count as 5xx."""

@@ -10,14 +10,11 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from modelserver.telemetry.prometheus import Histogram
-
 if TYPE_CHECKING:
-    from modelserver.telemetry.metrics import ServerMetrics
+    from collections.abc import Callable
 
 _log = logging.getLogger("modelserver.telemetry")
 
-BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 # Seconds: between checks under load and when idle, the shortest stall counted, and the shortest logged.
 EVERY: Final = 0.01
 IDLE: Final = 0.05
@@ -38,15 +35,16 @@ served = Served()
 
 
 class LoopWatch:
-    """Watches the running loop until it is closed."""
+    """Watches the running loop until it is closed.
 
-    def __init__(self, metrics: ServerMetrics) -> None:
-        family = Histogram(
-            "modelserver_loop_stall_seconds",
-            "CPU time for which the event loop was blocked, if 10 ms or more.",
-            bounds=BOUNDS,
-        )
-        self._stalls = metrics.add(family).labels()
+    Args:
+        count: called with the seconds of each stall.
+        whose: the process, as the log names it.
+    """
+
+    def __init__(self, count: Callable[[float], None], whose: str = "the server") -> None:
+        self._count = count
+        self._whose = whose
         self._loop = asyncio.get_running_loop()
         self._quiet = 0
         self._arm(time.monotonic(), time.thread_time(), EVERY)
@@ -68,12 +66,11 @@ class LoopWatch:
     def _note(self, held: float) -> None:
         if held < LEAST:
             return
-        self._stalls.observe(held)
+        self._count(held)
         if held >= TOLD:
             _log.warning(
-                "The event loop was blocked for %.0f ms of CPU time; the last request was %s",
-                held * 1e3,
-                served.request or "none",
+                "The event loop of %s was blocked for %.0f ms of CPU time; the last request was %s",
+                *(self._whose, held * 1e3, served.request or "none"),
             )
 
     def close(self) -> None:

@@ -112,6 +112,12 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=8):
     total: int
 
 
+class Stalled(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Front end: its event loop was blocked for so many seconds of CPU time."""
+
+    seconds: float
+
+
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """Server, once: maximum bytes of one body, and of all bodies being received.
 
@@ -226,7 +232,9 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=40):
     place: int
 
 
-FromFrontend: TypeAlias = Stored | Ready | Ask | Gone | Call | Piece | Refused | Told | Closed | Taken
+FromFrontend: TypeAlias = (
+    Stored | Ready | Ask | Gone | Call | Piece | Refused | Told | Closed | Taken | Stalled
+)
 ToFrontend: TypeAlias = (
     Stored
     | Setup
