@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import resource
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from types import SimpleNamespace
@@ -43,6 +46,28 @@ def test_descriptor_limit() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > min(1024, hard - 1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have one heap anyhow")
+@pytest.mark.parametrize(("wish", "shared"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
+def test_threads_share_a_heap(wish: dict[str, str], shared: bool) -> None:
+    """However many threads allocate, there is one heap to give memory back from, unless the operator
+    wishes otherwise.
+    """
+    program = (
+        "import ctypes, sys, threading; from modelserver.server import share_heap; share_heap();"
+        "barrier = threading.Barrier(4);"
+        "threads = [threading.Thread(target=lambda: (bytearray(100_000), barrier.wait())) for _ in range(4)];"
+        "[each.start() for each in threads]; [each.join() for each in threads];"
+        "libc = ctypes.CDLL(None); libc.fdopen.restype = ctypes.c_void_p;"
+        "out = libc.fdopen(1, b'w'); libc.malloc_info(0, ctypes.c_void_p(out)); libc.fflush(None)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment | wish
+    )
+
+    assert (done.stdout.count("<heap nr=") == 1) is shared, done.stdout
 
 
 def settings_of(tmp_path: Path, **changes: object) -> LoadedSettings:

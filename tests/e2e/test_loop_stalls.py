@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import shutil
 import statistics
 import threading
 import time
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
-import httpx
 import pytest
 from tests.e2e.grpc_client import PATIENCE, channel, grpc_server, stub
 from tests.e2e.serving import serving
+from tests.e2e.stalls import MOST, asking, field, given, listed, many, raw, tensor, undisturbed, v2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import httpx
     from tests.e2e.serving import Server
 
 MODEL_CODE = Path(__file__).parent / "model_code"
-MOST = 6_400_000  # bytes of a body, just below max_request_size
-# Seconds of processor time: of the longest stall, and of the server while it is asked for its health once.
-LONGEST = 0.02
-LONGEST_ANSWER = 0.05
-# gRPC itself takes up to 45 ms to receive a message of 6.4 MB.
-LONGEST_CALL = 0.05
 JSON = {"content-type": "application/json"}
 
 
@@ -47,90 +41,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
         started.registered("echo.mar", batch_size=64, max_batch_delay=1, response_timeout=120)
         started.registered("obey.mar", response_timeout=120)
         yield started
-
-
-class Watch:
-    """Asks a server for its health again and again, at each of its HTTP ports, while something goes on."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._ask)
-        self._clock = Path(f"/proc/{server.pid}/task/{server.pid}/schedstat")
-        self.longest_answer = 0.0
-
-    def _used(self) -> float:
-        return int(self._clock.read_text().split()[0]) / 1e9
-
-    def _ask(self) -> None:
-        clients = [
-            httpx.Client(base_url=client.base_url, trust_env=False, timeout=60)
-            for client in (self._server.inference, self._server.management, self._server.metrics)
-        ]
-        while not self._ended.is_set():
-            for client in clients:
-                before = self._used()
-                assert client.get("/livez").status_code == 200
-                self.longest_answer = max(self.longest_answer, self._used() - before)
-            time.sleep(0.01)
-        for client in clients:
-            client.close()
-
-    def _stalls(self) -> list[float]:
-        text = self._server.metrics.get("/metrics").text
-        found = re.findall(r'^modelserver_loop_stall_seconds_bucket{le="([^"]+)"} (\d+)', text, re.MULTILINE)
-        return [float(count) for _, count in found]
-
-    def longest_stall(self) -> float:
-        """An upper bound of the longest stall since it began."""
-        bounds = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 1e9)
-        fresh = [after - before for before, after in zip(self._before, self._stalls(), strict=True)]
-        total = fresh[-1]
-        return bounds[next((n + 1 for n, count in enumerate(fresh) if count == total), 0)] if total else 0.0
-
-    def __enter__(self) -> Watch:
-        self._before = self._stalls()
-        self._thread.start()
-        time.sleep(0.05)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        time.sleep(0.05)
-        self._ended.set()
-        self._thread.join()
-
-
-def undisturbed(server: Server, act: Callable[[], Any], longest: float = LONGEST) -> Any:
-    """What ``act`` returns, which holds up nobody while it is done; what the machine does besides may."""
-    for attempt in range(3):
-        with Watch(server) as watch:
-            done = act()
-        if watch.longest_stall() <= longest and watch.longest_answer <= LONGEST_ANSWER:
-            return done
-        held = f"{watch.longest_stall()} s, {watch.longest_answer} s until an answer (attempt {attempt})"
-    raise AssertionError(f"the event loop was held for {held}")
-
-
-def v2(inputs: bytes, more: bytes = b"") -> bytes:
-    """A V2 request."""
-    return b'{"inputs":[' + inputs + b"]" + more + b"}"
-
-
-def tensor(datatype: bytes, shape: bytes, data: bytes) -> bytes:
-    """An input with its data in JSON."""
-    return b'{"name":"x","shape":[%b],"datatype":"%b","data":[%b]}' % (shape, datatype, data)
-
-
-def many(piece: bytes, size: int = MOST) -> tuple[int, bytes]:
-    """So many of a JSON value that the list of them has ``size`` bytes, and the list without its brackets."""
-    count = size // (len(piece) + 1)
-    return count, b",".join([piece] * count)
-
-
-def listed(datatype: bytes, piece: bytes, rows: bool = False, size: int = MOST - 100) -> bytes:
-    """A V2 request of one input with so many bytes, by default as many as it may have."""
-    count, data = many(piece, size)
-    return v2(tensor(datatype, b"%d" % count if rows else b"1,%d" % count, data))
 
 
 ONE = tensor(b"INT8", b"1", b"1")
@@ -310,36 +220,6 @@ def test_archives_of_many_entries(server: Server, entries: int, told: str) -> No
 # gRPC
 
 
-def varint(number: int) -> bytes:
-    """As protobuf writes it."""
-    made = b""
-    while number > 127:
-        made, number = made + bytes([number & 127 | 128]), number >> 7
-    return made + bytes([number])
-
-
-def field(number: int, content: bytes) -> bytes:
-    """A field with a length."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def asking(*fields: bytes, model: bytes = b"mirror") -> bytes:
-    """A message for a model."""
-    return field(1, model) + b"".join(fields)
-
-
-def given(datatype: bytes, contents: bytes, count: int = 1) -> bytes:
-    """The first input of a message."""
-    shape = varint(1) + varint(count)
-    return field(5, field(1, b"x") + field(2, datatype) + field(3, shape) + field(5, contents))
-
-
-def raw(datatype: bytes, count: int = 1_600_000) -> tuple[bytes, bytes]:
-    """An input of so many elements of four bytes, and its contents beside it."""
-    shape = b"\1" + varint(count)
-    return field(5, field(1, b"x") + field(2, datatype) + field(3, shape)), field(7, bytes(4 * count))
-
-
 CALLS: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "inputs": ("ModelInfer", lambda: asking(field(5, b"") * (MOST // 2 - 20)), "INVALID_ARGUMENT"),
     "parameters": (
@@ -389,7 +269,7 @@ def test_calls(server: Server, name: str) -> None:
 
     with channel(server, "inference") as to:
         stub(to, "inference.GRPCInferenceService").ServerLive(b"", timeout=PATIENCE)
-        assert undisturbed(server, call, LONGEST_CALL) == code
+        assert undisturbed(server, call) == code
 
 
 # What handlers print

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import json
 import os
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -47,6 +49,17 @@ def test_names_and_content(tmp_path: Path) -> None:
     assert {key: values[key] for key in PROPERTIES} == PROPERTIES
     assert path.name in values["model_snapshot"]
     assert sorted(os.listdir(path.parent)) == [path.name]
+
+
+def test_content_leaves_no_garbage() -> None:
+    """What a change of models leaves behind is freed at once, and reads like the standard library's JSON."""
+    document = {"models": {"caf\xe9": {"1.0": {"marName": "a.mar", "weights": [1.5, None]}}}}
+    file_content(PROPERTIES, document)
+    gc.collect()
+    content = file_content(PROPERTIES, document)
+
+    assert gc.collect() == 0
+    assert parse(content)["model_snapshot"] == json.dumps(document, indent=2)
 
 
 def test_newest_is_restored(tmp_path: Path) -> None:

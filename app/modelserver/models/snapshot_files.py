@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
 from modelserver.models.snapshot import parse_snapshot, parse_workflows
@@ -123,8 +125,18 @@ class SnapshotFolder:
 
 def file_content(properties: Mapping[str, str], document: Mapping[str, Any]) -> bytes:
     """The content of a snapshot file: checksum, settings, state."""
-    body = dump({**properties, STATE_KEY: json.dumps(document, indent=2)}).encode("ascii")
+    body = dump({**properties, STATE_KEY: _indented(document)}).encode("ascii")
     return b"# sha256: " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _indented(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document)
+    try:
+        # When indenting, the standard library leaves a reference cycle behind at each call.
+        return msgspec.json.format(text)
+    except msgspec.DecodeError:
+        # Half of a surrogate pair.
+        return json.dumps(document, indent=2)
 
 
 def read_snapshot(path: Path) -> tuple[tuple[SavedModel, ...], dict[str, SavedWorkflow]]:

@@ -476,14 +476,10 @@ class ServerMetrics:
         self._requests_2xx = self._families.requests_2xx.labels(*host)
         self._requests_4xx = self._families.requests_4xx.labels(*host)
         self._requests_5xx = self._families.requests_5xx.labels(*host)
-        # Seconds for which an event loop, the server's or a front end's, was blocked.
-        self.stalled: Callable[[float], None] = self.add(
-            Histogram(
-                "modelserver_loop_stall_seconds",
-                "CPU time for which an event loop was blocked, if 10 ms or more.",
-                bounds=STALL_BOUNDS,
-            )
-        ).labels().observe
+        blocked = "CPU time for which an event loop was blocked, if 10 ms or more."
+        stalls = self.add(Histogram("modelserver_loop_stall_seconds", blocked, bounds=STALL_BOUNDS))
+        # Counts the seconds of a stall of the server or of a front end.
+        self.stalled: Callable[[float], None] = stalls.labels().observe
 
     def response(self, status: int) -> None:
         """An HTTP response was sent by any listener; statuses other than 2xx and 4xx count as 5xx."""
