@@ -245,18 +245,50 @@ def test_a_client_that_is_gone_while_nothing_is_read(server):
     server.unregister("busy")
 
 
-@pytest.mark.parametrize("role", ["inference", "management"])
+OTHER_ROUTES = {
+    "inference": (b"POST /ping", b"POST /v2/repository/index", b"GET /v2/health/live", b"POST /nowhere"),
+    "management": (
+        b"POST /models", b"PUT /models/echo", b"PUT /models/echo/traffic", b"GET /models/echo",
+        b"POST /workflows", b"POST /v2/repository/index", b"POST /console/estimate",
+        b"POST /console/try/predictions/echo", b"POST /recording", b"PUT /logging-level",
+    ),
+    "metrics": (b"GET /metrics", b"POST /metrics", b"POST /ping", b"POST /nowhere"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("role", OTHER_ROUTES)
+def test_trailers_name_no_request(server, role):
+    """Nor is there an id in them on any other route: the answer has the head's id, or one of the server's."""
+    for route in OTHER_ROUTES[role]:
+        for said in (b"", b"x-request-id: mine\r\n"):
+            method, path = route.split()
+            asked = chunked(path, b"{}", JSON + said, b"x-request-id: stolen\r\nX-Own: stolen\r\n")
+            received = converse(port_of(server, role), asked.replace(b"POST", method, 1), CLOSE)
+            heads = re.findall(rb"x-request-id: (\S+)\r\n", received)
+
+            assert b"stolen" not in received, route
+            assert heads[0] == b"mine" if said else len(heads[0]) > 8, route
+
+
+@pytest.mark.parametrize("role", OTHER_ROUTES)
 def test_a_client_that_leaves_in_mid_body(server, role):
     """Nobody is told of an error that is none, on any route."""
-    before = server.metric("Requests5XX")
-    for path in (b"/models", b"/v2/repository/index", b"/predictions/echo", b"/ping"):
-        with socket.create_connection(("127.0.0.1", port_of(server, role)), timeout=10) as connection:
-            connection.sendall(post(path, b"{}" + b" " * 97, JSON)[:-98])
-            time.sleep(0.05)
-    time.sleep(0.2)
+    before, logged = server.metric("Requests5XX"), len(server.home.log())
+    for route in (b"POST /predictions/echo", *OTHER_ROUTES[role]):
+        method, path = route.split()
+        whole = post(path, b"{}" + b" " * 97, JSON).replace(b"POST", method, 1)
+        for reset in (False, True):
+            with socket.create_connection(("127.0.0.1", port_of(server, role)), timeout=10) as connection:
+                connection.sendall(whole[:-98])
+                time.sleep(0.02)
+                if reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    time.sleep(0.3)
 
     assert server.metric("Requests5XX") == before
-    assert "Traceback" not in server.home.log("model_log.log") + server.home.log()
+    said = server.home.log()[logged:]
+    assert "ERROR" not in said, said
+    assert "Traceback" not in server.home.log("model_log.log") + said
 
 
 @pytest.mark.parametrize(
