@@ -4,7 +4,8 @@ The bytes of requests go into the protocol, those of a worker's answers into the
 parse, queue, batch, frame, deliver, answer, count, log. Beside it, uvicorn with the echo application.
 The recorded ones are in batches too, while somebody records.
 Figures are the least of many short measurements: whatever else a machine does can only add to them, so that
-they repeat within about one percent and guard against regressions.
+they repeat within about one percent and guard against regressions. On a busy machine ``--instructions`` is
+steadier: valgrind counts what a request takes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import asyncio
 import cProfile
 import gc
 import itertools
+import os
 import pstats
+import re
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -49,6 +54,7 @@ REQUEST = (
     b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 )
+VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 _FOREVER = WorkerTimes(startup=1e6, response=1e6, silence=1e6, max_retry=1e6)
 
 
@@ -286,6 +292,38 @@ def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
     return {name: min(values) / echo for name, values in seconds.items()}
 
 
+def alone(name: str, requests: int) -> None:
+    """Serves so many requests by one subject, and as many before to warm up."""
+
+    async def serve() -> None:
+        await cost(SUBJECTS[name](), requests)
+
+    uvloop.run(serve())
+
+
+def instructions(name: str, requests: int) -> int:
+    """Instructions of one request: what twice as many need more, by valgrind's count.
+
+    Raises FileNotFoundError without valgrind, and CalledProcessError.
+    """
+    program = "import sys; from benchmarks.hot_path import alone; alone(sys.argv[1], int(sys.argv[2]))"
+    command = [*VALGRIND, sys.executable, "-c", program, name]
+    counts = []
+    for number in (requests, 2 * requests):
+        done = subprocess.run(
+            [*command, str(number)],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        )
+        found = re.search(r"I +refs: +([\d,]+)", done.stderr)
+        assert found is not None, done.stderr
+        counts.append(int(found[1].replace(",", "")))
+    # Those that warm up are as many again.
+    return (counts[1] - counts[0]) // (2 * requests)
+
+
 def _profile(requests: int) -> None:
     async def run() -> None:
         subject = Server(1)
@@ -306,12 +344,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=1000, help="of one measurement (default: 1000)")
     parser.set_defaults(reps=60)
     parser.add_argument("--profile", action="store_true", help="where the time of batches of one goes")
+    parser.add_argument(
+        "--instructions", action="store_true", help="count them, by valgrind; takes some minutes"
+    )
     given = parser.parse_args(arguments)
     if given.dry_run:
         print(f"{', '.join(SUBJECTS)}: {given.requests} requests each, {given.reps} times")
         return 0
     if given.profile:
         _profile(given.requests * given.reps)
+        return 0
+    if given.instructions:
+        rows = [[name, f"{instructions(name, given.requests):,}"] for name in SUBJECTS]
+        print(report.table(["subject", "instructions/request"], rows))
         return 0
     seconds = uvloop.run(measure(given.requests, given.reps))
     to_echo = ratios(seconds)

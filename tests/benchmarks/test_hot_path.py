@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import hot_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_every_request_is_answered() -> None:
@@ -32,6 +36,22 @@ def test_guard_against_regressions() -> None:
     assert to_echo["batch 32"] < 2.2
     assert to_echo["batch 1"] < 4.0
     assert to_echo["recorded 32"] / to_echo["batch 32"] < 1.5
+
+
+def test_instructions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a start takes is left out of the count."""
+    hot_path.alone("batch 1", 64)
+    valgrind = tmp_path / "valgrind"
+    # 100 for each request, those that warm up too.
+    count = 'echo "==7== I   refs:      5,$((last * 200 + 100000))" >&2'
+    valgrind.write_text(f"#!/bin/sh\nfor last; do :; done\n{count}\n")
+    valgrind.chmod(0o755)
+    monkeypatch.setattr(hot_path, "VALGRIND", (str(valgrind), *hot_path.VALGRIND[1:]))
+
+    assert hot_path.main(["--instructions", "--requests", "64"]) == 0
+    assert capsys.readouterr().out.count(" 100 |") == len(hot_path.SUBJECTS)
 
 
 def test_programs_options(capsys: pytest.CaptureFixture[str]) -> None:
