@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,20 +37,23 @@ _WITHOUT_MEANING = {
     "plugins_path": "--plugins-path names plugins for a Java server",
 }
 
+# The subcommands, each imported only when it is used.
+_COMMANDS = {
+    "check": "modelserver.checking.command",
+    "migrate": "modelserver.migrating.command",
+    "record": "modelserver.replaying.record",
+    "replay": "modelserver.replaying.command",
+    "serve": "modelserver.serving.command",
+    "tune": "modelserver.tuning.command",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {
-        "check": check_handler,
-        "migrate": migrate,
-        "record": record,
-        "replay": replay,
-        "serve": serve_one,
-        "tune": tune,
-    }
-    if arguments and arguments[0] in commands:
-        return commands[arguments[0]](arguments[1:])
+    if arguments and (module := _COMMANDS.get(arguments[0])) is not None:
+        status: int = import_module(module).main(arguments[1:])
+        return status
     options = build_parser().parse_args(arguments)
     if options.version:
         print(f"modelserver Version is {__version__}")
@@ -119,48 +123,6 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
 def agent_keys() -> list[Key]:
     """The settings that these flags set."""
     return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
-
-
-def tune(arguments: Sequence[str]) -> int:
-    """``modelserver tune``, imported only when used."""
-    from modelserver.tuning import command  # noqa: PLC0415
-
-    return command.main(arguments)
-
-
-def serve_one(arguments: Sequence[str]) -> int:
-    """``modelserver serve``, imported only when used."""
-    from modelserver.serving import command  # noqa: PLC0415
-
-    return command.main(arguments)
-
-
-def record(arguments: Sequence[str]) -> int:
-    """``modelserver record``, imported only when used."""
-    from modelserver.replaying import record as command  # noqa: PLC0415
-
-    return command.main(arguments)
-
-
-def check_handler(arguments: Sequence[str]) -> int:
-    """``modelserver check``, imported only when used."""
-    from modelserver.checking import command  # noqa: PLC0415
-
-    return command.main(arguments)
-
-
-def replay(arguments: Sequence[str]) -> int:
-    """``modelserver replay``, imported only when used."""
-    from modelserver.replaying import command  # noqa: PLC0415
-
-    return command.main(arguments)
-
-
-def migrate(arguments: Sequence[str]) -> int:
-    """``modelserver migrate``, imported only when used."""
-    from modelserver.migrating import command  # noqa: PLC0415
-
-    return command.main(arguments)
 
 
 def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:

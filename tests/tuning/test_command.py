@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +18,6 @@ import yaml
 from tests.tuning.conftest import A_MS, B_MS, LIMIT_MS
 
 from modelserver.cli import main
-from modelserver.tuning import command
 from modelserver.tuning.command import CONFIG, REPORT, RESULTS, build_parser, check_out
 from modelserver.tuning.config_file import FIRST_LINE
 from modelserver.tuning.errors import TuningError
@@ -163,17 +161,6 @@ def test_a_goal_out_of_reach_writes_nothing(work: Path, capsys: pytest.CaptureFi
 
     assert tune("sleeper.mar", "--input", "in.json", *flags, "--force", "--out", "best") == 1
     assert "NOT MET" in (work / "best" / CONFIG).read_text()
-
-
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
-def test_sigterm_interrupts(handler: Any) -> None:
-    """It does so too where SIGINT is ignored, as by jobs that a shell has put into the background."""
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        with command.termination_is_interruption(), pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

@@ -12,9 +12,7 @@ import yaml
 from tests.tuning.tune_samples import figure
 
 from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.errors import ConfigError
 from modelserver.tuning.bench import Input, LocalBench
-from modelserver.tuning.command import files_of
 from modelserver.tuning.eight_bits import FOLDER, ROWS, int8_config, try_int8, with_calibration
 from modelserver.tuning.errors import Refused
 from modelserver.tuning.figure import Figure, void
@@ -138,18 +136,6 @@ def test_the_configuration(original: str | None) -> None:
 
     own = {"precision": "int8", "calibration": FOLDER}
     assert after == before | {"handler": (before.get("handler") or {}) | own}
-
-
-def test_inputs_of_a_folder(tmp_path: Path) -> None:
-    """A folder stands for its files, in the order of their names; an empty one is refused."""
-    for name in ("b.jpg", "a.jpg"):
-        (tmp_path / name).write_bytes(b"")
-    (tmp_path / "none").mkdir()
-    single = tmp_path / "b.jpg"
-
-    assert files_of([single, tmp_path]) == [single, tmp_path / "a.jpg", single]
-    with pytest.raises(ConfigError, match=r"--input=.*none: the folder has no files"):
-        files_of([tmp_path / "none"])
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from modelserver.checking.compare import TOLERANCE
 from modelserver.checking.doctor import CALLS, LARGEST, Wish, examine
 from modelserver.checking.report import as_json, as_text
 from modelserver.checking.samples import read_samples
+from modelserver.commands import check_least, exit_status
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.serving.console import Style
 from modelserver.serving.wanted import locate_source
@@ -25,28 +25,25 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Returns 0 if nothing is wrong, 1 for errors (--strict: for warnings too), 2 if it cannot check."""
     options = build_parser().parse_args(arguments)
-    try:
-        _check_numbers(options)
-        _, file, _ = locate_source(options.source, options.model_file)
-        wish = Wish(
-            options.source,
-            options.model_file,
-            read_samples(options.input, options.content_type),
-            options.batch_size,
-            options.tolerance,
-            options.calls,
-            {"ts_config": Path(options.ts_config)} if options.ts_config else {},
-        )
-        with _quiet():
-            chart = examine(wish)
-    except ModelServerError as error:
-        print(error.message, file=sys.stderr)
-        return 2
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_status(lambda: check(options), {ModelServerError: 2, ConfigError: 2})
+
+
+def check(options: argparse.Namespace) -> int:
+    """Checks and prints; returns the exit status. Raises ModelServerError, ConfigError."""
+    check_least(options, 1, "batch_size")
+    check_least(options, 0, "calls", "tolerance")
+    _, file, _ = locate_source(options.source, options.model_file)
+    wish = Wish(
+        options.source,
+        options.model_file,
+        read_samples(options.input, options.content_type),
+        options.batch_size,
+        options.tolerance,
+        options.calls,
+        {"ts_config": Path(options.ts_config)} if options.ts_config else {},
+    )
+    with _quiet():
+        chart = examine(wish)
     failed = chart.count("error") + (chart.count("warning") if options.strict else 0)
     if options.json:
         print(json.dumps(as_json(options.source, chart, file, ok=not failed), indent=2, ensure_ascii=False))
@@ -96,14 +93,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model-file", metavar="FILE", help="weights for the script, its serializedFile")
     add("--ts-config", metavar="FILE", help="a config.properties with further settings")
     return parser
-
-
-def _check_numbers(options: argparse.Namespace) -> None:
-    """Raises ConfigError."""
-    for name, least in (("batch_size", 1), ("calls", 0), ("tolerance", 0)):
-        value = getattr(options, name)
-        if value is not None and not value >= least:
-            raise ConfigError(f"--{name.replace('_', '-')}={value}: a number of at least {least} is needed")
 
 
 @contextlib.contextmanager

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
-import mimetypes
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.errors import ConfigError
+from modelserver.commands import read_inputs
 from modelserver.serving.example import example_of
 from modelserver.tensors.datatypes import BYTES, DATATYPES
 from modelserver.tensors.tensor import VARIABLE
@@ -60,19 +59,7 @@ class Sample:
 
 def read_samples(paths: Sequence[Path], content_type: str | None) -> list[Sample]:
     """The files; of a folder, its files in the order of their names. Raises ConfigError."""
-    files: list[Path] = []
-    for path in paths:
-        files += sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
-    samples = []
-    for path in files:
-        try:
-            body = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"--input={path}: {error.strerror}") from error
-        samples.append(Sample(str(path), body, content_type or mimetypes.guess_type(path.name)[0] or ""))
-    if paths and not samples:
-        raise ConfigError(f"--input={paths[0]}: the folder has no files")
-    return samples
+    return [Sample(str(path), body, kind) for path, body, kind in read_inputs(paths, content_type)]
 
 
 def made_samples(model: ModelVersion, base: str) -> list[Sample]:

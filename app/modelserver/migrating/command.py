@@ -7,12 +7,12 @@ import contextlib
 import json
 import math
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from modelserver.commands import exit_status, termination_is_interruption
 from modelserver.errors import ConfigError
 from modelserver.migrating.calls import Call
 from modelserver.migrating.errors import MigrationError
@@ -22,7 +22,6 @@ from modelserver.migrating.report import as_html, as_json, summary
 from modelserver.migrating.requests import BUILT_IN, requests_of
 from modelserver.migrating.servers import Server, found_running, started
 from modelserver.settings.key import OWN, TORCHSERVE
-from modelserver.tuning.command import termination_is_interruption
 from modelserver.tuning.machine import machine_facts, others_percent
 from modelserver.tuning.progress import progressing
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 REPORT, RESULTS = "report.html", "report.json"
 LOAD = 3.0  # seconds of load on a TorchServe that is started for the comparison
-_DIFFERENT, _NOT_RUN, _INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,18 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     130 if interrupted.
     """
     options = build_parser().parse_args(arguments)
-    try:
-        with (
-            termination_is_interruption(),
-            tempfile.TemporaryDirectory(prefix="modelserver-migrate-") as folder,
-        ):
-            return migrate(options, Path(folder))
-    except (ConfigError, MigrationError) as error:
-        print(error, file=sys.stderr)
-        return _NOT_RUN
-    except KeyboardInterrupt:
-        print("Interrupted: what was started was stopped, nothing was written.", file=sys.stderr)
-        return _INTERRUPTED
+
+    def run() -> int:
+        folder = tempfile.TemporaryDirectory(prefix="modelserver-migrate-")
+        with termination_is_interruption(), folder as path:
+            return migrate(options, Path(path))
+
+    failures = {ConfigError: 2, MigrationError: 2}
+    return exit_status(run, failures, "Interrupted: what was started was stopped, nothing was written.")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -136,7 +130,7 @@ def migrate(options: argparse.Namespace, folder: Path) -> int:
     for path in write(options.out, proof, facts, str(installation.config)):
         print(f"wrote {path}")
     print("\n".join(summary(proof)))
-    return _DIFFERENT if proof.verdict == UNKNOWN else 0
+    return 1 if proof.verdict == UNKNOWN else 0
 
 
 @contextlib.contextmanager

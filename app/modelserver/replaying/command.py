@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelserver.auth.scopes import Scope
+from modelserver.commands import exit_status
 from modelserver.errors import ConfigError
 from modelserver.recording.file import Recording, read
 from modelserver.replaying.comparison import Tolerance, difference
@@ -33,14 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     command line or a file that cannot be read; 130 if interrupted.
     """
     options = build_parser().parse_args(arguments)
-    try:
-        return replay(options)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
+    return exit_status(lambda: replay(options), {ConfigError: 2})
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import ssl
 import sys
 import time
@@ -16,6 +15,7 @@ import httpx
 import msgspec
 
 from modelserver.auth.scopes import Scope
+from modelserver.commands import exit_status, termination_is_interruption
 from modelserver.errors import ConfigError
 from modelserver.recording.entries import Call, Ended, Frames, Lost, pack, unpack
 from modelserver.recording.file import Writer
@@ -24,7 +24,6 @@ from modelserver.settings.checks import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import FrameType
 
 _TIMEOUT = 10.0  # seconds without a sign of life from the server
 _UNIX = "unix:"
@@ -37,14 +36,8 @@ class RecordingError(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Returns 0 if the recording ended as asked, 1 if it was cut short, 2 for a bad command line."""
     options = build_parser().parse_args(arguments)
-    try:
-        return record(options)
-    except (ConfigError, FileExistsError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (RecordingError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    failures = {ConfigError: 2, FileExistsError: 2, RecordingError: 1, OSError: 1}
+    return exit_status(lambda: record(options), failures)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -76,7 +69,7 @@ def record(options: argparse.Namespace) -> int:
     key = token(Scope.MANAGEMENT, options.token_file, url, running)
     if options.out.exists() and not options.force:
         raise FileExistsError(f"{options.out} exists; --force overwrites it.")
-    with _client(url, key, options.ca_file) as client, _interruptible():
+    with _client(url, key, options.ca_file) as client, termination_is_interruption():
         parameters: list[tuple[str, Any]] = [
             *(("model", name) for name in options.models),
             *(("header", name) for name in listed(options.headers)),
@@ -195,17 +188,3 @@ def _check(answer: httpx.Response) -> None:
             " The management token is read from --token-file, MODELSERVER_MANAGEMENT_TOKEN or key_file.json."
         )
     raise RecordingError(f"The server refuses to be recorded ({answer.status_code}): {said}{hint}")
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the recording as Ctrl-C does."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

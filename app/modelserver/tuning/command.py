@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import mimetypes
 import os
 import shlex
-import signal
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +13,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from modelserver.archiver import ArchiverError
+from modelserver.commands import check_least, exit_status, read_inputs, termination_is_interruption
 from modelserver.errors import ConfigError
 from modelserver.resources import usable_cpus
 from modelserver.tuning.bench import Input, LocalBench
@@ -32,8 +30,7 @@ from modelserver.tuning.sweep import Bounds
 from modelserver.tuning.tuner import Result, Tuner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Mapping, Sequence
 
 CONFIG, REPORT, RESULTS, PICTURE = "model-config.yaml", "report.html", "results.json", "curve.png"
 _UNKNOWN_TYPE = "application/octet-stream"
@@ -42,25 +39,26 @@ _UNKNOWN_TYPE = "application/octet-stream"
 def main(arguments: Sequence[str]) -> int:
     """Returns 0 if the goal is met, 1 if not or on failure, 2 for a bad command line, 130 if interrupted."""
     options = build_parser().parse_args(arguments)
-    try:
-        goal = parse_goal(options.goal)
-        inputs = [read_input(path, options.content_type) for path in files_of(options.input)]
-        check_numbers(options)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    try:
-        with (
-            termination_is_interruption(),
-            tempfile.TemporaryDirectory(prefix="modelserver-tune-") as folder,
-        ):
-            return tune(options, goal, inputs, Path(folder))
-    except TuningError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("Interrupted: the server was stopped, nothing was written.", file=sys.stderr)
-        return 130
+    return exit_status(
+        lambda: _run(options),
+        {ConfigError: 2, TuningError: 1},
+        "Interrupted: the server was stopped, nothing was written.",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    goal = parse_goal(options.goal)
+    inputs = [
+        Input(path.name, body, _checked_type(kind or _UNKNOWN_TYPE))
+        for path, body, kind in read_inputs(options.input, options.content_type)
+    ]
+    check_least(options, 1, "time_budget", "clients", "max_batch_size", "max_workers", "threads")
+    if options.model_store is not None and not options.model_store.is_dir():
+        raise ConfigError(f"--model-store directory not found: {options.model_store}")
+    if options.ts_config is not None and not options.ts_config.is_file():
+        raise ConfigError(f"--ts-config file not found: {options.ts_config}")
+    with termination_is_interruption(), tempfile.TemporaryDirectory(prefix="modelserver-tune-") as folder:
+        return tune(options, goal, inputs, Path(folder))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -108,39 +106,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files, and those of folders in the order of their names. Raises ConfigError for an empty folder."""
-    found: list[Path] = []
-    for path in paths:
-        inside = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
-        if not inside:
-            raise ConfigError(f"--input={path}: the folder has no files")
-        found += inside
-    return found
-
-
-def read_input(path: Path, content_type: str | None) -> Input:
-    """A body with its content type. Raises ConfigError."""
-    try:
-        body = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"--input={path}: {error.strerror}") from error
-    kind = content_type or mimetypes.guess_type(path.name)[0] or _UNKNOWN_TYPE
+def _checked_type(kind: str) -> str:
     if not kind.isascii() or not kind.isprintable():
         raise ConfigError(f"--content-type={kind!r}: a content type such as image/jpeg is needed")
-    return Input(path.name, body, kind)
-
-
-def check_numbers(options: argparse.Namespace) -> None:
-    """Raises ConfigError for a number below 1, and for missing files."""
-    for name in ("time_budget", "clients", "max_batch_size", "max_workers", "threads"):
-        value = getattr(options, name)
-        if value is not None and not value >= 1:
-            raise ConfigError(f"--{name.replace('_', '-')}={value:g}: a number of at least 1 is needed")
-    if options.model_store is not None and not options.model_store.is_dir():
-        raise ConfigError(f"--model-store directory not found: {options.model_store}")
-    if options.ts_config is not None and not options.ts_config.is_file():
-        raise ConfigError(f"--ts-config file not found: {options.ts_config}")
+    return kind
 
 
 def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folder: Path) -> int:
@@ -256,20 +225,3 @@ def how_to_use(source: Source, out: Path) -> str:
         f"  cp {shlex.quote(str(out / file))} MODEL_STORE\n"
         f"  curl -X POST {shlex.quote(f'localhost:8081/models?url={quote(file)}')}"
     )
-
-
-@contextlib.contextmanager
-def termination_is_interruption() -> Iterator[None]:
-    """Makes SIGTERM end the tuning as Ctrl-C does, so that the server is stopped."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if not callable(signal.getsignal(signal.SIGINT)):
-            raise KeyboardInterrupt  # as a shell's job in the background, it ignores that
-        # A running event loop ends its work in good order then.
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
