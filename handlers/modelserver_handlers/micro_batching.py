@@ -74,6 +74,11 @@ class MicroBatching:
             if pool is not None:
                 pool.shutdown()
 
+    @property
+    def thread_groups(self) -> dict[str, list[int]]:
+        """For each phase a list as long as it has threads; tests of handlers count them."""
+        return {method: list(range(self._parallelism.get(method, 1))) for method in HANDLER_METHODS}
+
     def shutdown(self) -> None:
         """End the threads; a later batch starts new ones."""
         for pool in self._pools.values():

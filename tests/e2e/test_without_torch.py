@@ -75,6 +75,7 @@ def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
             assert f"`{home.python} -m pip install torch torchvision`" in failure
 
 
+@pytest.mark.slow
 def test_workers_under_another_python(bare: Path, tmp_path: Path) -> None:
     """``python=`` runs workers where modelserver is not installed, with the server's own code; TorchServe's
     names are there.

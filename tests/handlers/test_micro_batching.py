@@ -124,6 +124,11 @@ def test_parallelism_is_merged_and_checked() -> None:
     micro.parallelism = {"inference": 3}
 
     assert micro.parallelism == {"preprocess": 2, "inference": 3}
+    assert {phase: len(threads) for phase, threads in micro.thread_groups.items()} == {
+        "preprocess": 2,
+        "inference": 3,
+        "postprocess": 1,
+    }
     assert HANDLER_METHODS == ["preprocess", "inference", "postprocess"]
     for wrong in ({"infer": 1}, {"inference": 0}, {"inference": "2"}):
         with pytest.raises(ValueError, match="parallelism"):

@@ -45,9 +45,7 @@ class Measures(ABC):
     ) -> None:
         """Adds a duration in ``ms`` or ``s``; ValueError for other units."""
         if unit not in TIME_UNITS:
-            raise MetricsCacheValueError(
-                f"the unit for a timed metric should be one of {list(TIME_UNITS)}, not {unit!r}"
-            )
+            raise MetricsCacheValueError("the unit for a timed metric should be one of ['ms', 's']")
         self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
 
     def add_size(  # noqa: PLR0917 - TorchServe's signature
@@ -61,9 +59,7 @@ class Measures(ABC):
     ) -> None:
         """Adds a size in ``MB``, ``kB``, ``GB`` or ``B``; ValueError for other units."""
         if unit not in SIZE_UNITS:
-            raise MetricsCacheValueError(
-                f"The unit for size based metric is one of {list(SIZE_UNITS)}, not {unit!r}"
-            )
+            raise MetricsCacheValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
         self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
 
     def add_percent(

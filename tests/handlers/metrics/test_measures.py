@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("measures", [MetricsCache("m"), MetricsStore({}, "m")], ids=["cache", "store"])
 def test_unknown_units_are_refused(measures: Measures) -> None:
-    """A time or a size in another unit is a ValueError with TorchServe's text."""
-    with pytest.raises(ValueError, match=r"unit for a timed metric should be one of \['ms', 's'\]"):
+    """A time or a size in another unit is a ValueError with exactly TorchServe's text."""
+    with pytest.raises(ValueError, match=r"^the unit for a timed metric should be one of \['ms', 's'\]$"):
         measures.add_time("t", 1, unit="h")
-    with pytest.raises(ValueError, match="unit for size based metric"):
+    with pytest.raises(
+        ValueError, match=r"^The unit for size based metric is one of \['MB','kB', 'GB', 'B'\]$"
+    ):
         measures.add_size("s", 1, unit="h")
