@@ -55,5 +55,5 @@ def test_short_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rollouts.main([*short, "--out", str(out)]) == 0
     said = json.loads(out.read_text())
     assert len(said["figures"]) == 3 * len(PAIRS)
-    assert len(said["marks"]) == 9
-    assert capsys.readouterr().out.lower().count("reached: ") == 9
+    assert len(said["marks"]) == 10
+    assert capsys.readouterr().out.lower().count("reached: ") == 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.e2e.conftest import MODEL_CODE
 
@@ -103,17 +105,20 @@ def test_archives(settings_of) -> None:
 
 
 def test_batches_are_sent_as_they_were(settings_of, asked) -> None:
-    """Rows keep their order and batch, whatever the order of the file; each model is asked by itself."""
+    """Rows keep their order and batch, whatever the order of the file and however long a body is read; each
+    model is asked by itself.
+    """
+    large = "x" * (1 << 20)
     calls = [
         asked(5, b"3", "b", 3),
         asked(2, b"7", "a", 1),
         asked(3, b"-3", "b", 3),
         asked(4, b"5", "b", 3),
-        asked(6, b"4", "c", 3, "rows"),
         asked(
-            7, b'{"instances": [1, 2]}', "c", 3, "rows", target="/v1/models/rows:predict",
-            headers=[(b"x-request-timeout-ms", b"1")],
+            6, json.dumps({"instances": [1, large]}).encode(), "c", 3, "rows",
+            target="/v1/models/rows:predict", headers=[(b"x-request-timeout-ms", b"1")],
         ),
+        asked(7, b"4", "c", 3, "rows"),
         asked(8, b"9", "", 0),
     ]  # fmt: skip
     replayed = replay_exactly(calls, settings_of())
@@ -123,8 +128,29 @@ def test_batches_are_sent_as_they_were(settings_of, asked) -> None:
     assert [[answer.body for answer in batch.answers] for batch in replayed.batches[:2]] == [
         [b"7"], [b"0", b"5", b"0"]
     ]  # fmt: skip
-    assert replayed.batches[2].answers[0].body == b"8"
-    assert b'"predictions":[2,4]' in replayed.batches[2].answers[1].body.replace(b" ", b"")
+    first, second = replayed.batches[2].answers
+    assert json.loads(first.body)["predictions"] == [2, large]
+    assert second.body == b"8"
+
+
+def test_a_batch_that_ends_its_worker(tmp_path, asked) -> None:
+    """It does so again, and the next batch has a new worker."""
+    crashing = tmp_path / "crashing.py"
+    crashing.write_text(
+        "import os\n\ndef handle(data, context):\n"
+        "    rows = [row['body'] for row in data or ()]\n"
+        "    if {7, 13} <= {*rows}:\n        os._exit(3)\n    return rows\n"
+    )
+    build_archive(ArchiveConfig("crashing", str(crashing), "1.0", export_path=tmp_path))
+    calls = [asked(i, body, batch, 2, "crashing") for i, (body, batch) in enumerate(
+        [(b"7", "a"), (b"13", "a"), (b"7", "b"), (b"8", "b")]
+    )]  # fmt: skip
+    replayed = replay_exactly(calls, load_settings({"model_store": str(tmp_path)}, {}, tmp_path))
+
+    assert replayed.exact
+    assert [[answer.status for answer in batch.answers] for batch in replayed.batches] == [
+        [500, 500], [200, 200]
+    ]  # fmt: skip
 
 
 def test_a_batch_that_cannot_be_made_again(settings_of, asked) -> None:
