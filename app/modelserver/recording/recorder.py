@@ -289,10 +289,6 @@ class Recorded(Watcher):
         recording.numbers += 1
         self._number = recording.numbers
 
-    def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
-        """See :class:`Watcher`."""
-        self._end(status, body, content_type, extra, len(body))
-
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
         """See :class:`Watcher`."""
         self._status, self._type, self._extra = status, content_type, extra
@@ -309,9 +305,8 @@ class Recorded(Watcher):
     def ended(self, complete: bool) -> None:
         """See :class:`Watcher`."""
         parts = self._parts or ()
-        self._end(
-            *(self._status, b"".join(parts), self._type, self._extra, self._sent),
-            parts=len(parts),
+        self.replied(
+            *(self._status, b"".join(parts), self._type, self._extra, self._sent, len(parts)),
             complete=complete,
         )
 
@@ -320,13 +315,13 @@ class Recorded(Watcher):
         if self._parts is not None:
             self.ended(False)
         else:
-            self._end(0, b"", "", b"", 0)
+            self.replied(0, b"", "", b"")
 
-    def _end(  # noqa: PLR0917 - called for each request
-        self, status: int, answer: bytes, content_type: str, extra: bytes, size: int, parts: int = 0,
+    def replied(  # noqa: PLR0917 - called for each request
+        self, status: int, body: bytes, content_type: str, extra: bytes, sent: int = 0, parts: int = 0,
         complete: bool = True,
     ) -> None:  # fmt: skip
-        """The answer, of ``size`` bytes, is complete or broke off; the fields are those of :class:`Call`."""
+        """See :class:`Watcher`; or the end of an answer in ``parts``, of which ``sent`` bytes were sent."""
         recording, exchange, asked = self._recording, self._exchange, self._asked
         # The two refer to each other: otherwise both would stay until the garbage collector runs.
         exchange.watcher = None
@@ -348,11 +343,11 @@ class Recorded(Watcher):
                 status,
                 content_type,
                 _told(extra),
-                answer,
+                body,
                 parts,
                 complete,
             ),
-            len(asked) + size,
+            len(asked) + (sent or len(body)),
         )
 
 
