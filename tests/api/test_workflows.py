@@ -30,10 +30,15 @@ class Workflows:
         if name not in self.urls():
             raise WorkflowNotFound.named(name)
         nodes = {"m": Node("m", Options(retry_attempts=2), "m.mar"), "f": Node("f", Options(timeout_ms=5))}
+        specification = SimpleNamespace(
+            common=Options(batch_size=3), dag="{m=[f]}", nodes=nodes, warnings=("a note",)
+        )
         return SimpleNamespace(
-            name=name, url="w.war", common=Options(batch_size=3), dag="{m=[f]}", nodes=nodes,
-            model_name=lambda node: f"{name}__{node}", warnings=("a note",),
-        )  # fmt: skip
+            name=name,
+            url="w.war",
+            specification=specification,
+            model_name=lambda node: f"{name}__{node}",
+        )
 
     def urls(self) -> dict[str, str]:
         return {"w": "w.war", "a": "a.war"}

@@ -8,7 +8,7 @@ import pytest
 from tests.checking.conftest import Model
 
 from modelserver.checking.chart import Chart
-from modelserver.checking.costing import check_cost, sizes_up_to
+from modelserver.checking.costing import check_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,9 +64,3 @@ def test_what_cannot_be_measured(rows: list[Sample]) -> None:
 
     assert measured(rows, lambda size: 0.0).left_out == {"cost of batches": "its answers are streamed"}
     assert chart.left_out == {"cost of batches": "a batch of 2 rows fails"}
-
-
-@pytest.mark.parametrize(("largest", "sizes"), [(1, [1]), (2, [1, 2]), (8, [1, 2, 4, 8]), (6, [1, 2, 4, 6])])
-def test_sizes(largest: int, sizes: list[int]) -> None:
-    """They double, and end with the largest."""
-    assert sizes_up_to(largest) == sizes

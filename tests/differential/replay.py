@@ -18,12 +18,14 @@ from tests.differential.chapters import SERVERS, SETTINGS, Chapter, chapters
 from tests.differential.differences import expected_of
 from tests.differential.playing import play
 from tests.e2e.serving import Home, Server, serving
+from tests.recorded_answers import answer_of
 
-from modelserver.migrating.calls import Answer
 from modelserver.migrating.comparison import masked, mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from modelserver.migrating.calls import Answer
 
 
 @contextlib.contextmanager
@@ -43,7 +45,7 @@ def modelserver(store: Path, folder: Path, name: str) -> Iterator[dict[str, tupl
 def recorded(chapter: Chapter) -> dict[str, Answer]:
     """What TorchServe answered, by the names of the calls."""
     document = json.loads((HERE / "recorded" / f"{chapter.name}.json").read_text("utf-8"))
-    return {entry["name"]: Answer.of_json(entry["answer"]) for entry in document}
+    return {entry["name"]: answer_of(entry["answer"]) for entry in document}
 
 
 def unexplained(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.differential.archives import MODEL_CODE
+from tests.recorded_answers import answer_of
 
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.migrating.archives import read_archive
@@ -92,7 +93,7 @@ def _lists(server: Server) -> list[Call]:
 def recorded() -> dict[str, Answer]:
     """By what :func:`key_of` makes of the requests."""
     document = json.loads(RECORDED.read_text("utf-8"))
-    return {key: Answer.of_json(answer) for key, answer in document.items()}
+    return {key: answer_of(answer) for key, answer in document.items()}
 
 
 @contextlib.contextmanager

@@ -6,21 +6,16 @@ import socket
 
 import pytest
 from tests.migrating.sites import key_of, playing
+from tests.recorded_answers import answer_of
 
-from modelserver.migrating.calls import Answer, Call, readable, send, unreadable
-
-
-@pytest.mark.parametrize("body", [b"text", "größe".encode(), b"\x00\xff"])
-def test_bodies_are_kept_so_that_people_can_read_them(body: bytes) -> None:
-    """As text where it is text."""
-    assert unreadable(readable(body)) == body
+from modelserver.migrating.calls import Answer, Call, send
 
 
-def test_answers_survive_json() -> None:
-    """With a body, and without one that is not compared."""
-    for body in (b"\xff", None):
-        answer = Answer(200, "OK", {"a": "b"}, body)
-        assert Answer.of_json(answer.to_json()) == answer
+@pytest.mark.parametrize("body", [b"text", "größe".encode(), b"\x00\xff", None])
+def test_answers_survive_json(body: bytes | None) -> None:
+    """With any body, and without one that is not compared."""
+    answer = Answer(200, "OK", {"a": "b"}, body)
+    assert answer_of(answer.to_json()) == answer
 
 
 def test_what_is_said_is_sent() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from modelserver.tuning.figure import Answer, Run, batch_costs, percentile, summed_up
+from modelserver.simulation.figures import percentile
+from modelserver.tuning.figure import Answer, Run, batch_costs, summed_up
 
 
 def answers(*latencies: float, batch: str = "b", size: int = 1, inference_ms: float = 5.0) -> list[Answer]:

@@ -83,7 +83,11 @@ class Flow:
         self.exchange = exchange or Exchange()
         self.ended: list[Run] = []
         nodes = {name: Node(name, Options(**options)) for name in graph.after}
-        workflow = SimpleNamespace(name="w", graph=graph, nodes=nodes, model_name=lambda name: f"w__{name}")
+        workflow = SimpleNamespace(
+            name="w",
+            specification=SimpleNamespace(graph=graph, nodes=nodes),
+            model_name=lambda name: f"w__{name}",
+        )
         self.run = Run(
             cast("Any", self.exchange), cast("Any", workflow), cast("Any", self), cast("Any", None), self.end
         )

@@ -21,7 +21,9 @@ def workflow(text: str) -> Workflow:
 def test_what_the_specification_does_not_say_is_up_to_the_archive() -> None:
     """A delay of 50 ms, as TorchServe has it, only comes with a batch size."""
     flow = workflow("models: {m: {url: m.mar}, n: {url: n.mar, max-batch-delay: 0}}\ndag: {m: [n]}")
-    first, second = (flow.registration(node, SavedWorkflow("w.war")) for node in flow.nodes.values())
+    first, second = (
+        flow.registration(node, SavedWorkflow("w.war")) for node in flow.specification.nodes.values()
+    )
 
     assert (first.batch_size, first.max_batch_delay, first.handler, first.trusted) == (
         None,
@@ -30,7 +32,7 @@ def test_what_the_specification_does_not_say_is_up_to_the_archive() -> None:
         False,
     )
     assert second.max_batch_delay == 0
-    assert flow.warnings == ()
+    assert flow.specification.warnings == ()
 
 
 async def test_settling_waits_for_requests() -> None:

@@ -111,7 +111,7 @@ class WorkflowApi:
             SavedWorkflow(url, *timeouts), parameters.text("workflow_name")
         )
         text = f"Workflow {workflow.name} has been registered and scaled successfully."
-        return status(200, text, [*parameters.warnings, *workflow.warnings])
+        return status(200, text, [*parameters.warnings, *workflow.specification.warnings])
 
     async def list_all(self, request: Request) -> Response:
         """GET /workflows"""
@@ -142,7 +142,7 @@ class WorkflowApi:
 
 def describe_workflow(workflow: Workflow) -> dict[str, Any]:
     """The fields of TorchServe, whose numbers are those that nodes may override, and ours: the nodes."""
-    common = workflow.common
+    common = workflow.specification.common
     return {
         "workflowName": workflow.name,
         "workflowUrl": workflow.url,
@@ -150,7 +150,7 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
         "maxWorkers": common.max_workers,
         "batchSize": common.batch_size or _BATCH_SIZE,
         "maxBatchDelay": _BATCH_DELAY if common.max_batch_delay is None else common.max_batch_delay,
-        "workflowDag": workflow.dag,
+        "workflowDag": workflow.specification.dag,
         "nodes": [
             {
                 "name": name,
@@ -159,7 +159,7 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
                 "retryAttempts": node.options.retry_attempts,
                 "timeoutMs": node.options.timeout_ms,
             }
-            for name, node in workflow.nodes.items()
+            for name, node in workflow.specification.nodes.items()
         ],
     }
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from modelserver.tuning.fit import fit_line
+from modelserver.tuning.sweep import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ def check_cost(
 ) -> None:
     """Measures batches of growing sizes, and says what size is worth it; ``configured`` is the model's."""
     costs: dict[int, float] = {}
-    for size in sizes_up_to(largest):
+    for size in sizes(largest):
         measured = _measured(patient, patient.rows(samples, size))
         if not measured:
             why = f"a batch of {size} rows fails" if measured is None else "its answers are streamed"
@@ -61,14 +62,6 @@ def check_cost(
     if configured < best:
         advice = f"Set batchSize: {best} in model-config.yaml, or batch_size={best} at the registration."
         chart.found("batch-cost", seen, None, advice)
-
-
-def sizes_up_to(largest: int) -> list[int]:
-    """1, 2, 4 … and the largest."""
-    sizes = [1]
-    while sizes[-1] * 2 < largest:
-        sizes.append(sizes[-1] * 2)
-    return sorted({*sizes, largest})
 
 
 def _measured(patient: Patient, rows: Sequence[Sample]) -> float | None:

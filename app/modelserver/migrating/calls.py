@@ -57,11 +57,6 @@ class Answer:
             "body": None if self.body is None else readable(self.body),
         }
 
-    @classmethod
-    def of_json(cls, recorded: Mapping[str, Any]) -> Answer:
-        """The reverse of :meth:`to_json`."""
-        return cls(recorded["status"], recorded["reason"], recorded["headers"], unreadable(recorded["body"]))
-
     def but(self, **changes: Any) -> Answer:
         """A copy with changes; ``headers`` are added to those there are, None takes one out."""
         headers = {**self.headers, **changes.pop("headers", {})}
@@ -80,13 +75,6 @@ def readable(data: bytes) -> Any:
 def digest(data: bytes) -> dict[str, Any]:
     """What a long body is recorded as."""
     return {"length": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def unreadable(recorded: Any) -> bytes | None:
-    """The reverse of :func:`readable`."""
-    if recorded is None:
-        return None
-    return recorded.encode() if isinstance(recorded, str) else base64.b64decode(recorded["base64"])
 
 
 def send(call: Call, address: tuple[str, int]) -> Answer:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,16 +13,15 @@ import psutil
 
 from modelserver.migrating.calls import Answer, Call, Port, send
 from modelserver.migrating.errors import MigrationError
-from modelserver.tuning.own_server import family
+from modelserver.tuning.own_server import family, last_output, start_process, stop_process
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 Address = tuple[str, int]
 PATIENCE = 300.0  # seconds until a server must have loaded its models
-_STOPPING, _ENDING = 20.0, 5.0  # seconds
-_LAST_OUTPUT = 2000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +188,7 @@ def started(launch: Launch) -> Iterator[Server]:
     """The running server, with its models loaded. Raises MigrationError with its last output."""
     began = time.monotonic()
     try:
-        with launch.output.open("wb") as output:
-            process = subprocess.Popen(  # noqa: S603 - the user's command, or our own
-                list(launch.command),
-                cwd=launch.cwd,
-                env=dict(launch.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        process = start_process(launch.command, launch.cwd, launch.environment, launch.output)
     except OSError as error:
         raise MigrationError(f"{launch.name} cannot be started: {error}") from error
     server = Server(launch.name, launch.addresses, pid=process.pid)
@@ -209,54 +196,22 @@ def started(launch: Launch) -> Iterator[Server]:
         _wait(launch, server, process)
         yield replace(server, seconds=time.monotonic() - began)
     finally:
-        _stop(process, whole=launch.whole)
+        stop_process(process, whole=launch.whole)
 
 
 def _wait(launch: Launch, server: Server, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise MigrationError(f"{launch.name} does not start:\n{_tail(launch.output)}")
+            raise MigrationError(f"{launch.name} does not start:\n{last_output(launch.output)}")
         if _registered(launch, server) and all(version.settled for version in server.versions()):
             return
         time.sleep(0.05)
     if not _registered(launch, server):
-        raise MigrationError(f"{launch.name} did not start in {PATIENCE:g} s:\n{_tail(launch.output)}")
+        raise MigrationError(f"{launch.name} did not start in {PATIENCE:g} s:\n{last_output(launch.output)}")
 
 
 def _registered(launch: Launch, server: Server) -> bool:
     if launch.said is not None and launch.said not in launch.output.read_text("utf-8", "replace"):
         return False
     return server.ask(Call("", "management", "GET", "/models")).status == 200
-
-
-def _tail(output: Path) -> str:
-    return output.read_text("utf-8", "replace")[-_LAST_OUTPUT:]
-
-
-def _stop(process: subprocess.Popen[bytes], *, whole: bool) -> None:
-    relatives = list(family(process.pid))
-    with contextlib.suppress(ProcessLookupError):
-        (os.killpg if whole else os.kill)(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_STOPPING)
-    if whole:
-        _wait_ended(relatives)
-    for relative in relatives:
-        with contextlib.suppress(psutil.Error):
-            relative.kill()
-    process.wait()
-    _wait_ended(relatives)
-
-
-def _wait_ended(processes: Sequence[psutil.Process]) -> None:
-    deadline = time.monotonic() + _ENDING
-    while any(map(_lives, processes)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False

@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from modelserver.recording.entries import timing_of
-from modelserver.tuning.figure import percentile
+from modelserver.simulation.figures import percentile
 from modelserver.tuning.report import page as html_page
 from modelserver.tuning.svg import Chart, Series, draw
 

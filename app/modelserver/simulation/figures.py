@@ -34,12 +34,13 @@ def summarize(trace: Trace, begin: float, end: float) -> Figures:
         rate=answered / (end - begin),
         batch=answered / len(batches) if batches else 0.0,
         device_ms=1e3 * sum(seconds for _, seconds in batches) / answered if answered else 0.0,
-        p50_ms=_percentile(latencies, 50),
-        p90_ms=_percentile(latencies, 90),
-        p99_ms=_percentile(latencies, 99),
+        p50_ms=percentile(latencies, 50),
+        p90_ms=percentile(latencies, 90),
+        p99_ms=percentile(latencies, 99),
         requests=len(latencies),
     )
 
 
-def _percentile(ascending: Sequence[float], percent: float) -> float:
-    return ascending[ceil(percent / 100 * len(ascending)) - 1] if ascending else nan
+def percentile(ascending: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile of sorted values; NaN if there are none."""
+    return ascending[max(0, ceil(percent / 100 * len(ascending)) - 1)] if ascending else nan

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from modelserver.settings.settings import Settings
 from modelserver.tuning.tuner import clients_text
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from modelserver.tuning.tuner import Result
 
 FIRST_LINE = "# Written by modelserver tune."
-DEFAULT_QUEUE = 100  # job_queue_size, the server's default
+DEFAULT_QUEUE = Settings().job_queue_size
 # Other keys for batching would contradict the result.
 _OURS = frozenset(
     {

@@ -8,6 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from modelserver.simulation.figures import percentile
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -94,13 +96,6 @@ def summed_up(run: Run, *, clients: int | None = None, offered: float | None = N
         costs=batch_costs(run.answers),
         failures=dict(run.failures),
     )
-
-
-def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile of sorted values; NaN if there are none."""
-    if not ascending:
-        return math.nan
-    return ascending[max(0, math.ceil(percent / 100 * len(ascending)) - 1)]
 
 
 def batch_costs(answers: Sequence[Answer]) -> dict[int, float]:

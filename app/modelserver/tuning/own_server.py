@@ -22,7 +22,7 @@ from modelserver.tuning.client import HOST
 from modelserver.tuning.errors import Refused, TuningError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from modelserver.tuning.setting import Setting
 
@@ -30,7 +30,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 NAME = "tuned"
 QUEUE = 100_000  # requests: more than any load of the tuner
 _START_TIMEOUT = 60.0
-_STOP_TIMEOUT = 20.0
+_STOPPING, _ENDING = 20.0, 5.0
 _REGISTER_TIMEOUT = 900.0
 _LAST_OUTPUT = 2000
 
@@ -79,17 +79,10 @@ class OwnServer:
 
     def _start(self, config: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
-        with (self._folder / "output").open("wb") as output:
-            return subprocess.Popen(  # noqa: S603 - our own interpreter and file
-                [*command, "--ts-config", str(config)],
-                cwd=self._folder,
-                env=own_environment(os.environ) | {"TMPDIR": str(self._temp)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C is for the tuner, which stops its server.
-                start_new_session=True,
-            )
+        environment = own_environment(os.environ) | {"TMPDIR": str(self._temp)}
+        return start_process(
+            [*command, "--ts-config", str(config)], self._folder, environment, self._folder / "output"
+        )
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
@@ -98,7 +91,7 @@ class OwnServer:
                 if self._call(self.inference, "GET", "/ping", timeout=5)[0] < 500:
                     return
             time.sleep(0.02)
-        raise TuningError(f"The server to measure does not start:\n{self._output()}")
+        raise TuningError(f"The server to measure does not start:\n{last_output(self._folder / 'output')}")
 
     def register(self, url: str, setting: Setting) -> dict[str, Any]:
         """Serve the model with this setting instead of the last one; returns its description.
@@ -134,15 +127,7 @@ class OwnServer:
 
     def stop(self) -> None:
         """Stops the server, then kills what is left of its processes."""
-        relatives = family(self._process.pid)
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_TIMEOUT)
-        for relative in relatives:
-            with contextlib.suppress(psutil.Error):
-                relative.kill()
-        self._process.wait()
+        stop_process(self._process)
 
     def _call(  # noqa: PLR0917 - in the order of an HTTP request
         self,
@@ -164,8 +149,55 @@ class OwnServer:
         finally:
             connection.close()
 
-    def _output(self) -> str:
-        return (self._folder / "output").read_text("utf-8", "replace")[-_LAST_OUTPUT:]
+
+def start_process(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    """A server, in a session of its own: Ctrl-C is for who started it, and stops it. Raises OSError."""
+    with output.open("wb") as file:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and file, or the user's command
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def stop_process(process: subprocess.Popen[bytes], *, whole: bool = False) -> None:
+    """Stops a server, then kills what is left of its processes; ``whole``: its group is told to end."""
+    relatives = list(family(process.pid))
+    with contextlib.suppress(ProcessLookupError):
+        (os.killpg if whole else os.kill)(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_STOPPING)
+    if whole:
+        _wait_ended(relatives)
+    for relative in relatives:
+        with contextlib.suppress(psutil.Error):
+            relative.kill()
+    process.wait()
+    _wait_ended(relatives)
+
+
+def _wait_ended(processes: Sequence[psutil.Process]) -> None:
+    deadline = time.monotonic() + _ENDING
+    while any(map(_lives, processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def last_output(path: Path) -> str:
+    """The end of what a server printed."""
+    return path.read_text("utf-8", "replace")[-_LAST_OUTPUT:]
 
 
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from modelserver.options.resolve import DEFAULT_BATCH_DELAY
 from modelserver.tuning.fit import CostLine, fit_line
 from modelserver.tuning.setting import Setting
 
@@ -19,7 +20,6 @@ COST_DELAY = 10  # ms, enough for the requests of all clients to arrive
 _NOISE = 1.15  # a size that misses the limit by less may still be tried
 _ROOM = 0.92  # of the limit, for a size that is not measured
 _LADDER = 6  # points of the curve
-DEFAULT_DELAY = 100  # ms, the server's
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,9 @@ def other_threads(bounds: Bounds, best: Setting) -> list[Setting]:
 
 def delay_cap(goal: Goal) -> int:
     """The cap of the adaptive policy in ms: the server's default, or a quarter of the limit."""
-    return DEFAULT_DELAY if goal.limit_ms is None else max(1, min(DEFAULT_DELAY, int(goal.limit_ms / 4)))
+    if goal.limit_ms is None:
+        return DEFAULT_BATCH_DELAY
+    return max(1, min(DEFAULT_BATCH_DELAY, int(goal.limit_ms / 4)))
 
 
 def ladder(clients: int) -> list[int]:

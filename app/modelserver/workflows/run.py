@@ -55,8 +55,8 @@ class Run:
     """
 
     __slots__ = (
-        "_aside", "_attempts", "_deadline", "_exchange", "_left", "_live", "_loop", "_missing", "_on_end",
-        "_outputs", "_packed", "_registry", "_workflow",
+        "_aside", "_attempts", "_deadline", "_exchange", "_graph", "_left", "_live", "_loop", "_missing",
+        "_on_end", "_outputs", "_packed", "_registry", "_workflow",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +76,7 @@ class Run:
         self._packed = exchange.packed_headers()
         limit = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else math.inf
         self._deadline = monotonic() + limit
-        graph = workflow.graph
+        graph = self._graph = workflow.specification.graph
         self._missing = {name: len(before) for name, before in graph.before.items()}
         # Of each node, how many after it still need its output.
         self._left = {name: len(after) for name, after in graph.after.items()}
@@ -87,7 +87,7 @@ class Run:
     def start(self) -> None:
         """Asks the first node; the exchange is answered now or later."""
         self._exchange.on_disconnect = self.cancel
-        self._ask(self._workflow.graph.start)
+        self._ask(self._graph.start)
 
     def cancel(self) -> None:
         """Cancels what the nodes do for the request, which gets no answer."""
@@ -109,7 +109,7 @@ class Run:
             return
         now = monotonic()
         self._attempts[node] = self._attempts.get(node, 0) + 1
-        left = min(self._workflow.nodes[node].options.timeout_ms / 1000.0, self._deadline - now)
+        left = min(self._workflow.specification.nodes[node].options.timeout_ms / 1000.0, self._deadline - now)
         model: ModelVersion | None = None
         try:
             model = self._registry.get(self._workflow.model_name(node))
@@ -132,7 +132,7 @@ class Run:
 
     def _input(self, node: str) -> Parsed:
         """What a node is given: the body, the output of the node before it, or those of several by name."""
-        before = self._workflow.graph.before[node]
+        before = self._graph.before[node]
         if not before:
             return Parsed([self._exchange.body], BODY, self._exchange.content_type)
         names = ("body",) if len(before) == 1 else before
@@ -155,7 +155,7 @@ class Run:
         if self._ended:
             return
         refused = isinstance(failure, ServiceUnavailable)
-        repeats = self._workflow.nodes[node].options.retry_attempts
+        repeats = self._workflow.specification.nodes[node].options.retry_attempts
         if refused or self._attempts[node] > repeats or monotonic() >= self._deadline:
             self._fail(node, failure, model)
             return
@@ -169,7 +169,7 @@ class Run:
         """A node has answered."""
         if self._ended:
             return
-        graph = self._workflow.graph
+        graph = self._graph
         self._outputs[node] = content
         for source in graph.before[node]:
             self._left[source] -= 1
@@ -183,7 +183,7 @@ class Run:
             self._finish([self._outputs[end] for end in graph.ends])
 
     def _finish(self, contents: list[bytes]) -> None:
-        ends = self._workflow.graph.ends
+        ends = self._graph.ends
         if len(ends) == 1:
             self._reply(contents[0])
         elif (size := sum(map(len, contents))) <= LIGHT_TEXT:
@@ -198,7 +198,7 @@ class Run:
             self._exchange.on_disconnect = leave
 
     async def _join_aside(self, contents: list[bytes]) -> None:
-        self._reply(await self._aside.helpers.call(SECONDS, join_ends, self._workflow.graph.ends, contents))
+        self._reply(await self._aside.helpers.call(SECONDS, join_ends, self._graph.ends, contents))
 
     def _reply(self, content: bytes) -> None:
         self._exchange.reply(200, content, JSON)

@@ -12,8 +12,7 @@ from modelserver.options.resolve import Registration
 if TYPE_CHECKING:
     from modelserver.models.version import SavedWorkflow
     from modelserver.workflows.archive import WorkflowArchive
-    from modelserver.workflows.graph import Graph
-    from modelserver.workflows.specification import Node, Options
+    from modelserver.workflows.specification import Node, Specification
 
 # TorchServe's, in ms, for a node that batches and says nothing else.
 _BATCH_DELAY = 50
@@ -34,29 +33,9 @@ class Workflow:
         return self.archive.url
 
     @property
-    def graph(self) -> Graph:
-        """Which node comes after which."""
-        return self.archive.contents.specification.graph
-
-    @property
-    def nodes(self) -> dict[str, Node]:
-        """By name."""
-        return self.archive.contents.specification.nodes
-
-    @property
-    def dag(self) -> str:
-        """Each node with those after it, as TorchServe tells of them."""
-        return self.archive.contents.specification.dag
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Notes for the author of the specification."""
-        return self.archive.contents.specification.warnings
-
-    @property
-    def common(self) -> Options:
-        """Options that nodes may override."""
-        return self.archive.contents.specification.common
+    def specification(self) -> Specification:
+        """What the archive says of it."""
+        return self.archive.contents.specification
 
     def model_name(self, node: str) -> str:
         """The name of a node's model."""

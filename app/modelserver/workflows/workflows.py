@@ -109,11 +109,13 @@ class Workflows:
         workflow = Workflow(name or archive.contents.name, archive)
         name = workflow.name
         self._check_names(workflow)
-        for warning in workflow.warnings:
+        for warning in workflow.specification.warnings:
             _log.warning("Workflow %s: %s", name, warning)
         self._busy.add(name)
         try:
-            registering = [self._register_node(workflow, node, asked) for node in workflow.nodes.values()]
+            registering = [
+                self._register_node(workflow, node, asked) for node in workflow.specification.nodes.values()
+            ]
             await self._all(workflow, registering)
         finally:
             self._busy.discard(name)
@@ -121,7 +123,7 @@ class Workflows:
         self._failures.pop(name, None)
         downloaded = archive.downloaded
         self._registry.workflows[name] = asked if downloaded is None else asked._replace(url=downloaded.name)
-        _log.info("Workflow %s registered: %s", name, workflow.dag)
+        _log.info("Workflow %s registered: %s", name, workflow.specification.dag)
         await self._registry.changed()
         return workflow
 
@@ -136,7 +138,7 @@ class Workflows:
         if name in self._workflows or name in self._busy:
             raise Conflict(f"Workflow {name} is already registered.")
         taken = set(self._registry.names())
-        for node in workflow.nodes:
+        for node in workflow.specification.nodes:
             model = workflow.model_name(node)
             try:
                 check_name(model)
@@ -189,7 +191,7 @@ class Workflows:
             await self._registry.changed()
             return
         workflow = self.get(name)
-        for node in workflow.nodes:
+        for node in workflow.specification.nodes:
             for model in self._versions(workflow, node):
                 self._registry.changeable(*model)
         del self._workflows[name], self._registry.workflows[name]
@@ -203,7 +205,7 @@ class Workflows:
         _log.info("Workflow %s unregistered.", name)
 
     async def _remove_models(self, workflow: Workflow) -> None:
-        await asyncio.gather(*(self._remove_model(workflow, node) for node in workflow.nodes))
+        await asyncio.gather(*(self._remove_model(workflow, node) for node in workflow.specification.nodes))
 
     async def _remove_model(self, workflow: Workflow, node: str) -> None:
         for name, version in self._versions(workflow, node):
