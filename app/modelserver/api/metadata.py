@@ -87,7 +87,12 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
 
 def is_ready(registry: Registry) -> bool:
     """Whether every model that should have workers has a loaded one."""
-    return all(model.pool.ready for model in registry.defaults() if model.pool.min_workers)
+    return all(readiness(registry))
+
+
+def readiness(registry: Registry) -> list[bool]:
+    """For each model that should have workers, whether it has a loaded one."""
+    return [model.pool.ready for model in registry.defaults() if model.pool.min_workers]
 
 
 def describe_tensors(model: ModelVersion) -> dict[str, list[dict[str, Any]]]:
@@ -116,10 +121,9 @@ def add_health(app: FastAPI, registry: Registry) -> None:
 
     async def ready() -> Response:
         """GET /readyz: every model that should have workers has a loaded one."""
-        wanted = [model for model in registry.defaults() if model.pool.min_workers]
-        missing = sum(not model.pool.ready for model in wanted)
-        if missing:
-            raise ServiceUnavailable(f"Not ready: {missing} of {len(wanted)} models have no loaded worker.")
+        found = readiness(registry)
+        if missing := found.count(False):
+            raise ServiceUnavailable(f"Not ready: {missing} of {len(found)} models have no loaded worker.")
         return Response(pretty({"status": "Ready"}), media_type=JSON)
 
     loaded = oas.answers("Every model that should have workers has a loaded one.", oas.STATUS, 503)
