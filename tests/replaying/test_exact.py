@@ -87,7 +87,7 @@ def test_what_became_of_a_batch(make_call, answers, difference) -> None:
     assert replayed.exact is not difference
     assert replayed.lines()[0] == f"{0 if difference else 1} of 1 batches are the recorded ones."
     assert any(f"a batch of 2 became {difference}" in line for line in replayed.lines()) is bool(difference)
-    assert replayed.lines()[-1] == "Not sent: 1 requests that were in no batch."
+    assert replayed.lines()[-1] == "Requests that were in no batch, and are not sent: 1."
 
 
 def test_archives(settings_of) -> None:

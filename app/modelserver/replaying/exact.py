@@ -20,6 +20,7 @@ from modelserver.recording.entries import batch_of
 from modelserver.replaying.sender import CUT_OFF, LINES, Answered
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
+from modelserver.tuning.command import termination_is_interruption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,7 +85,7 @@ class Replayed:
                 "batch, and what the sample left out."
             )
         if self.left_out:
-            lines.append(f"Not sent: {self.left_out} requests that were in no batch.")
+            lines.append(f"Requests that were in no batch, and are not sent: {self.left_out}.")
         return lines
 
 
@@ -118,7 +119,8 @@ def replay_exactly(calls: Sequence[Call], loaded: LoadedSettings) -> Replayed:
             except ModelServerError as error:
                 raise ConfigError(f"{registration.url} cannot be loaded: {error.message}") from error
 
-    asyncio.run(replay())
+    with termination_is_interruption():
+        asyncio.run(replay())
     return Replayed(batches, len(calls) - sum(len(batch.calls) for batch in batches))
 
 
