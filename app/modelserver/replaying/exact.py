@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.archives.store import by_name
+from modelserver.commands import termination_is_interruption
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.http.exchange import Watcher
 from modelserver.models.loading import default_name, initial
@@ -20,7 +21,6 @@ from modelserver.recording.entries import batch_of
 from modelserver.replaying.sender import CUT_OFF, LINES, Answered
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
-from modelserver.tuning.command import termination_is_interruption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
