@@ -12,7 +12,7 @@ Of the faults that are not shown to the letter, this is why:
   driven into it again. A kill by a cgroup is told by the system's counter, which the test moves.
 * F49, readiness 503 before the queue is drained: the listening sockets are closed at once, so that a probe is
   refused; there is no connection left to answer 503 on.
-* F51, 60 s: 8 s, with more than a thousand attempts to change; 60 s with ``MODELSERVER_LONG_TESTS=1``.
+* F51, 60 s: 8 s, in which more than a hundred changes are accepted; 60 s with ``MODELSERVER_LONG_TESTS=1``.
 * F57, 200 models: as many processes need more memory than a small machine has; ``test_faults.py`` has
   as many as show that eight load at a time.
 * F61, ``--require-safetensors``: not offered. Pickles are loaded with ``weights_only`` and refused otherwise.
