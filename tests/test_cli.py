@@ -10,6 +10,7 @@ import pytest
 from modelserver import __version__, cli
 from modelserver.cli import build_parser, check, main, setting_flags
 from modelserver.errors import ConfigError
+from modelserver.pidfile import own_pid_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,16 +141,12 @@ def test_detached_unless_told_otherwise(
     assert calls == [("detached", arguments) if detached else ("here", None)]
 
 
-def test_already_running(
-    temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_already_running(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A living server of the same temporary directory stops the start."""
-    (temp / ".model_server.pid").write_text("4242")
-    monkeypatch.setattr(cli, "is_server", lambda pid: pid == 4242)
-
-    assert main(["--model-store", "."]) == 1
+    with own_pid_file(temp / ".model_server.pid"):
+        assert main(["--model-store", "."]) == 1
+        assert (temp / ".model_server.pid").exists()
     assert capsys.readouterr().out.startswith("modelserver is already running, please use modelserver --stop")
-    assert (temp / ".model_server.pid").exists()
 
 
 def test_orphan(temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,12 +178,12 @@ class Running:
         self.looks = 3
         self.signals: list[tuple[int, int]] = []
         self.error = error
-        monkeypatch.setattr(cli, "is_server", self.is_server)
+        monkeypatch.setattr(cli, "running_server", lambda _: 4242)
+        monkeypatch.setattr(cli, "is_alive", self.is_alive)
         monkeypatch.setattr(os, "kill", self.kill)
 
-    def is_server(self, pid: int) -> bool:
-        if self.signals:
-            self.looks -= 1
+    def is_alive(self, pid: int) -> bool:
+        self.looks -= 1
         return self.looks > 0
 
     def kill(self, pid: int, number: int) -> None:

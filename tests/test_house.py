@@ -90,7 +90,7 @@ _ALLOWED = {
         "simulation",
         "telemetry",
     },
-    "container": {"archives", "cli", "errors", "pidfile", "settings"},
+    "container": {"archives", "errors", "pidfile", "settings"},
     "commands": {"errors"},
     "daemon": {"settings"},
     "demand": set(),
@@ -166,7 +166,7 @@ _ALLOWED = {
     "offload": {"errors"},
     "options": {"demand", "environments", "errors", "pools", "settings", "tensors"},
     "payloads": {"errors", "ids", "settings"},
-    "pidfile": set(),
+    "pidfile": {"file_locks"},
     "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},
     "reception": {
         "api",
@@ -273,7 +273,7 @@ _ALLOWED = {
     },
     "watching": {"grpc", "models", "payloads", "pools", "recording", "telemetry"},
     "wire": set(),
-    "workdir": set(),
+    "workdir": {"file_locks"},
     "worker": {"modelserver_handlers", "tensors", "wire"},
     "workflows": {
         "archives",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.pidfile import is_server, pid_file, read_pid, remove_own, write_pid
+from modelserver.pidfile import is_alive, own_pid_file, pid_file, read_pid, running_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,27 +32,66 @@ def test_absent(tmp_path: Path) -> None:
     assert read_pid(tmp_path) is None
 
 
-def test_write(tmp_path: Path) -> None:
+def test_own(tmp_path: Path) -> None:
     """The number is written without a newline, over what was there, and nothing else is left."""
     path = tmp_path / "pid"
     path.write_text("999999")
-    write_pid(path)
+    with own_pid_file(path):
+        assert path.read_text() == str(os.getpid())
+        assert list(tmp_path.iterdir()) == [path]
+        assert running_server(path) == os.getpid()
+    assert list(tmp_path.iterdir()) == []
 
-    assert path.read_text() == str(os.getpid())
-    assert list(tmp_path.iterdir()) == [path]
 
-
-def test_remove_own(tmp_path: Path) -> None:
-    """Only the file that names this process is removed."""
+def test_another_of_the_same_number(tmp_path: Path) -> None:
+    """In a container the next server has the number of the killed one: what that left is taken over, what it
+    left half done too.
+    """
     path = tmp_path / "pid"
-    path.write_text("1")
-    remove_own(path)
-    assert path.exists()
+    path.write_text(str(os.getpid()))
+    os.link(path, tmp_path / f"pid.{os.getpid()}")
 
-    write_pid(path)
-    remove_own(path)
-    remove_own(path)
-    assert not path.exists()
+    assert running_server(path) is None
+    with own_pid_file(path):
+        assert running_server(path) == os.getpid()
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_second_server(tmp_path: Path) -> None:
+    """The file of a live server stays as it is, and with it its lock."""
+    path = tmp_path / "pid"
+    with own_pid_file(path):
+        with pytest.raises(FileExistsError), own_pid_file(path):
+            pass
+        assert running_server(path) == os.getpid()
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_server(tmp_path: Path) -> None:
+    """Its lock ends with it, whatever became of its number."""
+    path = tmp_path / "pid"
+    script = (
+        "import sys, time; from pathlib import Path; from modelserver.pidfile import own_pid_file\n"
+        "with own_pid_file(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
+    )
+    server = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    with server.stdout:
+        server.stdout.readline()
+        assert running_server(path) == server.pid
+        server.kill()
+        server.wait()
+    assert read_pid(path) == server.pid
+    assert running_server(path) is None
+
+
+def test_what_another_wrote_stays(tmp_path: Path) -> None:
+    """Only the own file is removed at the end."""
+    path = tmp_path / "pid"
+    with own_pid_file(path):
+        path.unlink()
+        path.write_text("1")
+    assert path.read_text() == "1"
 
 
 def test_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,22 +101,13 @@ def test_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert pid_file() == tmp_path / ".model_server.pid"
 
 
-def test_is_server() -> None:
-    """A process counts as a server by its command line: an argument whose file name is modelserver."""
-    waiting = "import time; time.sleep(60)"
-    server = subprocess.Popen([sys.executable, "-c", waiting, "/usr/bin/modelserver"])
-    other = subprocess.Popen([sys.executable, "-c", waiting, "/home/modelserver/config.properties"])
-    try:
-        assert is_server(server.pid)
-        assert not is_server(other.pid)
-    finally:
-        for process in (server, other):
-            process.kill()
-            process.wait()
-    assert not is_server(server.pid)
-
-
-def test_nobody() -> None:
-    """A number that no process has is no server."""
-    assert not is_server(2**22 + 1)
-    assert not is_server(2**80)
+def test_alive() -> None:
+    """A process that has ended is not, even if nobody has asked for its status."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert is_alive(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(process.pid)
+    process.wait()
+    assert not is_alive(process.pid)
+    assert not is_alive(2**80)

@@ -38,15 +38,40 @@ def test_work_directory(temp: Path) -> None:
 
 
 def test_left_overs(temp: Path) -> None:
-    """What processes that are gone left is swept away; what belongs to a living one, or to
-    nobody known, stays (F48).
+    """What processes that are gone left is swept away, also if another has their number, as in a container
+    that was killed and restarted; what belongs to a living one, or to nobody known, stays (F48).
     """
     gone = temp / f"modelserver-{ended_process()}-abc"
-    living = temp / f"modelserver-{os.getppid()}-abc"
+    former = temp / f"modelserver-{os.getpid()}-abc"
     strange = temp / "modelserver-x-abc"
-    for path in (gone, living, strange):
+    for path in (gone, former, strange):
         (path / "model").mkdir(parents=True)
-    with work_directory():
+    with work_directory() as living, work_directory() as made:
         assert not gone.exists()
+        assert not former.exists()
         assert living.exists()
         assert strange.exists()
+        assert made != living
+
+
+def test_a_killed_process_leaves_its_directory_to_others(temp: Path) -> None:
+    """Nobody takes it before."""
+    script = (
+        "import time; from modelserver.workdir import work_directory\n"
+        "with work_directory() as made: print(made, flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(temp)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        left = temp / process.stdout.readline().rstrip("\n")
+        with work_directory():
+            assert left.is_dir()
+        process.kill()
+        process.wait()
+    with work_directory() as made:
+        assert list(temp.iterdir()) == [made]

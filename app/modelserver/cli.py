@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import json
 import os
 import signal
 import sys
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING
 
 from modelserver import __version__
 from modelserver.auth.policy import notice
-from modelserver.daemon import Readiness, start_detached
+from modelserver.daemon import Readiness, print_line, start_detached
 from modelserver.errors import ConfigError
-from modelserver.pidfile import is_server, pid_file, read_pid, remove_own, write_pid
+from modelserver.pidfile import address_file, is_alive, own_pid_file, pid_file, remove_orphan, running_server
 from modelserver.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, explain, load_settings
 from modelserver.settings.sources import named_config_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from modelserver.settings.settings import Settings
 
 STOP_TIMEOUT = 60.0
 ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
@@ -127,19 +130,17 @@ def agent_keys() -> list[Key]:
 
 def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Starts the server, in this process with ``--foreground``, otherwise detached."""
-    readiness = Readiness(options.ready_fd)
-    path = pid_file()
-    pid = read_pid(path)
-    if pid is not None and pid != os.getpid():
-        if is_server(pid):
-            return readiness.failed(ALREADY_RUNNING)
-        say("Removing orphan pid file.")
-        with contextlib.suppress(OSError):
-            path.unlink()
     try:
         loaded = check(options)
     except ConfigError as error:
-        return readiness.failed(str(error))
+        return Readiness(options.ready_fd).failed(str(error))
+    as_json = options.foreground and loaded.settings.log_format == "json"
+    readiness = Readiness(options.ready_fd, say_json if as_json else print_line)
+    path = pid_file()
+    if running_server(path) is not None:
+        return readiness.failed(ALREADY_RUNNING)
+    if remove_orphan(path):
+        readiness.say("Removing orphan pid file.")
     if not options.foreground and options.ready_fd is None:
         return start_detached(arguments, wait=options.wait)
     return serve(options, loaded, readiness)
@@ -205,7 +206,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
 
     gc.enable()
 
-    say_start(options, loaded)
+    say_start(options, loaded, readiness.say)
     log_dir, metrics_dir = log_directories()
     logs = setup_logging(
         log_dir,
@@ -215,7 +216,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
         as_json=loaded.settings.log_format == "json",
         in_background=loaded.settings.async_logging,
     )
-    path, snapshots = pid_file(), loaded.settings.snapshot_folder or log_dir / "config"
+    snapshots = loaded.settings.snapshot_folder or log_dir / "config"
 
     async def run() -> None:
         await Server(
@@ -224,25 +225,43 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             on_started=readiness.started,
             on_progress=readiness.progress,
             # In the foreground the log says it.
-            on_notice=(lambda _: None) if options.foreground else say,
+            on_notice=(lambda _: None) if options.foreground else print_line,
             snapshots=None if options.no_config_snapshots else snapshots,
             wait=options.wait and not options.foreground,
         ).run()
 
     try:
-        write_pid(path)
-        uvloop.run(run())
+        with own_pid_file(pid_file()), told_address(loaded.settings):
+            uvloop.run(run())
     except FileExistsError:
         return readiness.failed(ALREADY_RUNNING)
     except ConfigError as error:
         return readiness.failed(str(error))
     finally:
-        remove_own(path)
         logs.close()
     return 0
 
 
-def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
+@contextlib.contextmanager
+def told_address(settings: Settings) -> Iterator[None]:
+    """Meanwhile a file tells the health check what to ask: reading the settings takes 0.8 s."""
+    file = address_file()
+    address = {
+        "inference": str(settings.inference_address),
+        "asks_for_certificates": settings.tls_client_ca_file is not None,
+    }
+    try:
+        with contextlib.suppress(OSError):
+            file.write_text(json.dumps(address), "utf-8")
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def say_start(
+    options: argparse.Namespace, loaded: LoadedSettings, say: Callable[[str], None] = print_line
+) -> None:
     """Prints the warnings, and the settings if requested."""
     for flag, reason in _WITHOUT_MEANING.items():
         if getattr(options, flag):
@@ -261,34 +280,35 @@ def say_start(options: argparse.Namespace, loaded: LoadedSettings) -> None:
 def stop(*, quiet: bool) -> int:
     """Stops the running server (reference 2.2) and waits for its end, which frees its ports."""
     path = pid_file()
-    pid = read_pid(path)
-    if pid is None or not is_server(pid):
-        if path.exists():
-            path.unlink(missing_ok=True)
-        say("modelserver is not currently running.")
+    pid = running_server(path)
+    if pid is None:
+        path.unlink(missing_ok=True)
+        print_line("modelserver is not currently running.")
         return 0
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        say("modelserver already stopped.")
+        print_line("modelserver already stopped.")
         path.unlink(missing_ok=True)
         return 0
     except PermissionError:
-        say(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
+        print_line(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
         return 1
     Path("key_file.json").unlink(missing_ok=True)
     deadline = time.monotonic() + STOP_TIMEOUT
-    while is_server(pid):
+    while is_alive(pid):
         if time.monotonic() > deadline:
-            say("Stopping modelserver took too long.")
+            print_line("Stopping modelserver took too long.")
             return 0
         time.sleep(0.05)
     path.unlink(missing_ok=True)
     if not quiet:
-        say("modelserver has stopped.")
+        print_line("modelserver has stopped.")
     return 0
 
 
-def say(text: str) -> None:
-    """Prints a line and flushes standard output."""
-    print(text, flush=True)
+def say_json(text: str) -> None:
+    """Prints a line as the log does with ``log_format=json``."""
+    from modelserver.telemetry.logs import json_line  # noqa: PLC0415 - needed by few
+
+    print_line(json_line(text))

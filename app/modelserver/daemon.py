@@ -25,15 +25,22 @@ _FAILED = "failed "
 _PROGRESS = "progress "
 
 
+def print_line(text: str) -> None:
+    """Prints a line and flushes standard output."""
+    print(text, flush=True)
+
+
 class Readiness:
     """Reports the progress of the start to the waiting command, or to standard output in the foreground.
 
     Args:
         descriptor: of the pipe to the command, None in the foreground.
+        say: prints a line, in the foreground.
     """
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int | None, say: Callable[[str], None] = print_line) -> None:
         self._descriptor = descriptor
+        self.say = say
         if descriptor is not None:
             # Workers must not keep it open: the command waits for its end.
             os.set_inheritable(descriptor, False)
@@ -46,7 +53,7 @@ class Readiness:
     def started(self, loaded: bool = True) -> None:
         """The listeners accept connections; detaches from the terminal. ``loaded``: no model has failed."""
         if self._descriptor is None:
-            print(STARTED_LINE, flush=True)
+            self.say(STARTED_LINE)
         else:
             self._end(_STARTED if loaded else _STARTED_IN_PART)
             detach_output()
@@ -54,7 +61,7 @@ class Readiness:
     def failed(self, reason: str) -> int:
         """The start failed; returns the exit status."""
         if self._descriptor is None:
-            print(reason, flush=True)
+            self.say(reason)
         else:
             self._end(_FAILED + reason)
         return 1

@@ -23,7 +23,7 @@ def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
             return None
         try:
             fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 kept, descriptor = descriptor, -1
                 return kept
         except BlockingIOError:
@@ -33,7 +33,8 @@ def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
                 os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether the path still names the descriptor's file. Raises OSError."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
-from modelserver.container import healthcheck
-from modelserver.container.healthcheck import ask, main, server_command, settings_of
-from modelserver.pidfile import pid_file
+from modelserver.cli import told_address
+from modelserver.container.healthcheck import ask, main
+from modelserver.pidfile import address_file
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
 from modelserver.tls.certificate import load_certificate
@@ -22,7 +25,6 @@ from modelserver.tls.context import server_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -68,9 +70,21 @@ def running(server: HTTPServer) -> Iterator[HTTPServer]:
         server.server_close()
 
 
-def on(server: HTTPServer, host: str = "0.0.0.0", scheme: str = "http") -> Settings:
-    """The settings of a server at this port."""
-    return Settings(inference_address=Address(scheme, host, server.server_port))
+def told(address: Address, *, certificates: bool = False) -> dict[str, object]:
+    """What a server says about itself."""
+    return {"inference": str(address), "asks_for_certificates": certificates}
+
+
+def on(server: HTTPServer, host: str = "0.0.0.0", scheme: str = "http") -> dict[str, object]:
+    """What one at this port says."""
+    return told(Address(scheme, host, server.server_port))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where it says so."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return address_file()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost"])
@@ -90,7 +104,7 @@ def test_a_unix_socket_is_asked(tmp_path: Path) -> None:
     """Where the inference address is one."""
     path = tmp_path / "socket"
     for _ in running(UnixServer(str(path), Answers)):  # type: ignore[arg-type]
-        assert ask(Settings(inference_address=Address("unix", path=str(path)))) == "ready"
+        assert ask(told(Address("unix", path=str(path)))) == "ready"
 
 
 def test_tls_is_spoken(tmp_path: Path) -> None:
@@ -103,57 +117,74 @@ def test_tls_is_spoken(tmp_path: Path) -> None:
     assert isinstance(context, ssl.SSLContext)
 
 
-def test_a_server_that_does_not_listen_is_unhealthy(
-    plain: HTTPServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_handshake_is_enough_where_clients_need_certificates() -> None:
+    """It has none to show: the server would end the connection instead of answering."""
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    context = server_context(load_certificate(Settings(inference_address=Address("https", "127.0.0.1", 1))))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    for secured in running(server):
+        secured.status = 503  # type: ignore[attr-defined]
+        address = Address("https", "0.0.0.0", secured.server_port)
+        assert ask(told(address, certificates=True)) == "ready"
+        assert ask(told(address)) == "/v2/health/ready answers 503"
+
+
+def test_a_server_that_does_not_listen_is_unhealthy(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A refused connection fails the check, with the reason."""
-    settings = on(plain)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        settings = Settings(inference_address=Address("http", "127.0.0.1", free.getsockname()[1]))
-    monkeypatch.setattr(healthcheck, "server_command", list)
-    monkeypatch.setattr(healthcheck, "settings_of", lambda _: settings)
-
-    assert main() == 1
+        file.write_text(json.dumps(told(Address("http", "127.0.0.1", free.getsockname()[1]))))
+        assert main() == 1
     assert "refused" in capsys.readouterr().out
 
 
-def test_without_a_server_it_is_unhealthy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No PID file, or one of a process that is no server."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    first = main()
-    pid_file().write_text(str(os.getpid()), encoding="ascii")
-
-    assert (first, main()) == (1, 1)
-    assert capsys.readouterr().out == "modelserver is not currently running.\n" * 2
+def test_one_that_says_nothing_is_unhealthy(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As is one that closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        file.write_text(json.dumps(told(Address("http", "127.0.0.1", listener.getsockname()[1]))))
+        closing = threading.Thread(target=lambda: (got := listener.accept()[0]).recv(4096) and got.close())
+        closing.start()
+        assert main() == 1
+        closing.join()
+    assert capsys.readouterr().out == "/v2/health/ready is not answered\n"
 
 
 @pytest.mark.parametrize(
-    "command", [["/opt/venv/bin/python", "/opt/venv/bin/modelserver"], ["python", "-m", "modelserver"]]
+    ("text", "said"), [(None, "modelserver is not currently running.\n"), ("{}", "'inference'\n")]
 )
-def test_settings_are_those_of_the_servers_command(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_server_it_is_unhealthy(
+    file: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
 ) -> None:
-    """Its file, its flags, and the environment, which is the container's."""
-    (tmp_path / "own.properties").write_text(
-        "inference_address=http://0.0.0.0:9000\nenable_envvars_config=true\n", encoding="utf-8"
+    """No file, or one that nobody can read."""
+    if text is not None:
+        file.write_text(text)
+
+    assert main() == 1
+    assert capsys.readouterr().out == said
+
+
+def test_the_server_tells_its_address(file: Path) -> None:
+    """That of its settings, wherever they are from, as long as it runs."""
+    settings = Settings(
+        inference_address=Address("https", "0.0.0.0", 9000), tls_client_ca_file=Path("/etc/ca.pem")
     )
-    monkeypatch.chdir(tmp_path)
-    command = [*command, "--start", "--foreground", "--ts-config", "own.properties", "--models", "all"]
-
-    assert settings_of(command).inference_address.port == 9000
-    monkeypatch.setenv("TS_INFERENCE_ADDRESS", "http://0.0.0.0:9001")
-    assert settings_of(command).inference_address.port == 9001
+    with told_address(settings):
+        assert json.loads(file.read_text()) == told(Address("https", "0.0.0.0", 9000), certificates=True)
+    assert not file.exists()
 
 
-def test_the_command_is_that_of_the_pid_files_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found as ``modelserver --stop`` finds it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(healthcheck, "is_server", lambda _: True)
-    pid_file().write_text(str(os.getpid()), encoding="ascii")
+def test_it_costs_little(plain: HTTPServer, tmp_path: Path) -> None:
+    """It runs every 30 seconds, beside models: a tenth of a second of processor time at most."""
+    (tmp_path / ".model_server.address").write_text(json.dumps(on(plain)))
+    roots = os.pathsep.join(str(Path(__file__).parents[2] / name) for name in ("app", "handlers"))
+    environment = {**os.environ, "PYTHONPATH": roots, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "modelserver.container.healthcheck"]
+    costs = []
+    for _ in range(5):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        costs.append(used.ru_utime + used.ru_stime)
 
-    assert server_command() == psutil.Process().cmdline()
+    assert min(costs) < 0.1

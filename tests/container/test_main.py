@@ -52,7 +52,7 @@ def test_flags_reach_the_server_as_they_are(arguments: list[str]) -> None:
     assert prepare(arguments, environment) == ([*_ALWAYS, *arguments], environment)
 
 
-@pytest.mark.parametrize("word", ["serve", "torchserve"])
+@pytest.mark.parametrize("word", ["serve", "torchserve", "modelserver"])
 def test_torchserves_words_are_understood(word: str) -> None:
     """``docker run IMAGE torchserve --start …`` and the default word of TorchServe's image."""
     flags, _ = prepare([word, "--start", "--model-store", "store"], {})
@@ -118,23 +118,61 @@ def test_a_folder_without_models_ends_the_container(tmp_path: Path, temp: Path) 
     assert list(temp.iterdir()) == []
 
 
-def test_tuning_is_no_start() -> None:
-    """``docker run IMAGE tune …``."""
-    assert prepare(["tune", "--help"], {}) == (["tune", "--help"], {})
+@pytest.mark.parametrize("word", ["tune", "check", "migrate", "record", "replay"])
+def test_other_commands_of_modelserver_are_no_start(word: str) -> None:
+    """``docker run IMAGE tune …``, or ``IMAGE modelserver tune …``."""
+    assert prepare([word, "--help"], {}) == ([word, "--help"], {})
+    assert prepare(["modelserver", word, "--help"], {}) == ([word, "--help"], {})
+
+
+def test_a_server_for_one_script_is_called_in_full() -> None:
+    """``serve`` alone is the word of TorchServe's image."""
+    assert prepare(["modelserver", "serve", "app.py"], {}) == (["serve", "app.py"], {})
+
+
+def entry_point(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What the entry point does in this folder."""
+    roots = os.pathsep.join(str(Path(__file__).parents[2] / name) for name in ("app", "handlers"))
+    return subprocess.run(
+        [sys.executable, "-m", "modelserver.container", *arguments],
+        env={**os.environ, "PYTHONPATH": roots, **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_any_other_command_is_run(tmp_path: Path) -> None:
+    """As in TorchServe's image: a shell, a script by its path, a program by its name, with its status."""
+    script = tmp_path / "mine.sh"
+    script.write_text("#!/bin/sh\necho mine $1\nexit 3\n")
+    script.chmod(0o755)
+
+    by_shell = entry_point(tmp_path, "sh", "-c", "echo $0 shell", "a")
+    by_path = entry_point(tmp_path, "./mine.sh", "one two")
+    by_name = entry_point(tmp_path, "mine.sh", "x", PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+    assert (by_shell.returncode, by_shell.stdout) == (0, "a shell\n")
+    assert (by_path.returncode, by_path.stdout) == (3, "mine one two\n")
+    assert by_name.stdout == "mine x\n"
+
+
+def test_a_word_that_nobody_knows_ends_the_container(tmp_path: Path) -> None:
+    """With the shells' status, and no server in its place."""
+    (tmp_path / "notes.txt").write_text("")
+    missing = entry_point(tmp_path, "server")
+    unusable = entry_point(tmp_path, "./notes.txt")
+
+    assert missing.returncode == unusable.returncode == 127
+    assert missing.stdout == "server: this image has no such command, and modelserver no such word.\n"
+    assert unusable.stdout == "./notes.txt cannot be run: Permission denied\n"
 
 
 def test_the_entry_point_becomes_the_command(tmp_path: Path) -> None:
     """It ends as the command does, in the same process: nothing stands between signals and it."""
-    roots = os.pathsep.join(str(Path(__file__).parents[1] / name) for name in ("app", "handlers"))
-    done = subprocess.run(
-        [sys.executable, "-m", "modelserver.container", "torchserve", "--version"],
-        env={**os.environ, "PYTHONPATH": roots},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    done = entry_point(tmp_path, "torchserve", "--version")
 
     assert done.stdout == f"modelserver Version is {__version__}\n"
 

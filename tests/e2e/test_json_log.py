@@ -10,19 +10,22 @@ import pytest
 @pytest.mark.parametrize(("processes", "in_background"), [(1, "true"), (2, "false")])
 def test_every_line_is_an_object(start_server, processes, in_background):
     """Start, requests, what handlers print and metrics, from one process and from front ends; all of it is
-    there when the server has ended, also with ``async_logging``.
+    there when the server has ended, also with ``async_logging``. What is printed is no exception.
     """
     server = start_server(
         log_format="json",
         metrics_mode="log",
         frontend_processes=processes,
         async_logging=in_background,
+        no_such_key=1,
     )
     server.registered("echo.mar")
     assert server.predict("echo", b"secret payload").status_code == 200
     server.predict("none")
     server.stop()
     assert '"message": "modelserver stopped."' in server.home.log()
+    printed = [json.loads(line)["message"] for line in server.home.output().splitlines()]
+    assert "no_such_key is not a known setting and is ignored" in printed
     logs = {path.name: path.read_text() for path in (server.home.path / "logs").glob("*.log")}
 
     for name in ("ts_log.log", "access_log.log", "ts_metrics.log", "model_metrics.log"):

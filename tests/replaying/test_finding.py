@@ -30,15 +30,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_server_of_the_pid_file(folder, monkeypatch) -> None:
     """Its folder, and the configuration file of its command line, which may be relative."""
     line = ["python", "-m", "modelserver", "--start", "--ts-config", "my.properties"]
-    monkeypatch.setattr(finding, "read_pid", lambda _: os.getpid())
-    monkeypatch.setattr(finding, "is_server", lambda _: True)
+    monkeypatch.setattr(finding, "running_server", lambda _: os.getpid())
     monkeypatch.setattr(psutil.Process, "cwd", lambda _: str(folder))
     monkeypatch.setattr(psutil.Process, "cmdline", lambda _: line)
     running = Running.found()
 
     assert running == Running(folder, folder / "my.properties")
     assert management_url(None, running) == "http://127.0.0.1:9081"
-    monkeypatch.setattr(finding, "is_server", lambda _: False)
+    monkeypatch.setattr(finding, "running_server", lambda _: None)
     assert Running.found() is None
 
 

@@ -1,7 +1,8 @@
 """The entry point of the container image: turns its arguments into flags and becomes the server.
 
-    IMAGE [FLAGS OF modelserver], IMAGE tune …
+    IMAGE [modelserver] [FLAGS]              also modelserver's commands that are no start: IMAGE tune …
     IMAGE serve | torchserve [FLAGS]         as TorchServe's image is started
+    IMAGE COMMAND [ARGUMENTS]                becomes another command, such as bash or torch-model-archiver
     IMAGE --model-dir DIR [--model-name NAME] [--http-port N] [--grpc-port N] [FLAGS]
                                              under KServe; also with underscores, as for its own servers
 
@@ -31,18 +32,43 @@ WRITTEN: Final = "modelserver-kserve.properties"
 """The configuration for a pod, in the temporary folder."""
 
 _ALWAYS = ("--foreground",)
-_WORDS = ("serve", "torchserve")
+_WORDS = ("modelserver", "serve", "torchserve")
+_COMMANDS = ("check", "migrate", "record", "replay", "tune")
+_NOT_FOUND = 127  # as shells have it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Becomes the server, as the same process; returns 1 if it cannot, after printing the reason."""
+    """Becomes the server or another command, as the same process; if it cannot, prints why and returns the
+    exit status.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        flags, environment = prepare(sys.argv[1:] if arguments is None else arguments, os.environ)
+        if is_other(arguments):
+            return become(arguments)
+        flags, environment = prepare(arguments, os.environ)
         command = [sys.executable, "-m", "modelserver", *flags]
         os.execve(command[0], command, environment)  # noqa: S606 - no shell is meant
     except ConfigError as error:
         print(error, flush=True)
     return 1
+
+
+def is_other(arguments: Sequence[str]) -> bool:
+    """Whether this is a command of its own, and no start of the server."""
+    word = arguments[0] if arguments else ""
+    return bool(word) and not word.startswith("-") and word not in {*_WORDS, *_COMMANDS}
+
+
+def become(command: Sequence[str]) -> int:
+    """Becomes the command; if it cannot, prints why and returns the exit status."""
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - no shell is meant
+    except FileNotFoundError:
+        reason = f"{command[0]}: this image has no such command, and modelserver no such word."
+    except OSError as error:
+        reason = f"{command[0]} cannot be run: {error.strerror}"
+    print(reason, flush=True)
+    return _NOT_FOUND
 
 
 def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -52,7 +78,10 @@ def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
         ConfigError: there is no model in KServe's folder, or the configuration cannot be written.
     """
     words = list(arguments[1:] if arguments[:1] and arguments[0] in _WORDS else arguments)
-    if words[:1] == ["tune"]:
+    if words and words[0] in _COMMANDS:
+        return words, dict(environ)
+    if arguments[:2] == ["modelserver", "serve"]:
+        # Another one than TorchServe's: a server for one script.
         return words, dict(environ)
     # Other flags are passed on to the server.
     pod, rest = _parser().parse_known_args(words)

@@ -1,88 +1,73 @@
 """``python -m modelserver.container.healthcheck``: whether this server is ready, for ``HEALTHCHECK``.
 
-It finds the server by its PID file, and its inference address as the server does: by flags, environment and
-configuration file. It requests ``/v2/health/ready``, which never needs a token. If clients need certificates,
-a finished handshake is enough, as it has none.
+The server writes its inference address into a file. This requests ``/v2/health/ready`` there, which never
+needs a token. If clients need certificates, a finished handshake is enough, as it has none. It runs every few
+seconds, and therefore imports little.
 """
 
 from __future__ import annotations
 
-import http.client
-import os
+import json
 import socket
-import ssl
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
-from modelserver.cli import build_parser, setting_flags
-from modelserver.errors import ConfigError
-from modelserver.pidfile import MARKER, is_server, pid_file, read_pid
-from modelserver.settings.load import load_settings
+from modelserver.pidfile import address_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from modelserver.settings.address import Address
-    from modelserver.settings.settings import Settings
+    from collections.abc import Mapping
+    from typing import Any
 
 ROUTE: Final = "/v2/health/ready"
 TIMEOUT: Final = 4.0  # seconds, for each step
 
 _EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - asked, not bound
+_MOST_READ = 4096
 
 
 def main() -> int:
     """0 if the server is ready; else 1, with the reason on standard output."""
     try:
-        answered = ask(settings_of(server_command()))
-    except (OSError, http.client.HTTPException, ConfigError, psutil.Error) as error:
+        answered = ask(json.loads(address_file().read_text("utf-8")))
+    except FileNotFoundError:
+        answered = "modelserver is not currently running."
+    except (OSError, ValueError, KeyError) as error:
         answered = str(error) or type(error).__name__
     print(answered)
     return 0 if answered == "ready" else 1
 
 
-def server_command() -> list[str]:
-    """The command line of the server that the PID file names. Raises ConfigError if there is none."""
-    pid = read_pid(pid_file())
-    if pid is None or not is_server(pid):
-        raise ConfigError("modelserver is not currently running.")
-    return psutil.Process(pid).cmdline()
+def ask(told: Mapping[str, Any]) -> str:
+    """``ready``, or what is wrong with the server that told this of itself.
 
-
-def settings_of(command: Sequence[str]) -> Settings:
-    """The settings of a server with this command line, in this environment and directory."""
-    flags = next((command[i + 1 :] for i, part in enumerate(command) if Path(part).name == MARKER), [])
-    options, _ = build_parser().parse_known_args(flags)
-    return load_settings(setting_flags(options), os.environ, Path.cwd()).settings
-
-
-def ask(settings: Settings) -> str:
-    """``ready``, or what is wrong. Raises OSError and HTTPException if there is no answer."""
-    address = settings.inference_address
-    with connect(address) as connection:
-        if address.scheme == "https" and settings.tls_client_ca_file is not None:
+    Raises OSError if there is no answer, KeyError and ValueError if this is no address.
+    """
+    scheme, place = told["inference"].split(":", 1)
+    with connect(scheme, place) as connection:
+        if scheme == "https" and told["asks_for_certificates"]:
             return "ready"
         request = f"GET {ROUTE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         connection.sendall(request.encode("ascii"))
-        answer = http.client.HTTPResponse(connection)
-        answer.begin()
-        return "ready" if answer.status == 200 else f"{ROUTE} answers {answer.status}"
+        status = connection.recv(_MOST_READ).partition(b"\r\n")[0].split(b" ")[1:2]
+        if not status:
+            return f"{ROUTE} is not answered"
+        return "ready" if status == [b"200"] else f"{ROUTE} answers {status[0].decode('ascii', 'replace')}"
 
 
-def connect(address: Address) -> socket.socket:
+def connect(scheme: str, place: str) -> socket.socket:
     """A connection to the address, which is in this container: certificates are not verified."""
-    if address.scheme == "unix":
+    if scheme == "unix":
         plain = socket.socket(socket.AF_UNIX)
         plain.settimeout(TIMEOUT)
-        plain.connect(address.path)
+        plain.connect(place)
         return plain
-    host = "127.0.0.1" if address.host == _EVERY_INTERFACE else address.host
-    plain = socket.create_connection((host, address.port), TIMEOUT)
-    if address.scheme != "https":
+    host, _, port = place.removeprefix("//").rpartition(":")
+    host = "127.0.0.1" if host == _EVERY_INTERFACE else host
+    plain = socket.create_connection((host, int(port)), TIMEOUT)
+    if scheme != "https":
         return plain
+    import ssl  # noqa: PLC0415 - needed by few
+
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

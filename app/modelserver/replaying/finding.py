@@ -13,7 +13,7 @@ import psutil
 
 from modelserver.auth.given import VARIABLES, read_token_file
 from modelserver.auth.key_file import NAME
-from modelserver.pidfile import is_server, pid_file, read_pid
+from modelserver.pidfile import pid_file, running_server
 from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Running:
     @classmethod
     def found(cls) -> Running | None:
         """None if there is none, or it belongs to somebody else."""
-        pid = read_pid(pid_file())
-        if pid is None or not is_server(pid):
+        pid = running_server(pid_file())
+        if pid is None:
             return None
         try:
             process = psutil.Process(pid)

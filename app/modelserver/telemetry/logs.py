@@ -51,6 +51,7 @@ else:  # not generic at run time before Python 3.11
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
+_WARNING = "Warning: "
 _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _SHOWN_NAMES = {MODEL_LOGGER: "MODEL_LOG"}
 _LOG4J = (".xml", ".properties")
@@ -113,6 +114,14 @@ class JsonFormatter(logging.Formatter):
         if traces := _traces(self, record):
             values["trace"] = "\n".join(traces)
         return json.dumps(values)
+
+
+def json_line(text: str) -> str:
+    """A text that is printed without the log, as a line of it; a warning begins with ``Warning: ``."""
+    warns = text.startswith(_WARNING)
+    level = logging.WARNING if warns else logging.INFO
+    record = logging.LogRecord(SERVER_LOGGER, level, "", 0, text.removeprefix(_WARNING), None, None)
+    return JsonFormatter().format(record)
 
 
 class PlainFormatter(logging.Formatter):

@@ -1,0 +1,96 @@
+"""A container that was killed and is started again, as a kubelet does for want of memory: its processes are
+numbered from 1 again, and its temporary directory is as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx
+import psutil
+import pytest
+from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def can_be_alone() -> bool:
+    """Whether process numbers of one's own are allowed here."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*_ALONE, "true"], capture_output=True, check=False).returncode == 0
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not can_be_alone(), reason="needs the right to make process namespaces"),
+]
+
+
+@contextlib.contextmanager
+def container(home: Home, url: str) -> Iterator[psutil.Process]:
+    """The entry point as process 1, once its model is ready; killed at the end if it is still there."""
+    with (home.path / "out.txt").open("wb") as out:
+        outside = subprocess.Popen(
+            [*_ALONE, sys.executable, "-m", "modelserver.container", "--model-store", home.path],
+            cwd=home.path,
+            env=home.environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_until(lambda: STARTED in home.output() or outside.poll() is not None, "it starts")
+        assert STARTED in home.output(), home.output()
+        wait_until(lambda: httpx.get(f"{url}/v2/health/ready", trust_env=False).status_code == 200, "ready")
+        (first,) = psutil.Process(outside.pid).children()
+        yield first
+    finally:
+        with contextlib.suppress(psutil.Error, UnboundLocalError):
+            first.kill()
+        outside.wait(PATIENCE)
+
+
+def test_it_starts_again(tmp_path: Path) -> None:
+    """Process 1 is another than the killed one of this number: neither its PID file nor its directory of
+    unpacked models counts as in use.
+    """
+    url = f"http://127.0.0.1:{free_port()}"
+    home = Home(
+        tmp_path,
+        {
+            "TS_INFERENCE_ADDRESS": url,
+            "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{free_port()}",
+            "TS_METRICS_ADDRESS": f"http://127.0.0.1:{free_port()}",
+            "TS_ENABLE_GRPC_API": "false",
+            "TS_LOAD_MODELS": "echo.mar",
+            "TS_DEFAULT_WORKERS_PER_MODEL": "1",
+        },
+    )
+    echo = ROOT / "tests" / "e2e" / "model_code" / "echo.py"
+    build_archive(ArchiveConfig("echo", str(echo), "1.0", export_path=tmp_path))
+    (tmp_path / "config.properties").write_text("enable_envvars_config=true\n")
+    with container(home, url) as first:
+        first.send_signal(signal.SIGKILL)
+        first.wait(PATIENCE)
+    assert (home.pid(), len(home.workdirs())) == (1, 1)
+    (left,) = home.workdirs()
+
+    with container(home, url) as second:
+        assert (home.pid(), len(home.workdirs())) == (1, 1)
+        assert not left.exists()
+        os.kill(second.pid, signal.SIGTERM)
+        second.wait(PATIENCE)
+    assert home.pid() is None
+    assert home.workdirs() == []
