@@ -30,7 +30,6 @@ from modelserver.migrating.tables import (
     ENDPOINTS,
     FLAGS,
     KEYS_OF_TORCHSERVE,
-    SERVICES,
     Endpoint,
     flag_state,
     key_state,
@@ -352,13 +351,27 @@ both side by side.
 # The tables
 
 
+# Name, port and remark.
+_SERVICES = (
+    ("inference", 7070, ""),
+    (
+        *("management", 7071),
+        (
+            "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
+            "the same URL again is INTERNAL"
+        ),
+    ),
+    ("Open Inference", 7070, ""),
+)
+
+
 def _endpoints() -> str:
     text = "\n## Endpoints\n\n| port | endpoint | state | remark |\n|---|---|---|---|\n"
     for endpoint in ENDPOINTS:
         verdict, remark = (endpoint.verdict, endpoint.remark) if is_there(endpoint) else (MISSING, "")
         text += f"| {endpoint.port} | `{endpoint.method} {endpoint.path}` | {verdict} | {remark} |\n"
     grpc = "same" if find_spec("modelserver.grpc") is not None else MISSING
-    for service, port, remark in SERVICES:
+    for service, port, remark in _SERVICES:
         text += f"| gRPC {port} | {service} service | {grpc} | {remark} |\n"
     return text + (
         "\nPredictions accept any usual method, as in TorchServe; others (`TRACE`, `QUERY`) are "

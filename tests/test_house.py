@@ -164,7 +164,7 @@ _ALLOWED = {
     },
     "node": {"environments", "errors", "pools", "telemetry", "wire", "workdir", "worker"},
     "offload": {"errors"},
-    "options": {"demand", "environments", "errors", "pools", "settings", "tensors"},
+    "options": {"demand", "errors", "settings", "tensors"},
     "payloads": {"errors", "ids", "settings"},
     "pidfile": {"file_locks"},
     "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},

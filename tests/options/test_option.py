@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docs.model_config import MODELS, ranks_above, ranks_below
 from tests.documents import describe_listener
 
 from modelserver.api.describe import described
@@ -16,7 +17,7 @@ from modelserver.api.parameters import Parameters
 from modelserver.errors import ConfigError
 from modelserver.models.replacing import taken_over
 from modelserver.models.snapshot import parse_snapshot
-from modelserver.options.option import MODELS, option, options_of, parameter, parameters_of
+from modelserver.options.option import option, options_of, parameter, parameters_of
 from modelserver.options.resolve import ASKED, PARAMETERS, REGISTER, ModelOptions, Registration
 from modelserver.options.table import CHANGEABLE
 from modelserver.options.values import boolean, whole
@@ -48,10 +49,10 @@ def test_ranks_in_words() -> None:
     """They follow from the words that an option has, and from who knows it."""
     size, idle = options_of(Sample).values()
 
-    assert size.ranks_above == ("`batch_size`", "`max_batch_size`", "`batcher.maxBatchSize`")
-    assert size.ranks_below == (MODELS,)
-    assert idle.ranks_above == ()
-    assert idle.ranks_below == ("`more`", "`idle` of config.properties")
+    assert ranks_above(size) == ("`batch_size`", "`max_batch_size`", "`batcher.maxBatchSize`")
+    assert ranks_below(size) == (MODELS,)
+    assert ranks_above(idle) == ()
+    assert ranks_below(idle) == ("`more`", "`idle` of config.properties")
     assert (size.is_strict, idle.is_strict) == (False, True)
 
 

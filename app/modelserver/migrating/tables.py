@@ -86,21 +86,6 @@ _MANAGEMENT = (
 )
 _METRICS = (("GET", "/metrics", "/metrics", OTHER, "filled by default; modelserver's own metrics too"),)
 
-SERVICES = (
-    ("inference", 7070, ""),
-    (
-        "management",
-        7071,
-        (
-            "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
-            "the same URL again is INTERNAL"
-        ),
-    ),
-    ("Open Inference", 7070, ""),
-)
-
-"""gRPC: name, port and remark."""
-
 ENDPOINTS = tuple(
     Endpoint(port, *row)
     for port, rows in (("inference", _INFERENCE), ("management", _MANAGEMENT), ("metrics", _METRICS))

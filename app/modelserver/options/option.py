@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ParamSpec
 
 from modelserver.options.values import Values  # noqa: TC001 - read at run time by the helpers
-from modelserver.settings.model_defaults import ModelDefaults
 
 _P = ParamSpec("_P")
 _ROW = "row"
-MODELS = "`models=`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +72,6 @@ class Option:
     def parameter(self) -> Parameter:
         """The parameter of a registration."""
         return Parameter(self.asked_values or self.values, self.asked, self.schema)
-
-    @property
-    def ranks_above(self) -> tuple[str, ...]:
-        """The sources that rank above the file, as users know them."""
-        first, *others = self.kserve.split("_")
-        words = (
-            (self.kserve, "batcher." + first + "".join(map(str.capitalize, others))) if self.kserve else ()
-        )
-        return tuple(f"`{word}`" for word in ((self.name, *words) if self.asked else words))
-
-    @property
-    def ranks_below(self) -> tuple[str, ...]:
-        """The sources that rank below the file."""
-        setting = f"`{self.setting}`" + (" of config.properties" if self.own else "")
-        return (
-            *(f"`{name}`" for name in self.below),
-            *((MODELS,) if self.name in ModelDefaults.__slots__ else ()),
-            *((setting,) if self.setting else ()),
-        )
 
 
 def _row(make: Callable[_P, object]) -> Callable[_P, Any]:

@@ -1,7 +1,7 @@
 """Every option of a model, each a row: a field that a registration or model-config.yaml can set.
 
-``python -m modelserver.options.reference`` generates docs/model-config.md from the rows (reference 9, and the
-server's own).
+``python -m docs.model_config`` generates docs/model-config.md from the rows (reference 9, and the server's
+own).
 """
 
 from __future__ import annotations

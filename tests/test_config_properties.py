@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from modelserver.settings.example import example
+from docs.config_properties import example
+
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import load_settings
 from modelserver.settings.properties import parse
 from modelserver.settings.settings import Settings
 
-_SHIPPED = Path(__file__).parents[2] / "config.properties"
+_SHIPPED = Path(__file__).parents[1] / "config.properties"
 
 
 def test_the_shipped_file_is_what_the_table_says() -> None:
-    """``python -m modelserver.settings.example > config.properties`` was run after the last change."""
+    """``python -m docs.config_properties > config.properties`` was run after the last change."""
     assert _SHIPPED.read_text(encoding="utf-8") == example()
 
 

@@ -1,6 +1,6 @@
 """The page docs/model-config.md: every key of model-config.yaml, and details of the larger ones.
 
-``python -m modelserver.options.reference > docs/model-config.md`` regenerates it.
+``python -m docs.model_config > docs/model-config.md`` regenerates it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,25 @@ import sys
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from docs.configuration import table_cell
+
 from modelserver.environments.environment_store import LIMIT as STORE_LIMIT
 from modelserver.environments.environments import INSTALL_LIMIT
 from modelserver.options.resolve import ModelOptions
 from modelserver.options.table import CONFIG_KEYS, FURTHER, HANDLER_KEYS, TITLES, TORCHRUN_KEYS
 from modelserver.options.yaml_file import MAX_PROCESSES
 from modelserver.pools.ranks import FAILED_GRACE
-from modelserver.settings.reference import table_cell
+from modelserver.settings.model_defaults import ModelDefaults
 
 if TYPE_CHECKING:
     from modelserver.options.option import Option
 
+MODELS = "`models=`"
+
 _INTRODUCTION = """\
 # model-config.yaml
 
-This page is generated from the table of keys in the code, by `python -m modelserver.options.reference >
+This page is generated from the table of keys in the code, by `python -m docs.model_config >
 docs/model-config.md`.
 
 The file is packed into an archive with `modelserver-archive --config-file model-config.yaml`, and describes
@@ -142,6 +146,25 @@ first; so are the remains of installations that were killed halfway.
 """
 
 
+def ranks_above(option: Option) -> tuple[str, ...]:
+    """The sources of an option that rank above the file, as users know them."""
+    words: tuple[str, ...] = ()
+    if option.kserve:
+        first, *others = option.kserve.split("_")
+        words = (option.kserve, "batcher." + first + "".join(map(str.capitalize, others)))
+    return tuple(f"`{word}`" for word in ((option.name, *words) if option.asked else words))
+
+
+def ranks_below(option: Option) -> tuple[str, ...]:
+    """The sources that rank below the file."""
+    setting = f"`{option.setting}`" + (" of config.properties" if option.own else "")
+    return (
+        *(f"`{name}`" for name in option.below),
+        *((MODELS,) if option.name in ModelDefaults.__slots__ else ()),
+        *((setting,) if option.setting else ()),
+    )
+
+
 def reference() -> str:
     """The text of the page."""
     tables = (option for option in CONFIG_KEYS.values() if option.group != FURTHER)
@@ -168,8 +191,8 @@ def _row(option: Option) -> str:
         f"`{option.key}`",
         table_cell(option.values.allowed) + " **strict**" * option.is_strict,
         f"`{default}`" if default and " " not in default else default,
-        ", ".join(option.ranks_above),
-        ", ".join(option.ranks_below),
+        ", ".join(ranks_above(option)),
+        ", ".join(ranks_below(option)),
         table_cell(_summary(option)),
     )
     return f"| {' | '.join(cells)} |\n"
@@ -189,7 +212,7 @@ def _summary(option: Option) -> str:
 
 def _meaning(option: Option) -> str:
     """The text for an option whose values have their own syntax."""
-    ranks = f" Above it: {', '.join(option.ranks_above)}; below: {', '.join(option.ranks_below)}."
+    ranks = f" Above it: {', '.join(ranks_above(option))}; below: {', '.join(ranks_below(option))}."
     return f"{option.values.allowed}: {_summary(option)} Invalid values are refused.{ranks * option.own}"
 
 

@@ -1,6 +1,6 @@
 """The shipped config.properties: every key as a comment, with its default and a line of explanation.
 
-``python -m modelserver.settings.example > config.properties`` regenerates it.
+``python -m docs.config_properties > config.properties`` regenerates it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page docs/configuration.md: every key with its values, default, variable and flag.
 
-``python -m modelserver.settings.reference > docs/configuration.md`` regenerates it.
+``python -m docs.configuration > docs/configuration.md`` regenerates it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INTRODUCTION = """\
 # Configuration
 
 This page is generated from the table of keys in the code, by
-`python -m modelserver.settings.reference > docs/configuration.md`. The same keys, as a file to start
+`python -m docs.configuration > docs/configuration.md`. The same keys, as a file to start
 from, are in [config.properties](../config.properties).
 
 ## Where settings come from
