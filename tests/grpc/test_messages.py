@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from tests.grpc.descriptors import generate
 
 from modelserver.grpc.messages import DESCRIPTORS, POOL, message, service
-from modelserver.grpc.protos.generate import generate
 
 
 def test_descriptors_are_current() -> None:
-    """`python -m modelserver.grpc.protos.generate` would write what is there."""
+    """`python -m tests.grpc.descriptors` would write what is there."""
     pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed, so nothing can be compared")
 
-    assert generate() == DESCRIPTORS.read_bytes(), "run python -m modelserver.grpc.protos.generate"
+    assert generate() == DESCRIPTORS.read_bytes(), "run python -m tests.grpc.descriptors"
 
 
 def test_pool_is_our_own() -> None:

@@ -74,10 +74,6 @@ class Key:
         """Whether its variable is our own, which is always read."""
         return (self.env or "").startswith("MODELSERVER_")
 
-    def default_of(self, defaults: str | None) -> str:
-        """The default in one of the two sets (``compat_defaults``)."""
-        return self.torchserve if defaults == TORCHSERVE and self.torchserve is not None else self.default
-
     @property
     def allowed(self) -> str:
         """The allowed values, in words that fit before ``is needed``."""

@@ -1,4 +1,4 @@
-"""Writes the descriptors of the protos: ``python -m modelserver.grpc.protos.generate`` (needs grpcio-tools).
+"""Writes the descriptors of the protos: ``python -m tests.grpc.descriptors`` (needs grpcio-tools).
 
 They are data, not code: messages are made from them at the server's start, in a separate pool. So any version
 of protobuf can be installed, and the process may contain other copies of the same messages.
