@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.transports import Transport
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -21,47 +22,6 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import Target
 
 LIMIT = 1000
-
-
-class Transport(asyncio.Transport):
-    """Keeps what is written; closes when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5000), "sockname": ("127.0.0.1", 8080)})
-        self.written = b""
-        self.closed = False
-        self.ended = False
-        self.aborted = False
-        self.reading = True
-        self.unsent = 0
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closed
-        self.written += bytes(data)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = self.aborted = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.ended = True
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
 
 
 class Hot:
@@ -117,7 +77,7 @@ class Wire:
         )
         config.load()
         self.protocol = HttpProtocol(config, self.listener)
-        self.transport = Transport()
+        self.transport = Transport(half_closes=True)
         self.protocol.connection_made(self.transport)
 
     def send(self, *pieces: bytes) -> bytes:

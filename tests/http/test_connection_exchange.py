@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.transports import Transport
 from uvicorn.config import Config
 
 from modelserver.http.connection import HttpProtocol, Listener
@@ -12,38 +12,6 @@ from modelserver.http.exchange import MAX_UNSENT, read_target
 
 if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange, Target
-
-
-class Transport(asyncio.Transport):
-    """Keeps what is written; ``unsent`` bytes of it wait for the client."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5000), "sockname": ("127.0.0.1", 8080)})
-        self.written = b""
-        self.closed = self.aborted = False
-        self.unsent = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closed
-        self.written += bytes(data)
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = self.aborted = True
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
 
 
 class Wire:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpack import Decoder, Encoder
+from tests.transports import Transport
 
 from modelserver.http2.connection import Connection, Listener
 from modelserver.http2.limits import Limits
@@ -54,38 +54,6 @@ def frames_of(written: bytes) -> Iterator[Frame]:
         written = written[9 + length :]
 
 
-class Transport(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5000), "socket": self})
-        self.written = b""
-        self.reading = True
-        self.closed = self.aborted = False
-
-    def setsockopt(self, *_: Any) -> None:
-        """As of the socket below."""
-
-    def write(self, data: Any) -> None:
-        assert not self.closed
-        self.written += bytes(data)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = self.aborted = True
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-
 class Noted(Stream):
     """Notes what it is told, and acknowledges what it receives unless told not to."""
 
@@ -124,7 +92,7 @@ class Client:
         self.streams: dict[int, Noted] = {}
         self.listener = Listener(self._make, dict, Limits(**limits))
         self.connection = Connection(self.listener)
-        self.transport = Transport()
+        self.transport = Transport(has_socket=True)
         self.encoder = Encoder()
         self._read = 0
         self._decoder = Decoder()

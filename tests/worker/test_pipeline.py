@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
+from tests.worker.channels import Channel
 
 from modelserver.wire.messages import (
     Cancelled,
@@ -61,22 +62,6 @@ class Halves:
 
     def handle(self, data: list[Any], context: Context) -> list[Any]:
         return self._ms_complete(self._ms_prepare(data, context), data, context)
-
-
-class Channel:
-    def __init__(self) -> None:
-        self.sent: list[tuple[ToServer, list[bytes]]] = []
-        self.begun: list[int] = []
-        self.taken_back: set[int] = set()
-
-    def begin(self, sequence: int) -> bool:
-        if sequence in self.taken_back:
-            return False
-        self.begun.append(sequence)
-        return True
-
-    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
-        self.sent.append((message, list(bodies)))
 
 
 Serve = Callable[..., list[tuple[ToServer, list[bytes]]]]

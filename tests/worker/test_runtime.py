@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worker.channels import Channel
 
 from modelserver.wire.messages import (
     ASYNC,
@@ -20,26 +21,9 @@ from modelserver.wire.messages import (
     Predict,
     Row,
     Stop,
-    ToServer,
 )
 from modelserver.worker.loader import HandlerNotUsable
 from modelserver.worker.runtime import is_permanent, load_service, read_config, read_manifest, serve
-
-
-class Channel:
-    def __init__(self) -> None:
-        self.sent: list[tuple[ToServer, list[bytes]]] = []
-        self.begun: list[int] = []
-        self.taken_back: set[int] = set()
-
-    def begin(self, sequence: int) -> bool:
-        if sequence in self.taken_back:
-            return False
-        self.begun.append(sequence)
-        return True
-
-    def send(self, message: ToServer, bodies: Any = ()) -> None:
-        self.sent.append((message, list(bodies)))
 
 
 @pytest.fixture
