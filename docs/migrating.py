@@ -386,7 +386,13 @@ def is_there(endpoint: Endpoint) -> bool:
         return True
     settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True, as_torchserve=False)
     services: Any = SimpleNamespace(
-        registry=None, metrics=None, settings=settings, tokens=object(), workflows=None, recorder=None
+        registry=None,
+        metrics=None,
+        settings=settings,
+        tokens=object(),
+        workflows=None,
+        recorder=None,
+        shared=None,
     )
     role: Any = endpoint.port
     scope = {"type": "http", "path": endpoint.example, "method": endpoint.method, "headers": []}

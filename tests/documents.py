@@ -24,6 +24,7 @@ def listener(kind: str, *, tokens: Any = None, **changed: Any) -> FastAPI:
         tokens=tokens,
         workflows=None,
         recorder=None,
+        shared=None,
     )
     return build_app(_ROLES.get(kind, {kind}), services)
 

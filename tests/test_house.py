@@ -44,6 +44,7 @@ _ALLOWED = {
         "settings",
         "telemetry",
         "tensors",
+        "triton",
         "wire",
         "workflows",
     },
@@ -113,6 +114,7 @@ _ALLOWED = {
         "telemetry",
         "tensors",
         "tls",
+        "triton",
         "wire",
     },
     "http": {"auth", "errors", "ids", "offload", "settings", "telemetry"},
@@ -261,6 +263,7 @@ _ALLOWED = {
         "workdir",
     },
     "tls": {"errors", "settings"},
+    "triton": {"errors", "models", "telemetry", "tensors"},
     "tuning": {
         "archiver",
         "archives",

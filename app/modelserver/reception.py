@@ -19,6 +19,7 @@ from modelserver.inference.inference import InferenceApi
 from modelserver.listeners import Listeners, make_fleet
 from modelserver.resources import usable_cpus
 from modelserver.tensors.limits import RequestLimits
+from modelserver.tensors.shared_memory import Regions
 from modelserver.watching import show_payloads
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Reception:
         services = Services(
             *(registry, metrics, settings, tokens, payloads, aside, Intake.of(settings), workflows),
             recorder=recorder,
+            shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
         )
         unwatched = hot = _hot_routes(services)
         if recorder is not None:
@@ -97,7 +99,9 @@ def _hot_routes(services: Services) -> HotRoutes:
     limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
     assert aside is not None  # noqa: S101 - given above
     workflows = None if services.workflows is None else services.workflows.serve
-    hot = InferenceApi(services.registry, settings.max_request_size, aside, limits, workflows)
+    hot = InferenceApi(
+        services.registry, settings.max_request_size, aside, limits, workflows, services.shared
+    )
     if payloads is None:
         return hot
     payloads.start()

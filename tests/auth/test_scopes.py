@@ -114,6 +114,15 @@ def test_repository(roles: frozenset[str]) -> None:
     assert needed(roles, "/v2/repository/index", "POST") is Scope.MANAGEMENT
 
 
+@pytest.mark.parametrize("roles", [INFERENCE, SHARED])
+def test_extensions_of_triton(roles: frozenset[str]) -> None:
+    """Settings of the whole server are the operator's; what clients of models need is theirs."""
+    for path in ("/v2/logging", "/v2/logging/", "/v2/trace/setting", "/v2/models/m/trace/setting"):
+        assert needed(roles, path, "POST") is needed(roles, path) is Scope.MANAGEMENT
+    for path in ("/v2/models/m/config", "/v2/models/stats", "/v2/systemsharedmemory/region/x/register"):
+        assert needed(roles, path) is Scope.INFERENCE
+
+
 @given(st.text())
 def test_management_is_never_less(rest: str) -> None:
     """Nothing below the paths of management is open with less than its token."""

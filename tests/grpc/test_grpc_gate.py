@@ -45,10 +45,15 @@ def test_others_do_not(verifier: Verifier, token: str | None) -> None:
         gate.check(_PREDICT, call(token))
 
 
-def test_the_repository_is_not_for_inference(verifier: Verifier) -> None:
-    """Who may predict may not load models."""
+@pytest.mark.parametrize("method", ["RepositoryModelLoad", "LogSettings", "TraceSetting"])
+def test_the_repository_is_not_for_inference(verifier: Verifier, method: str) -> None:
+    """Who may predict may not load models, nor change settings."""
+    gate = Gate(verifier, Scope.INFERENCE, ping_token=False)
+    path = f"inference.GRPCInferenceService/{method}"
+
+    gate.check(path, call("management"))
     with pytest.raises(InvalidKey):
-        Gate(verifier, Scope.INFERENCE, ping_token=False).check(_LOAD, call("inference"))
+        gate.check(path, call("inference"))
 
 
 def test_probes_need_none(verifier: Verifier) -> None:

@@ -23,6 +23,7 @@ from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
 from modelserver.options.signature import Signature
 from modelserver.settings.settings import Settings
+from modelserver.telemetry.totals import Totals
 from modelserver.wire.messages import Answer
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def pool() -> Pool:
 @pytest.fixture
 async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     """Connected with a server of both services."""
-    metrics = SimpleNamespace(answered=lambda *_: None, request=lambda _: None)
+    metrics = SimpleNamespace(answered=lambda *_: None, request=lambda _: None, totals=Totals())
     options = SimpleNamespace(request_timeout=None, signature=Signature())
     model = SimpleNamespace(
         name="m", version="1.0", pool=pool, metrics=metrics, options=options, sequence_headers=None,
@@ -101,7 +102,9 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     aside = Aside(SIZE)
     registry: Any = SimpleNamespace(get=lambda *_: model)
     settings = Settings(max_request_instances=4)
-    services: Any = SimpleNamespace(registry=registry, settings=settings, aside=aside, intake=Intake(1 << 30))
+    services: Any = SimpleNamespace(
+        registry=registry, settings=settings, aside=aside, intake=Intake(1 << 30), shared=None
+    )
     around = around_calls([])
     predictions = inference.InferenceService(registry).methods
     tensors = open_inference.OpenInferenceService(services, asyncio.Event()).methods

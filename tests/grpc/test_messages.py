@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from google.protobuf import descriptor_pb2
 from tests.grpc.descriptors import generate
 
 from modelserver.grpc.messages import DESCRIPTORS, POOL, message, service
+
+# Fields that Triton's messages do not have.
+_OF_KSERVE = {
+    *("ModelMetadataResponse.properties", "RepositoryModelLoadResponse.model_name"),
+    *("RepositoryModelLoadResponse.isLoaded", "RepositoryModelUnloadResponse.model_name"),
+    "RepositoryModelUnloadResponse.isUnloaded",
+    *("ModelMetadataResponse.PropertiesEntry.key", "ModelMetadataResponse.PropertiesEntry.value"),
+}
+# Of these, what has no meaning here is left out.
+_IN_PART = {
+    *("ModelConfig", "ModelInput", "ModelOutput", "ModelInstanceGroup", "ModelDynamicBatching"),
+    *("ModelSequenceBatching",),
+}
 
 
 def test_descriptors_are_current() -> None:
@@ -103,6 +119,44 @@ def test_pool_is_our_own() -> None:
 def test_field_numbers(name: str, numbers: dict[str, int]) -> None:
     """They are the contract (reference 20, kserve reference 6)."""
     assert {field.name: field.number for field in message(name).DESCRIPTOR.fields} == numbers
+
+
+def fields_of(kind: descriptor_pb2.DescriptorProto) -> dict[str, tuple[Any, ...]]:
+    """The fields of a message type and of those within it, and the numbers of its enumerations."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for field in kind.field:
+        choice = kind.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else ""
+        found[field.name] = field.number, field.type, field.label, field.type_name, choice
+    for enum in kind.enum_type:
+        found |= {f"{enum.name}.{value.name}": (value.number,) for value in enum.value}
+    for each in kind.nested_type:
+        found |= {f"{each.name}.{name}": told for name, told in fields_of(each).items()}
+    return found
+
+
+def compared(pool: Any, name: str) -> dict[str, tuple[Any, ...]]:
+    """The fields of a message of the protocol, by names that begin with its own."""
+    kind = descriptor_pb2.DescriptorProto()
+    pool.FindMessageTypeByName(f"inference.{name}").CopyToProto(kind)
+    return {f"{name}.{field}": told for field, told in fields_of(kind).items()}
+
+
+def test_messages_are_tritons() -> None:
+    """Every method of Triton's that its client knows is there, and the messages have the fields that Triton's
+    have, by number, type and name; beside them only those that KServe's clients know.
+    """
+    file = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR
+    theirs, ours = file.services_by_name["GRPCInferenceService"], service("inference.GRPCInferenceService")
+    names = {name for each in (ours.file, *ours.file.dependencies) for name in each.message_types_by_name}
+
+    assert set(ours.methods_by_name) == set(theirs.methods_by_name)
+    assert len(names) > 50
+    for name in names:
+        mine, other = compared(POOL, name), compared(file.pool, name)
+        shared = mine.keys() & other.keys()
+        assert {field: mine[field] for field in shared} == {field: other[field] for field in shared}
+        assert mine.keys() - shared <= _OF_KSERVE
+        assert name in _IN_PART or other.keys() == shared
 
 
 def test_unknown_names() -> None:

@@ -14,6 +14,7 @@ from modelserver.grpc import pending
 from modelserver.grpc.pending import Pending, id_of
 from modelserver.inference.codec import Parsed
 from modelserver.inference.v2 import Inference
+from modelserver.telemetry.totals import Totals
 from modelserver.wire.messages import TENSORS, Answer
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Pool:
 @pytest.fixture
 def model() -> Any:
     """A model version that goes nowhere."""
-    metrics = SimpleNamespace(answered=lambda *_: None)
+    metrics = SimpleNamespace(answered=lambda *_: None, totals=Totals())
     return SimpleNamespace(
         name="m",
         pool=Pool(),

@@ -14,6 +14,7 @@ from modelserver.http.exchange import Exchange, Target
 from modelserver.inference.replies import Reply
 from modelserver.inference.routes import Route
 from modelserver.inference.v1 import V1, Instances
+from modelserver.telemetry.totals import Totals
 from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
@@ -67,7 +68,9 @@ def broken_off() -> list[None]:
 @pytest.fixture
 def reply(exchange: Kept, broken_off: list[None], monkeypatch: pytest.MonkeyPatch) -> Reply:
     """To a request of V1, which is answered two seconds after it came."""
-    metrics = SimpleNamespace(answered=lambda *_: None, broken_off=lambda: broken_off.append(None))
+    metrics = SimpleNamespace(
+        answered=lambda *_: None, broken_off=lambda: broken_off.append(None), totals=Totals()
+    )
     model: Any = SimpleNamespace(metrics=metrics, exposes_errors=False, batches=False)
     monkeypatch.setattr("modelserver.inference.replies.monotonic", lambda: 2.0)
     aside: Any = None

@@ -105,7 +105,7 @@ def test_outcomes(metrics):
     model = metrics.model("m", "1.0")
     model.rejected("queue_full")
     model.rejected("queue_full")
-    model.cancelled()
+    model.cancelled(0.5)
     model.expired()
     model.split()
     model.isolated(2)

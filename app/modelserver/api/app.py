@@ -18,6 +18,7 @@ from modelserver.api.openapi import add_descriptions
 from modelserver.api.predictions import add_inference, add_liveness
 from modelserver.api.repository import add_repository
 from modelserver.api.tokens import add_token_renewal
+from modelserver.api.triton import add_triton
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
 from modelserver.http.answers import JSON, error_body, is_kserve
@@ -36,7 +37,8 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
             add_liveness(app)
         add_inference(app, registry)
         if settings.ts_open_inference_protocol:
-            add_v2(app, registry)
+            add_triton(app, registry, services.shared)
+            add_v2(app, registry, settings)
     if "management" in roles:
         add_management(app, registry, model_api=settings.enable_model_api)
         add_workflow_management(app, services.workflows, model_api=settings.enable_model_api)

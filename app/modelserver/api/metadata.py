@@ -8,10 +8,9 @@ from starlette.responses import JSONResponse, Response
 
 from modelserver import __version__
 from modelserver.api import descriptions as oas
-from modelserver.errors import ResourceNotFound, ServiceUnavailable
+from modelserver.errors import ServiceUnavailable
 from modelserver.http.answers import JSON, pretty
-from modelserver.tensors.datatypes import BYTES
-from modelserver.tensors.tensor import VARIABLE
+from modelserver.triton.model_config import PLATFORM, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,19 +19,24 @@ if TYPE_CHECKING:
 
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
+    from modelserver.settings.settings import Settings
     from modelserver.tensors.tensor import TensorSpec
 
 
 # Triton's names and KServe's one.
-EXTENSIONS = ("binary_tensor_data", "parameters", "model_repository", "model_repository_extension")
-PLATFORM = "pytorch"
-
-# For handlers whose inputs and outputs have no shape: images, text, JSON.
-_ANY_INPUT = ({"name": "input_0", "datatype": BYTES, "shape": [VARIABLE]},)
-_ANY_OUTPUT = ({"name": "output_0", "datatype": BYTES, "shape": [VARIABLE]},)
+_EXTENSIONS = (
+    *("binary_tensor_data", "parameters", "model_repository", "model_repository_extension"),
+    *("model_configuration", "statistics", "sequence", "trace", "logging"),
+)
 
 
-def add_v2(app: FastAPI, registry: Registry) -> None:
+def extensions(settings: Settings) -> list[str]:
+    """The extensions of the protocol that the server has."""
+    shared = [] if settings.shared_memory_prefix is None else ["system_shared_memory"]
+    return [*_EXTENSIONS, *shared]
+
+
+def add_v2(app: FastAPI, registry: Registry, settings: Settings) -> None:
     """Adds the routes."""
 
     def get(
@@ -50,7 +54,9 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
 
     @get("/v2", "server", "Name, version and extensions of the server.", "V2Server")
     async def server() -> JSONResponse:
-        return JSONResponse({"name": "modelserver", "version": __version__, "extensions": list(EXTENSIONS)})
+        return JSONResponse(
+            {"name": "modelserver", "version": __version__, "extensions": extensions(settings)}
+        )
 
     @get("/v2/health/live", "live", "Whether the server lives.", "V2Live")
     async def live() -> JSONResponse:
@@ -70,8 +76,6 @@ def add_v2(app: FastAPI, registry: Registry) -> None:
 
         @get(path, f"{prefix}model", "Inputs and outputs of a model.", "V2Model", 404)
         async def model(name: str, version: str | None = None) -> JSONResponse:
-            if name == "stats" and name not in registry.names():
-                raise ResourceNotFound("The statistics extension is not supported: use the metrics listener.")
             found = registry.get(name, version)
             versions = [each.version for each in registry.versions(name)]
             return JSONResponse(
@@ -96,16 +100,9 @@ def readiness(registry: Registry) -> list[bool]:
 
 
 def describe_tensors(model: ModelVersion) -> dict[str, list[dict[str, Any]]]:
-    """The inputs and outputs of a model, from its signature, else from its handler's annotations.
-
-    Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
-    """
-    signature = model.signature
-    built_in = model.pool.splits and not model.envelope
-    return {
-        "inputs": _described(signature.inputs) or list(_ANY_INPUT if built_in else ()),
-        "outputs": _described(signature.outputs) or list(_ANY_OUTPUT if built_in else ()),
-    }
+    """The inputs and outputs of a model, as far as they are known."""
+    inputs, outputs = tensors_of(model)
+    return {"inputs": _described(inputs), "outputs": _described(outputs)}
 
 
 def _described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:

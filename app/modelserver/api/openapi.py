@@ -21,6 +21,7 @@ from modelserver.api import (
     predictions,
     repository,
     traffic,
+    triton,
     workflows,
 )
 from modelserver.api.descriptions import TEXT, add, by_any_method, description, operation, own_description
@@ -43,13 +44,14 @@ _INFO = {
     "title": "modelserver APIs",
     "description": "modelserver serves PyTorch models, with TorchServe's APIs and batching built in.",
 }
-_ROOMS = (descriptions, management, traffic, describe, repository, predictions, metadata, workflows)
+_ROOMS = (descriptions, management, traffic, describe, repository, predictions, metadata, triton, workflows)
 _SCHEMAS = {name: schema for room in _ROOMS for name, schema in room.SCHEMAS.items()}
 
 # Name, description and example of each parameter in a path.
 _WITHIN_PATHS = {
     "name": ("model_name", "The model's name.", "resnet-152"),
     "version": ("model_version", "The version.", "1.0"),
+    "region": ("region_name", "The name of the shared memory.", "tensors"),
     "workflow": ("workflow_name", "The workflow's name.", "my-workflow"),
     "rest": ("url_path", "What follows; it may have several segments.", "details"),
 }

@@ -69,7 +69,7 @@ class RepositoryApi:
 
     async def index(self, request: Request) -> JSONResponse:
         """POST /v2/repository/index"""
-        only_ready = (await _object(request)).get("ready", False)
+        only_ready = (await read_object(request)).get("ready", False)
         if not isinstance(only_ready, bool):
             raise BadRequest(f"ready is {only_ready!r} instead of true or false")
         return JSONResponse(await list_models(self._registry, self._settings, only_ready=only_ready))
@@ -157,7 +157,8 @@ def _entry(model: ModelVersion) -> dict[str, str]:
     return {"name": model.name, "version": model.version, "state": state, "reason": reason}
 
 
-async def _object(request: Request) -> dict[str, Any]:
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body's JSON object, empty without a body. Raises BadRequest, PayloadTooLarge."""
     body = await read_parameters_body(request)
     if not body.strip():
         return {}
@@ -169,7 +170,7 @@ async def _object(request: Request) -> dict[str, Any]:
 
 async def _check_parameters(request: Request, known: tuple[str, ...]) -> None:
     """Refuses unsupported parameters, such as a model's files in the request itself."""
-    parameters = (await _object(request)).get("parameters") or {}
+    parameters = (await read_object(request)).get("parameters") or {}
     if not isinstance(parameters, dict):
         raise BadRequest("parameters is not an object")
     for name in parameters:

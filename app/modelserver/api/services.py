@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
+
+from modelserver.tensors.shared_memory import Regions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,6 +42,7 @@ class Services:
     intake: Intake | None = None
     workflows: Workflows | None = None
     recorder: Recorder | None = None
+    shared: Regions = field(default_factory=lambda: Regions(None, 0))
 
 
 _ONE_AT_A_TIME = threading.Lock()

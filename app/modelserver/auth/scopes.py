@@ -34,8 +34,8 @@ def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token:
     Probes, descriptions, the console's page, and metrics at their own address need none, ``/ping`` only with
     ``ping_token``.
     Where inference and management share an address, the path decides, and unknown paths need the management
-    token. ``/v2/repository`` needs it everywhere. Unlike in TorchServe, ``/token`` counts as the path only,
-    not anywhere in the request.
+    token. ``/v2/repository``, and Triton's settings of logs and traces, need it everywhere. Unlike in
+    TorchServe, ``/token`` counts as the path only, not anywhere in the request.
 
     Args:
         roles: of the listener: ``inference``, ``management``, ``metrics``.
@@ -44,7 +44,7 @@ def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token:
     path = path.rstrip("/") or "/"
     if _is_open(roles, method, path, ping_token=ping_token):
         return None
-    if _is_repository(path):
+    if _is_repository(path) or _is_of_settings(path):
         return Scope.MANAGEMENT
     if "management" not in roles:
         return Scope.INFERENCE
@@ -56,6 +56,11 @@ def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token:
 def _is_repository(path: str) -> bool:
     """KServe's routes to load and unload models, which the inference address has too."""
     return path == "/v2/repository" or path.startswith("/v2/repository/")
+
+
+def _is_of_settings(path: str) -> bool:
+    """Triton's routes for settings of the whole server."""
+    return path == "/v2/logging" or (path.startswith("/v2/") and path.endswith("/trace/setting"))
 
 
 def strictest_scope(roles: AbstractSet[str]) -> Scope | None:

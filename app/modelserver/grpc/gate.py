@@ -16,10 +16,11 @@ _HEADER = "authorization"
 # Probes need no token over REST either.
 _OPEN_SERVICES = frozenset({"grpc.health.v1.Health"})
 _OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
+_MANAGING = ("Repository", "LogSettings", "TraceSetting")
 
 
 class Gate:
-    """Passes calls that have the token they need; the model repository needs the management token.
+    """Passes calls that have the token they need; the repository and settings need the management token.
 
     Args:
         verifier: checks the tokens; None if none are required.
@@ -39,6 +40,6 @@ class Gate:
         service, _, method = path.rpartition("/")
         if service in _OPEN_SERVICES or method in self._open:
             return
-        scope = Scope.MANAGEMENT if method.startswith("Repository") else self._scope
+        scope = Scope.MANAGEMENT if method.startswith(_MANAGING) else self._scope
         given = next((value for name, value in call.head.metadata if name == _HEADER), None)
         self._verifier.authorize(scope, given)

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over gRPC, with Triton's stream and repository (kserve reference 6, 8).
+"""The Open Inference Protocol over gRPC, with Triton's stream and extensions (kserve reference 6, 8).
 
 Requests are cut into rows, batched and joined as over REST. Unlike in KServe, model versions are respected,
 readiness has its status, loading and unloading have responses, and wrong sizes are errors of the client.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from google.protobuf.json_format import ParseDict
 from starlette.datastructures import Address
 
 from modelserver import __version__
-from modelserver.api.metadata import EXTENSIONS, PLATFORM, describe_tensors, is_ready
+from modelserver.api.metadata import describe_tensors, extensions, is_ready
 from modelserver.api.repository import is_near, list_models, load_model, unload_model
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.grpc.encoded import Encoded
@@ -24,6 +25,14 @@ from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
 from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
 from modelserver.tensors.limits import RequestLimits
+from modelserver.tensors.shared_memory import NO_CUDA
+from modelserver.triton.model_config import PLATFORM, describe_config
+from modelserver.triton.statistics import list_statistics
+from modelserver.triton.switches import (
+    change_log_settings,
+    change_trace_settings,
+    log_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -39,7 +48,7 @@ TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
 # Requests of one stream that are in progress, or whose answers the client has not taken.
 WINDOW = 64
 
-_NOT_NEAR = "Only clients on the server's machine may load and unload models here."
+_NOT_NEAR = "Only clients on the server's machine may load and unload models, and change settings, here."
 
 
 def _message(name: str) -> type[AnyMessage]:
@@ -50,6 +59,12 @@ _Live, _Ready, _ModelReady = _message("ServerLive"), _message("ServerReady"), _m
 _Server, _Model = _message("ServerMetadata"), _message("ModelMetadata")
 _Part, _Index = _message("ModelStreamInfer"), _message("RepositoryIndex")
 _Loaded, _Unloaded = _message("RepositoryModelLoad"), _message("RepositoryModelUnload")
+_Config, _Statistics = _message("ModelConfig"), _message("ModelStatistics")
+_SharedStatus = _message("SystemSharedMemoryStatus")
+_SharedRegistered = _message("SystemSharedMemoryRegister")
+_SharedUnregistered = _message("SystemSharedMemoryUnregister")
+_CudaStatus, _CudaUnregistered = _message("CudaSharedMemoryStatus"), _message("CudaSharedMemoryUnregister")
+_Trace, _Log = _message("TraceSetting"), _message("LogSettings")
 
 
 class OpenInferenceService:
@@ -67,7 +82,9 @@ class OpenInferenceService:
         self._finishing = Finishing()
         settings, aside = services.settings, services.aside or Aside(services.settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
-        self._codec = ModelInfer(limits, aside, services.intake or Intake.of(services.settings))
+        self._shared = services.shared
+        intake = services.intake or Intake.of(services.settings)
+        self._codec = ModelInfer(limits, aside, intake, self._shared)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -90,6 +107,16 @@ class OpenInferenceService:
             "RepositoryIndex": self.index,
             "RepositoryModelLoad": self.load,
             "RepositoryModelUnload": self.unload,
+            "ModelConfig": self.model_config,
+            "ModelStatistics": self.statistics,
+            "SystemSharedMemoryStatus": self.shared_status,
+            "SystemSharedMemoryRegister": self.register_shared,
+            "SystemSharedMemoryUnregister": self.unregister_shared,
+            "CudaSharedMemoryStatus": self.cuda_status,
+            "CudaSharedMemoryRegister": self.register_cuda,
+            "CudaSharedMemoryUnregister": self.unregister_cuda,
+            "TraceSetting": self.trace,
+            "LogSettings": self.log,
         }
 
     async def server_live(self, _: AnyMessage, __: Call) -> AnyMessage:
@@ -106,7 +133,7 @@ class OpenInferenceService:
 
     async def server_metadata(self, _: AnyMessage, __: Call) -> AnyMessage:
         """As over REST; TorchServe only declares it."""
-        return _Server(name="modelserver", version=__version__, extensions=EXTENSIONS)
+        return _Server(name="modelserver", version=__version__, extensions=extensions(self._settings))
 
     async def model_metadata(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """As over REST, with the limits of the model's batches."""
@@ -174,18 +201,83 @@ class OpenInferenceService:
         await self._finishing.run(unload_model(self._registry, name))
         return _Unloaded(model_name=name, isUnloaded=True)
 
+    async def model_config(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """What Triton's `config.pbtxt` would say."""
+        model = self._registry.get(asked.name, asked.version or None)
+        return ParseDict({"config": describe_config(model)}, _Config())
+
+    async def statistics(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """What became of the requests so far."""
+        found = list_statistics(self._registry, asked.name, asked.version or None)
+        return ParseDict({"model_stats": found}, _Statistics())
+
+    async def shared_status(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """The registered shared memory."""
+        regions = {each["name"]: each for each in self._shared.status(asked.name)}
+        return ParseDict({"regions": regions}, _SharedStatus())
+
+    async def register_shared(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """Registers shared memory."""
+        self._shared.register(asked.name, asked.key, asked.offset, asked.byte_size)
+        return _SharedRegistered()
+
+    async def unregister_shared(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """Forgets shared memory; all without a name."""
+        self._shared.unregister(asked.name)
+        return _SharedUnregistered()
+
+    async def cuda_status(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """There is none."""
+        return _CudaStatus()
+
+    async def register_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """Refused."""
+        raise BadRequest(NO_CUDA)
+
+    async def unregister_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """There is none; Triton's clients clean up before they begin."""
+        return _CudaUnregistered()
+
+    async def trace(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """Tells that nothing is traced."""
+        if asked.model_name:
+            self._registry.get(asked.model_name)
+        settings = change_trace_settings({name: list(each.value) for name, each in asked.settings.items()})
+        return ParseDict({"settings": {name: {"value": value} for name, value in settings.items()}}, _Trace())
+
+    async def log(self, asked: AnyMessage, call: Call) -> AnyMessage:
+        """Tells and changes the log level."""
+        if asked.settings:
+            _check_near(call)
+        wanted = {}
+        for name, each in asked.settings.items():
+            kind = each.WhichOneof("parameter_choice")
+            wanted[name] = None if kind is None else getattr(each, kind)
+        answer = _Log()
+        for name, value in (change_log_settings(wanted) if wanted else log_settings()).items():
+            setattr(answer.settings[name], _LOG_KINDS[type(value)], value)
+        return answer
+
     def _named(self, asked: AnyMessage, call: Call, parameters: Sequence[str]) -> str:
         if not self._settings.enable_model_api:
             raise MethodNotAllowed(message=API_DISABLED)
-        host, _, port = call.client.rpartition(":")
-        if not is_near(Address(host.strip("[]"), int(port or 0))):
-            raise MethodNotAllowed(message=_NOT_NEAR)
+        _check_near(call)
         for name in asked.parameters:
             if name not in parameters:
                 raise BadRequest(f"parameter '{name[:100]}' is not supported")
         # KServe's clients put the name where Triton's have the repository's.
         named: str = asked.model_name or asked.repository_name
         return named
+
+
+_LOG_KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+
+
+def _check_near(call: Call) -> None:
+    """Raises MethodNotAllowed for clients on other machines."""
+    host, _, port = call.client.rpartition(":")
+    if not is_near(Address(host.strip("[]"), int(port or 0))):
+        raise MethodNotAllowed(message=_NOT_NEAR)
 
 
 _In = TypeVar("_In")

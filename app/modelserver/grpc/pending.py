@@ -64,7 +64,7 @@ class Pending:
         self._news = asyncio.Event()
         self._parts: deque[bytes] = deque()
         self._unsent = 0
-        self._too_slow = False
+        self._too_slow = self._answered = False
         request.on_done = self._on_done
         if parts:
             request.on_part = self._on_part
@@ -89,9 +89,11 @@ class Pending:
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        request = self.request
         if isinstance(error, ModelServerError):
-            error.logged_id = self.request.id
-        self.model.pool.cancel(self.request)
+            error.logged_id = request.id
+            self.model.metrics.totals.fail(time.monotonic() - request.arrived, answered=self._answered)
+        self.model.pool.cancel(request)
 
     def _on_done(self, _: Request) -> None:
         self._news.set()
@@ -135,6 +137,7 @@ class Pending:
         if self._too_slow:
             raise PayloadTooLarge(f"The client reads too slowly: {self._unsent} bytes wait for it.")
         if request.error is None:
+            self._answered = True
             self.model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
         failure = failure_of(request, self._where)
         if failure is not None:

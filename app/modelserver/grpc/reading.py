@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from modelserver.http.intake import Intake
     from modelserver.models.version import ModelVersion
     from modelserver.tensors.limits import RequestLimits
+    from modelserver.tensors.shared_memory import Regions
 
 _Request = message("inference.ModelInferRequest")
 _Answer = message("inference.ModelInferResponse")
@@ -34,16 +35,20 @@ class ModelInfer:
         limits: of one request.
         aside: has the helpers for what would block the event loop.
         intake: counts what waits for them.
+        shared: memory that clients have registered.
     """
 
-    def __init__(self, limits: RequestLimits, aside: Aside, intake: Intake) -> None:
+    def __init__(
+        self, limits: RequestLimits, aside: Aside, intake: Intake, shared: Regions | None = None
+    ) -> None:
         self._limits = limits
+        self._shared = shared
         self._helpers = aside.helpers
         self._intake = intake
 
     async def read(self, asked: AnyMessage, model: ModelVersion) -> Inference:
         """The rows of a message. Raises BadRequest, PayloadTooLarge, IntakeFull."""
-        takes = Takes.of(model, self._limits)
+        takes = Takes.of(model, self._limits, self._shared)
         if not isinstance(asked, Encoded):
             with contextlib.suppress(TooHeavy):
                 return read_message(asked, takes, light=True)
@@ -68,7 +73,7 @@ def read_message(asked: AnyMessage, takes: Takes, *, light: bool = False) -> Inf
         PayloadTooLarge: too many rows.
         TooHeavy: only if ``light``: reading it would take long.
     """
-    request = read_request(asked, takes.limits, light=light)
+    request = read_request(asked, takes.limits, takes.memory, light=light)
     if takes.rows:
         return take_apart(request, takes, light=light)
     sequence = take_sequence(request, takes.sequences)

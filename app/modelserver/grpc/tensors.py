@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,13 @@ from modelserver.errors import BadRequest, InternalError
 from modelserver.grpc.messages import message
 from modelserver.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
 from modelserver.tensors.limits import RequestLimits
-from modelserver.tensors.rest import InferRequest, RequestedOutput, list_inputs
+from modelserver.tensors.rest import (
+    InferRequest,
+    RequestedOutput,
+    list_inputs,
+    read_shared,
+)
+from modelserver.tensors.shared_memory import NO_MEMORY, REGION, Memory
 from modelserver.tensors.tensor import Output, Tensor, check_data, check_form
 from modelserver.tensors.weight import LIGHT_ELEMENTS, TooHeavy
 
@@ -51,6 +58,7 @@ _TAGS = {"FP32": 6 << 3 | 2, "FP64": 7 << 3 | 2}
 def read_request(
     asked: AnyMessage,
     limits: RequestLimits = _LIMITS,
+    memory: Memory = NO_MEMORY,
     *,
     light: bool = False,
 ) -> InferRequest:
@@ -67,28 +75,30 @@ def read_request(
     raw = asked.raw_input_contents
     if not asked.inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
-    if raw and len(raw) != len(asked.inputs):
+    shared = sum(REGION in each.parameters for each in asked.inputs)
+    if raw and len(raw) != len(asked.inputs) - shared:
         raise BadRequest(
-            f"the number of inputs ({len(asked.inputs)}) does not match the expected number of raw input "
-            f"contents ({len(raw)}) for model '{asked.model_name}'"
+            f"the number of inputs ({len(asked.inputs) - shared}) does not match the expected number of raw "
+            f"input contents ({len(raw)}) for model '{asked.model_name}'"
         )
     _check_names("input", asked.inputs)
     _check_names("output", asked.outputs)
-    binary = bool(raw)
+    # Those in shared memory have no raw contents.
+    binary = bool(raw or shared)
     return InferRequest(
-        inputs=[
-            _tensor(each, memoryview(raw[place]) if binary else None, asked.model_name, light=light)
-            for place, each in enumerate(asked.inputs)
-        ],
+        inputs=_tensors(asked, memory, light=light),
         id=asked.id,
         parameters=_parameters(asked.parameters, "the request") or None,
-        outputs=[
-            RequestedOutput(each.name, binary, _parameters(each.parameters, f"output '{each.name}'"))
-            for each in asked.outputs
-        ]
-        or None,
+        outputs=[_output_wanted(each, binary, memory) for each in asked.outputs] or None,
         binary=binary,
     )
+
+
+def _output_wanted(each: AnyMessage, binary: bool, memory: Memory) -> RequestedOutput:
+    where = f"output '{each.name}'"
+    parameters = _parameters(each.parameters, where)
+    part = memory.find(parameters, where) if parameters else None
+    return RequestedOutput(each.name, binary, parameters, part)
 
 
 def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
@@ -97,6 +107,24 @@ def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
         if each.name in names:
             raise BadRequest(f"{what} '{each.name}' is given twice")
         names.add(each.name)
+
+
+def _tensors(asked: AnyMessage, memory: Memory, *, light: bool) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    raw, shared = iter(asked.raw_input_contents), 0
+    for each in asked.inputs:
+        if REGION not in each.parameters:
+            content = next(raw, None)
+            data = None if content is None else memoryview(content)
+            tensors.append(_tensor(each, data, asked.model_name, light=light))
+            continue
+        where = f"input '{each.name}'"
+        parameters = _parameters(each.parameters, where)
+        data = read_shared(memory.find(parameters, where), memory, shared, light=light)
+        shared += len(data)
+        made = _tensor(each, data, asked.model_name, light=light)
+        tensors.append(replace(made, parameters=parameters))
+    return tensors
 
 
 def _tensor(each: AnyMessage, raw: memoryview | None, model: str, *, light: bool) -> Tensor:
@@ -168,9 +196,18 @@ def response(answering: Answering, outputs: Sequence[Output]) -> AnyMessage:
     for name, value in (answering.parameters or {}).items():
         kind = next(kind for kind in _PARAMETER_KINDS if isinstance(value, kind))
         setattr(answer.parameters[name], _PARAMETER_KINDS[kind], value)
-    raw = answering.asked.binary or any(output.datatype not in _FIELDS for output in outputs)
+    raw = (
+        answering.asked.binary
+        or any(output.datatype not in _FIELDS for output in outputs)
+        or any(each.shared is not None for each in answering.asked.outputs or ())
+    )
     for output in outputs:
         made = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+        if (part := answering.asked.shared(output.name)) is not None:
+            part.write(output.pieces, f"output '{output.name}'")
+            # One for each output, in order.
+            answer.raw_output_contents.append(b"")
+            continue
         if raw:
             answer.raw_output_contents.append(bytes(output.data))
             continue

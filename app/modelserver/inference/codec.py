@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
     from modelserver.offload.helpers import Helpers
     from modelserver.tensors.limits import RequestLimits
+    from modelserver.tensors.shared_memory import Regions
     from modelserver.wire.messages import Answer
 
 # CPU time that a helper may use for one request or answer.
@@ -93,13 +94,15 @@ class Codec:
     Args:
         limits: of one request.
         helpers: for work that would block the event loop.
+        shared: memory that clients have registered.
     """
 
     # Whether errors name the batch of a request to a model that batches.
     tells_batch: ClassVar[bool] = False
 
-    def __init__(self, limits: RequestLimits, helpers: Helpers) -> None:
+    def __init__(self, limits: RequestLimits, helpers: Helpers, shared: Regions | None = None) -> None:
         self._limits = limits
+        self._shared = shared
         self._helpers = helpers
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:

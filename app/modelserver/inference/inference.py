@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange
     from modelserver.inference.codec import Parsed
     from modelserver.models.registry import ModelVersion, Registry
+    from modelserver.tensors.shared_memory import Regions
 
 # Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.
 _LIGHT_COMPRESSED = 1 << 12
@@ -47,17 +48,19 @@ class InferenceApi:
         aside: for work that would block the event loop.
         limits: of one request.
         workflows: answers requests for workflows, if there can be any.
+        shared: memory that clients have registered for tensors.
     """
 
     find = staticmethod(find_target)
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what it needs, once
         self,
         registry: Registry,
         max_body: int,
         aside: Aside | None = None,
         limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
         workflows: Callable[[Exchange], None] | None = None,
+        shared: Regions | None = None,
     ) -> None:
         self._registry = registry
         self._max_body = max_body
@@ -65,7 +68,7 @@ class InferenceApi:
         self._aside = aside or Aside(max_body)
         kinds = {"": Codec, "v1": V1, "v2": V2}
         self._workflows = workflows or _no_workflow
-        self._codecs = {name: kind(limits, self._aside.helpers) for name, kind in kinds.items()}
+        self._codecs = {name: kind(limits, self._aside.helpers, shared) for name, kind in kinds.items()}
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request: now if it is refused, otherwise when its batch is done."""

@@ -60,6 +60,7 @@ class Reply:
         if failure is not None:
             _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
             self._model.metrics.broken_off()
+            self._model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
             self._exchange.end(complete=False)
             return
         self._exchange.send(*contents_of(request))
@@ -114,6 +115,7 @@ class Reply:
         self._exchange.reply(status, body, content_type, extra)
 
     def _fail(self, request: Request, error: ModelServerError) -> None:
+        self._model.metrics.totals.fail(monotonic() - request.arrived, answered=request.error is None)
         if request.error is None:
             extra = self._extra(request)
             if self._model.exposes_errors and isinstance(error, HandlerError):

@@ -24,6 +24,7 @@ from modelserver.tensors.rest import (
     encode_response,
 )
 from modelserver.tensors.rows import count_rows, cut, is_plain, join_answers
+from modelserver.tensors.shared_memory import NO_MEMORY, Memory
 from modelserver.tensors.tensor import elements
 from modelserver.wire.messages import TENSORS, SequenceHeaders
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange
     from modelserver.models.version import ModelVersion
     from modelserver.offload.helpers import Helpers
+    from modelserver.tensors.shared_memory import Regions
     from modelserver.tensors.tensor import Output, Tensor
 
 BINARY = "application/octet-stream"
@@ -59,12 +61,14 @@ class Takes(msgspec.Struct, frozen=True):
     sequences: SequenceHeaders | None = None
     limits: RequestLimits = RequestLimits()
     rows: bool = True
+    memory: Memory = NO_MEMORY
 
     @classmethod
-    def of(cls, model: ModelVersion, limits: RequestLimits) -> Takes:
+    def of(cls, model: ModelVersion, limits: RequestLimits, shared: Regions | None = None) -> Takes:
         """For this model."""
         rows = model.splits_tensors != "never"
-        return cls(model.name, model.options.signature, model.sequence_headers, limits, rows)
+        memory = NO_MEMORY if shared is None else shared.memory
+        return cls(model.name, model.options.signature, model.sequence_headers, limits, rows, memory)
 
 
 class Inference(Parsed):
@@ -179,19 +183,23 @@ class V2(Codec):
     """
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        length, takes = header_length(exchange), Takes.of(model, self._limits)
+        length, takes = header_length(exchange), Takes.of(model, self._limits, self._shared)
         if takes.rows:
             return _read(exchange.body, length, takes, light=True)
         if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
             raise weight.TooHeavy
-        exchange.body = encode_request(exchange.body, length, self._limits)
+        if length is None and weight.is_heavy_json(exchange.body) and takes.memory.regions:
+            raise weight.TooHeavy
+        exchange.body = encode_request(exchange.body, length, self._limits, takes.memory)
         return self._as_json(exchange, length)
 
     async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        length, takes = header_length(exchange), Takes.of(model, self._limits)
+        length, takes = header_length(exchange), Takes.of(model, self._limits, self._shared)
         if takes.rows:
             return await self._helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
-        exchange.body = await self._helpers.call(SECONDS, encode_request, exchange.body, length, self._limits)
+        exchange.body = await self._helpers.call(
+            SECONDS, encode_request, exchange.body, length, self._limits, takes.memory
+        )
         return self._as_json(exchange, length)
 
     @staticmethod
@@ -208,7 +216,7 @@ def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:
 
 def _read(body: bytes, length: str | None, takes: Takes, *, light: bool = False) -> Inference:
     raw = takes.signature.inputs or (RAW_INPUT,)
-    request = decode_request(body, length, raw, takes.limits, light=light)
+    request = decode_request(body, length, raw, takes.limits, takes.memory, light=light)
     return take_apart(request, takes, light=light)
 
 

@@ -193,7 +193,7 @@ class Pool:
             return
         request.on_done = None
         self._abort(request, ConnectionError("The client disconnected."))
-        self.metrics.cancelled()
+        self.metrics.cancelled(self.clock() - request.arrived)
 
     def pump(self) -> None:
         """Sends every batch that may go now and sets the timer for the next one."""

@@ -74,6 +74,11 @@ class Settings(ClusterSettings):
     allow_recording: bool = setting(
         False, ACCESS, "Allow clients with the management token to record requests and answers."
     )
+    shared_memory_prefix: str | None = setting(
+        None,
+        ACCESS,
+        "Clients may register shared memory for tensors if its name begins so; / for any, not set for none.",
+    )
     cors_allowed_origin: str | None = setting(
         None, ACCESS, "The Access-Control-Allow-Origin header of every response."
     )

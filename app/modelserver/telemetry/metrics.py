@@ -26,6 +26,7 @@ from modelserver.telemetry.prometheus import (
     Registry,
     Value,
 )
+from modelserver.telemetry.totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -209,8 +210,8 @@ def torchserve_help(kind: str, unit: str) -> str:
 class ModelMetrics:
     """The metrics of one model version, created by :meth:`ServerMetrics.model`.
 
-    ``request_seconds``, ``queue_seconds``, ``batch_sizes``, ``fill_ratios`` and ``handler_seconds`` are what
-    was observed so far, for reading.
+    ``request_seconds``, ``queue_seconds``, ``batch_sizes``, ``fill_ratios``, ``handler_seconds`` and
+    ``totals`` are what was observed so far, for reading.
     """
 
     def __init__(
@@ -235,6 +236,7 @@ class ModelMetrics:
         self._workers: dict[str, Value] = {}
         self._nodes: set[str] = set()
         self._wished: Value | None = None
+        self.totals = Totals()
         f = families
         self._requests = self._own(f.requests, self._hostname)
         self._latency = self._own(f.latency, self._hostname)
@@ -301,6 +303,7 @@ class ModelMetrics:
         self._batch_requests.observe(requests)
         self.fill_ratios.observe(size / capacity)
         self.handler_seconds.observe(handler_s)
+        self.totals.batch(size, requests, handler_s, phases)
         (self._dispatch.get(reason) or self._dispatch["flush"]).add(1.0)
         preprocess, inference, postprocess = phases
         if self._logs_handler_metrics:
@@ -317,18 +320,23 @@ class ModelMetrics:
             self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
 
     @property
+    def refused(self) -> float:
+        """Requests so far that were refused before queueing."""
+        return sum(series.value for (name, *_), series in self._counted.items() if name == _REJECTED)
+
+    @property
     def unanswered(self) -> float:
         """Requests so far that were refused, expired, or left by their client."""
-        refused = (series.value for (name, *_), series in self._counted.items() if name == _REJECTED)
-        return self._expired.value + self._cancelled.value + sum(refused)
+        return self._expired.value + self._cancelled.value + self.refused
 
     def rejected(self, reason: str) -> None:
         """A request was refused; ``reason`` is a fixed word such as queue_full or no_worker."""
         self._count(self._families.rejected, reason)
 
-    def cancelled(self) -> None:
-        """A request's client disconnected."""
+    def cancelled(self, seconds: float) -> None:
+        """A request's client disconnected ``seconds`` after its arrival."""
         self._cancelled.add(1.0)
+        self.totals.cancelled.add(seconds)
 
     def expired(self) -> None:
         """A request's deadline passed before its answer."""

@@ -12,6 +12,13 @@ from modelserver.errors import BadRequest
 from modelserver.tensors import weight
 from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
 from modelserver.tensors.limits import RequestLimits
+from modelserver.tensors.shared_memory import (
+    LIGHT_SHARED,
+    NO_MEMORY,
+    REGION,
+    Memory,
+    Part,
+)
 from modelserver.tensors.tensor import (
     VARIABLE,
     Output,
@@ -62,11 +69,12 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that the client requests, ``binary`` or as JSON."""
+    """An output that the client requests, ``binary`` or as JSON, or to be written to ``shared`` memory."""
 
     name: str
     binary: bool
     parameters: dict[str, Any]
+    shared: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,10 @@ class InferRequest:
                 return output.binary
         return self.binary
 
+    def shared(self, name: str) -> Part | None:
+        """Where the output of this name is to be written, if not into the response."""
+        return next((output.shared for output in self.outputs or () if output.name == name), None)
+
 
 # The input of a raw request to a model without a signature.
 RAW_INPUT = TensorSpec("input_0", BYTES, (VARIABLE,))
@@ -96,6 +108,7 @@ def decode_request(
     header_length: str | None,
     raw: Sequence[TensorSpec] = (RAW_INPUT,),
     limits: RequestLimits = _LIMITS,
+    memory: Memory = NO_MEMORY,
     *,
     light: bool = False,
 ) -> InferRequest:
@@ -128,9 +141,9 @@ def decode_request(
     parameters = request.parameters or {}
     _check_parameters(parameters, "the request")
     by_default = _flag(parameters, _BINARY_OUTPUT, "the request", default=False)
-    outputs = _outputs(request.outputs, by_default=by_default)
+    outputs = _outputs(request.outputs, memory, by_default=by_default)
     return InferRequest(
-        inputs=_inputs(request.inputs, binary, light=light),
+        inputs=_inputs(request.inputs, binary, memory, light=light),
         id=request.id or "",
         parameters={key: value for key, value in parameters.items() if key != _BINARY_OUTPUT} or None,
         outputs=outputs,
@@ -176,12 +189,12 @@ def _check_numbers(request: _Request, limits: RequestLimits) -> None:
     limits.check_tensors("parameters of all", sum(len(each) for each in told if each))
 
 
-def _inputs(inputs: list[_Input], binary: memoryview, *, light: bool) -> list[Tensor]:
+def _inputs(inputs: list[_Input], binary: memoryview, memory: Memory, *, light: bool) -> list[Tensor]:
     if not inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
     tensors: list[Tensor] = []
     names: set[str] = set()
-    position = 0
+    position = shared = 0
     for each in inputs:
         if each.name in names:
             raise BadRequest(f"input '{each.name}' is given twice")
@@ -190,13 +203,16 @@ def _inputs(inputs: list[_Input], binary: memoryview, *, light: bool) -> list[Te
         parameters = dict(each.parameters or {})
         _check_parameters(parameters, f"input '{each.name}'")
         size = parameters.pop(_BINARY_SIZE, None)
-        if size is None:
+        if size is None and REGION in parameters:
+            data, text = _shared(each, parameters, memory, shared, light=light), False
+            shared += len(data)
+        elif size is None:
             data, text = _from_json(each), each.datatype == BYTES
         else:
             data, text = _slice(each, size, binary[position:]), False
             position += len(data)
-            if light and each.datatype == BYTES and count > weight.LIGHT_ELEMENTS:
-                raise weight.TooHeavy
+        if light and not text and each.datatype == BYTES and count > weight.LIGHT_ELEMENTS:
+            raise weight.TooHeavy
         check_data(each.name, each.datatype, count, data)
         tensors.append(Tensor(each.name, each.datatype, tuple(each.shape), data, parameters, text))
     if position != len(binary):
@@ -223,6 +239,29 @@ def _from_json(each: _Input) -> memoryview:
         raise BadRequest(f"input '{each.name}': {error}") from error
 
 
+def _shared(
+    each: _Input, parameters: dict[str, Any], memory: Memory, before: int, *, light: bool
+) -> memoryview:
+    if _has_data(each):
+        raise BadRequest(f"input '{each.name}' has both 'data' and {REGION}")
+    return read_shared(memory.find(parameters, f"input '{each.name}'"), memory, before, light=light)
+
+
+def read_shared(part: Part | None, memory: Memory, before: int, *, light: bool) -> memoryview:
+    """An input's bytes, after ``before`` bytes of others.
+
+    Raises:
+        BadRequest: the memory is not what was registered.
+        PayloadTooLarge: they are too many together.
+        TooHeavy: only if ``light``: reading them would take long.
+    """
+    assert part is not None  # noqa: S101 - the parameters name one
+    memory.check(before + part.size)
+    if light and before + part.size > LIGHT_SHARED:
+        raise weight.TooHeavy
+    return part.read()
+
+
 def _slice(each: _Input, size: object, binary: memoryview) -> memoryview:
     if _has_data(each):
         raise BadRequest(f"input '{each.name}' has both 'data' and {_BINARY_SIZE}")
@@ -233,7 +272,9 @@ def _slice(each: _Input, size: object, binary: memoryview) -> memoryview:
     return binary[:size]
 
 
-def _outputs(outputs: list[_Output] | None, *, by_default: bool) -> list[RequestedOutput] | None:
+def _outputs(
+    outputs: list[_Output] | None, memory: Memory, *, by_default: bool
+) -> list[RequestedOutput] | None:
     # Some clients send an empty list to request all outputs.
     if not outputs:
         return None
@@ -246,7 +287,8 @@ def _outputs(outputs: list[_Output] | None, *, by_default: bool) -> list[Request
         _check_parameters(parameters, where)
         binary = _flag(parameters, _BINARY, where, default=by_default)
         parameters.pop(_BINARY, None)
-        requested[each.name] = RequestedOutput(each.name, binary, parameters)
+        part = memory.find(parameters, where) if REGION in parameters else None
+        requested[each.name] = RequestedOutput(each.name, binary, parameters, part)
     return list(requested.values())
 
 
@@ -291,7 +333,10 @@ def encode_response(
             "name": output.name, "shape": list(output.shape), "datatype": output.datatype
         }  # fmt: skip
         own = dict(output.parameters)
-        if request.wants_binary(output.name):
+        if (part := request.shared(output.name)) is not None:
+            # No parameters say so: Triton's client would look for a size of binary data among them.
+            part.write(output.pieces, f"output '{output.name}'")
+        elif request.wants_binary(output.name):
             in_binary = True
             own[_BINARY_SIZE] = output.size
             binary += output.pieces
@@ -309,12 +354,14 @@ def encode_response(
     return (b"".join([text, *binary]), len(text)) if in_binary else (text, None)
 
 
-def encode_request(body: bytes, header_length: str | None, limits: RequestLimits = _LIMITS) -> bytes:
+def encode_request(
+    body: bytes, header_length: str | None, limits: RequestLimits = _LIMITS, memory: Memory = NO_MEMORY
+) -> bytes:
     """A request as JSON only; BYTES that are not text become base64. Raises BadRequest."""
-    if header_length is None:
+    if header_length is None and not (memory.regions and REGION.encode() in body):
         return body
-    request = decode_request(body, header_length, limits=limits)
-    text = memoryview(body)[: _length(header_length, len(body))]
+    request = decode_request(body, header_length, limits=limits, memory=memory)
+    text = memoryview(body)[: None if header_length is None else _length(header_length, len(body))]
     fields = _decode_fields(text) if text else {}
     return _encode({**fields, "inputs": list_inputs(request.inputs)})
 

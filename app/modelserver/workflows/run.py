@@ -149,6 +149,7 @@ class Run:
             (content,) = contents_of(request)
             self._loop.call_soon(self._pass_on, node, content)
         else:
+            model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
             self._loop.call_soon(self._try_again, node, model, failure)
 
     def _try_again(self, node: str, model: ModelVersion, failure: ModelServerError) -> None:

@@ -1,0 +1,246 @@
+"""Tensors in shared memory of this machine, registered by name (Triton's shared memory extension).
+
+Nothing stays mapped or open: a client may shorten its memory at any time, and access to a mapping without
+memory behind it ends the process. Each use opens the memory by its name, and makes sure that it is still what
+was registered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.errors import BadRequest, PayloadTooLarge, ResourceNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
+
+# Bytes that are read on the event loop.
+LIGHT_SHARED = 8 << 20
+_MOST_REGIONS = 4096
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - clients' memory
+_LONGEST = 255
+
+
+class Region(msgspec.Struct, frozen=True):
+    """Bytes ``offset`` to ``offset + size`` of the memory ``key``; ``file`` tells device and inode."""
+
+    name: str
+    key: str
+    path: str
+    offset: int
+    size: int
+    file: tuple[int, int]
+
+    def part(self, parameters: dict[str, Any], where: str) -> Part:
+        """The part that a tensor's parameters name; they are removed. Raises BadRequest."""
+        size, offset = parameters.pop(SIZE, None), parameters.pop(OFFSET, 0)
+        for name, value in ((SIZE, size), (OFFSET, offset)):
+            if type(value) is not int or value < 0:
+                raise BadRequest(f"{where}: {name} is {value!r}, a number of bytes is needed")
+        if offset + size > self.size:
+            raise BadRequest(
+                f"{where}: shared memory '{self.name}' has {self.size} bytes, "
+                f"which {size} from byte {offset} on exceed"
+            )
+        return Part(self, offset, size)
+
+    @contextlib.contextmanager
+    def opened(self, flags: int) -> Iterator[int]:
+        """A descriptor of the whole memory. Raises BadRequest if it is not what was registered."""
+        descriptor, found = _open(self.path, flags, f"shared memory '{self.name}'")
+        try:
+            if (found.st_dev, found.st_ino) != self.file:
+                raise BadRequest(f"shared memory '{self.name}': {self.key} is no longer what was registered")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Bytes ``offset`` to ``offset + size`` of a region, for one tensor."""
+
+    region: Region
+    offset: int
+    size: int
+
+    def read(self) -> memoryview:
+        """A copy of the bytes. Raises BadRequest if the memory has become shorter, or is gone."""
+        data = bytearray(self.size)
+        view, begin, position = memoryview(data), self.region.offset + self.offset, 0
+        with self.region.opened(os.O_RDONLY) as descriptor:
+            while position < self.size:
+                count = os.preadv(descriptor, [view[position:]], begin + position)
+                if not count:
+                    raise BadRequest(
+                        f"shared memory '{self.region.name}' has become shorter than it was registered with"
+                    )
+                position += count
+        return view
+
+    def write(self, pieces: Sequence[bytes | memoryview], where: str) -> None:
+        """Writes an output. Raises BadRequest as :meth:`read`, or if it is too large."""
+        size = sum(map(len, pieces))
+        if size > self.size:
+            raise BadRequest(f"{where}: it has {size} bytes, its part of the shared memory {self.size}")
+        position = self.region.offset + self.offset
+        with self.region.opened(os.O_WRONLY) as descriptor:
+            if os.fstat(descriptor).st_size < position + size:
+                raise BadRequest(
+                    f"shared memory '{self.region.name}' has become shorter than it was registered with"
+                )
+            for piece in pieces:
+                left = memoryview(piece)
+                while left:
+                    written = _written(descriptor, left, position, self.region.name)
+                    left, position = left[written:], position + written
+
+
+def _written(descriptor: int, data: memoryview, position: int, name: str) -> int:
+    try:
+        return os.pwrite(descriptor, data, position)
+    except OSError as error:
+        raise BadRequest(f"shared memory '{name}' cannot be written: {error.strerror}") from error
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The registered regions by name, of which the inputs of a request may have ``most`` bytes together.
+
+    ``allowed``: regions may be registered at all.
+    """
+
+    regions: Mapping[str, Region] = {}
+    most: int = 0
+    allowed: bool = False
+
+    def find(self, parameters: dict[str, Any], where: str) -> Part | None:
+        """The part that a tensor's parameters name, which are removed; None if they name none.
+
+        Raises BadRequest.
+        """
+        name = parameters.pop(REGION, None)
+        if name is None:
+            return None
+        if not self.allowed:
+            raise BadRequest(f"{where}: {OFF}")
+        region = self.regions.get(name) if isinstance(name, str) else None
+        if region is None:
+            raise BadRequest(f"{where}: no shared memory is registered as '{str(name)[:_LONGEST]}'")
+        return region.part(parameters, where)
+
+    def check(self, size: int) -> None:
+        """Raises PayloadTooLarge for the size of all inputs of a request."""
+        if size > self.most:
+            raise PayloadTooLarge(
+                f"The inputs in shared memory have {size} bytes, max_request_size={self.most} are allowed."
+            )
+
+
+OFF = "shared memory is not allowed: the server's operator has set no shared_memory_prefix"
+NO_CUDA = "CUDA shared memory is not supported: use system shared memory, or send the tensors"
+NO_MEMORY = Memory()
+
+
+class Regions:
+    """What clients have registered.
+
+    Args:
+        prefix: of the keys that may be registered, such as `/tensors_`; None for none, `/` for all.
+        most: bytes of all inputs of a request.
+        folder: where the machine has shared memory.
+    """
+
+    def __init__(self, prefix: str | None, most: int, folder: Path = SHARED_MEMORY) -> None:
+        self._prefix = prefix
+        self._folder = folder
+        self._most = most
+        self._regions: dict[str, Region] = {}
+        self.memory = Memory({}, most, prefix is not None)
+
+    @property
+    def allowed(self) -> bool:
+        """Whether clients may register any."""
+        return self._prefix is not None
+
+    def register(self, name: str, key: str, offset: int, size: int) -> None:
+        """Adds a region: ``size`` bytes from ``offset`` on of the shared memory that POSIX calls ``key``.
+
+        Raises BadRequest if the name is taken, the key outside of the prefix, or the memory is not there, not
+        accessible, or shorter.
+        """
+        if self._prefix is None:
+            raise BadRequest(OFF)
+        if not 0 < len(name) <= _LONGEST:
+            raise BadRequest(f"the name of shared memory has 1 to {_LONGEST} characters")
+        where = f"shared memory '{name}'"
+        if name in self._regions:
+            raise BadRequest(f"{where} is already registered")
+        if len(self._regions) >= _MOST_REGIONS:
+            raise BadRequest(f"{where}: {_MOST_REGIONS} regions are registered, unregister some")
+        path = self._path(key, where)
+        if offset < 0 or size <= 0:
+            raise BadRequest(f"{where}: an offset of at least 0 and a size of at least 1 byte are needed")
+        descriptor, found = _open(path, os.O_RDWR, where)
+        os.close(descriptor)
+        if offset + size > found.st_size:
+            raise BadRequest(
+                f"{where}: {key} has {found.st_size} bytes, which {size} from byte {offset} on exceed"
+            )
+        self._regions[name] = Region(name, key, path, offset, size, (found.st_dev, found.st_ino))
+        self._publish()
+
+    def _path(self, key: str, where: str) -> str:
+        file = key.removeprefix("/")
+        invalid = "/" in file or "\0" in file or file in ("", ".", "..")
+        if invalid or len(file.encode(errors="replace")) > _LONGEST:
+            raise BadRequest(f"{where}: the key '{key[:_LONGEST]}' is not the name of shared memory")
+        if not f"/{file}".startswith(f"/{(self._prefix or '').removeprefix('/')}"):
+            raise BadRequest(f"{where}: the key '{key}' does not begin with '{self._prefix}'")
+        return str(self._folder / file)
+
+    def unregister(self, name: str = "") -> None:
+        """Forgets a region, or without a name all; nothing happens if there is none of that name.
+
+        Requests that were read before still write their outputs.
+        """
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        self.memory = Memory(dict(self._regions), self._most, self.allowed)
+
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """The region of this name, or all. Raises ResourceNotFound."""
+        if name and name not in self._regions:
+            raise ResourceNotFound(f"No shared memory is registered as '{name[:_LONGEST]}'.")
+        found = [self._regions[name]] if name else self._regions.values()
+        return [
+            {"name": each.name, "key": each.key, "offset": each.offset, "byte_size": each.size}
+            for each in found
+        ]
+
+
+def _open(path: str, flags: int, where: str) -> tuple[int, os.stat_result]:
+    """A descriptor and what it is of. Raises BadRequest unless it is shared memory that may be used."""
+    try:
+        # A queue would wait for its other end.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadRequest(f"{where} cannot be opened: {reason}") from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise BadRequest(f"{where} is not shared memory")
+    return descriptor, found

@@ -1,0 +1,85 @@
+"""What became of a model's requests so far, in the terms of Triton's statistics extension.
+
+All of it is derived from what the metrics count anyway, and from sums kept per batch. A request that is
+spread over several batches counts in the queue and in the computation once for each. Durations are in
+nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+
+
+def list_statistics(registry: Registry, name: str = "", version: str | None = None) -> list[dict[str, Any]]:
+    """Those of a version, of all versions of a model, or without a name of all models.
+
+    Raises ModelNotFound, ModelVersionNotFound.
+    """
+    if name and version is not None:
+        models: Iterable[ModelVersion] = [registry.get(name, version)]
+    else:
+        models = registry.versions(name) if name else registry.versions()
+    return [statistics_of(model) for model in models]
+
+
+def statistics_of(model: ModelVersion) -> dict[str, Any]:
+    """The statistics of one version, since it was registered."""
+    metrics = model.metrics
+    totals = metrics.totals
+    answered, queue = metrics.request_seconds, metrics.queue_seconds
+    sizes = sorted(totals.by_size.items())
+    requests = sum(each.requests for _, each in sizes)
+    computed = [_duration(requests, sum(each.of_requests[phase] for _, each in sizes)) for phase in (0, 1, 2)]
+    success = _duration(
+        sum(answered.counts) - totals.failed_answers.count, answered.total - totals.failed_answers.seconds
+    )
+    fail = _duration(totals.failed.count + round(metrics.refused), totals.failed.seconds)
+    none = _duration(0, 0.0)
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": round(totals.last_batch * 1000),
+        "inference_count": sum(size * each.batches for size, each in sizes),
+        "execution_count": sum(each.batches for _, each in sizes),
+        "inference_stats": {
+            "success": success,
+            "fail": fail,
+            "queue": _duration(sum(queue.counts), queue.total),
+            "compute_input": computed[0],
+            "compute_infer": computed[1],
+            "compute_output": computed[2],
+            "cache_hit": none,
+            "cache_miss": none,
+        },
+        "response_stats": {
+            "0": {
+                "compute_infer": computed[1],
+                "compute_output": computed[2],
+                "success": success,
+                "fail": fail,
+                "empty_response": none,
+                "cancel": _duration(totals.cancelled.count, totals.cancelled.seconds),
+            }
+        },
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": _duration(each.batches, each.phases[0]),
+                "compute_infer": _duration(each.batches, each.phases[1]),
+                "compute_output": _duration(each.batches, each.phases[2]),
+            }
+            for size, each in sizes
+        ],
+        "memory_usage": [],
+    }
+
+
+def _duration(count: int, seconds: float) -> dict[str, int]:
+    # Sums that were subtracted may be slightly below zero.
+    return {"count": max(0, count), "ns": max(0, round(seconds * 1e9))}

@@ -1,0 +1,180 @@
+"""Triton's ``perf_analyzer`` measures this server as it measures Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.e2e.grpc_client import grpc_server
+from tests.e2e.serving import Server, serving
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    *(pytest.mark.slow, pytest.mark.timeout(120)),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="perf_analyzer is built for x86_64 only"),
+]
+
+# The last release that has the program, and what it is linked with.
+WHEELS = ("tritonclient==2.44.0", "nvidia-cuda-runtime-cu12==12.9.79")
+SHORT = ("--measurement-interval", "300", "--max-trials", "3", "--stability-percentage", "1000")
+SIGNATURE = """
+signature:
+  inputs: [{name: x, datatype: FP32, shape: [-1, 16]}]
+  outputs: [{name: output_0, datatype: FP32, shape: [-1, 16]}]
+minWorkers: 1
+maxWorkers: 1
+"""
+CONFIGS = {
+    "plain": f"{SIGNATURE}batchSize: 8\nmaxBatchDelay: 2\n",
+    "steps": f"{SIGNATURE}batchSize: 4\nsequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
+    "maxNumSequence: 64\nmaxSequenceJobQueueSize: 8\n",
+}
+HANDLER = """
+import time
+
+
+def handle(data, context):
+    if data is None:
+        return []
+    time.sleep(0.004)
+    return [next(iter(row.values())) for row in data]
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The program and its environment, fetched from the package index and kept for the next run."""
+    try:
+        ctypes.CDLL("libb64.so.0d")
+    except OSError:
+        pytest.skip("libb64 is missing: apt-get install libb64-0d")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = cache / "modelserver-tests" / "perf_analyzer-2.44"
+    if not kept.is_dir():
+        folder = tmp_path_factory.mktemp("wheels")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+        pip += ["--only-binary=:all:", "--platform=manylinux1_x86_64", "--platform=manylinux2014_x86_64"]
+        done = subprocess.run([*pip, *WHEELS], capture_output=True, text=True, check=False, timeout=100)
+        if done.returncode:
+            pytest.skip(f"perf_analyzer cannot be fetched: {done.stderr[-300:]}")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=kept.parent))
+        for wheel in folder.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as opened:
+                opened.extractall(fresh, [name for name in opened.namelist() if _NEEDED.search(name)])
+        with contextlib.suppress(OSError):  # another run was quicker
+            fresh.rename(kept)
+    (path,) = kept.rglob("perf_analyzer")
+    path.chmod(0o755)
+    (runtime,) = kept.rglob("libcudart.so.12")
+    folders = [str(runtime.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return path, {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
+
+
+_NEEDED = re.compile(r"/perf_analyzer$|/libcudart\.so\.12$")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """``plain`` batches, ``steps`` takes sequences; a batch takes 4 ms."""
+    folder = tmp_path_factory.mktemp("measured")
+    (store := folder / "store").mkdir()
+    (code := folder / "code.py").write_text(HANDLER)
+    for name, text in CONFIGS.items():
+        (config := folder / "model-config.yaml").write_text(text)
+        build_archive(ArchiveConfig(name, str(code), "1", export_path=store, config_file=config))
+    with serving(grpc_server(folder, store, shared_memory_prefix="/")) as started:
+        for name in CONFIGS:
+            started.registered(f"{name}.mar")
+        yield started
+
+
+def run(program: tuple[Path, dict[str, str]], server: Server, *options: str) -> str:
+    """What the program prints; it must end well, and without a word of an error."""
+    path, environment = program
+    http = "grpc" not in options
+    at = server.port if http else server.settings["grpc_inference_port"]
+    done = subprocess.run(
+        [path, "-u", f"127.0.0.1:{at}", *options, *SHORT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    told = done.stdout + done.stderr
+
+    assert done.returncode == 0, told
+    assert not re.search(r"(?i)error:|had error|failed to (?!update context stat)", told), told
+    return told
+
+
+def figure(told: str, text: str) -> int:
+    """The number after a text, of the last measurement."""
+    found = re.findall(rf"{text}: (\d+)", told)
+    assert found, told
+    return int(found[-1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-m", "plain", "-i", "http", "--shared-memory", "system", "--concurrency-range", "4"),
+        ("-m", "plain", "-i", "grpc", "--request-rate-range", "60", "-b", "4"),
+        ("-m", "plain", "-i", "grpc", "--streaming", "--shared-memory", "system"),
+        ("-m", "steps", "-i", "http", "--concurrency-range", "2", "--sequence-length", "5"),
+        ("-m", "steps", "-i", "grpc", "--streaming", "--num-of-sequences", "3", "--request-rate-range", "60"),
+    ],
+    ids=["shared memory", "a rate", "a stream", "sequences", "a stream of sequences"],
+)
+def test_figures_of_both_sides_agree(
+    program: tuple[Path, dict[str, str]], server: Server, options: tuple[str, ...]
+) -> None:
+    """The server counts the requests that the client counts, but for those at the edges of the window; its
+    latency is within the client's, and its parts make it up.
+    """
+    told = run(program, server, *options)
+    count, rows = figure(told, "Request count"), 4 if "-b" in options else 1
+    edges = 8
+    (parts,) = re.findall(
+        r"Avg request latency: (\d+) usec \(overhead (\d+) usec \+ queue (\d+) usec"
+        r" \+ compute input (\d+) usec \+ compute infer (\d+) usec \+ compute output (\d+) usec\)",
+        told,
+    )
+    latency, *spent = map(int, parts)
+
+    assert count > 20
+    assert abs(figure(told, "Successful request count") - count) <= edges
+    assert abs(figure(told, "Inference count") - rows * count) <= rows * edges
+    assert 0 < figure(told, "Execution count") <= figure(told, "Inference count")
+    assert abs(sum(spent) - latency) <= len(spent)
+    assert 4000 <= spent[3] <= latency <= figure(told, "Avg latency") * 1.1
+    assert server.inference.get("/v2/systemsharedmemory/status").json() == []
+
+
+def test_as_torchserve(program: tuple[Path, dict[str, str]], server: Server, tmp_path: Path) -> None:
+    """What it sends to TorchServe is answered."""
+    (tmp_path / "body").write_bytes(b"a row")
+    data = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "body")]}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    told = run(
+        *(program, server, "-m", "plain", "--service-kind", "torchserve", "-i", "http"),
+        *("--input-data", str(tmp_path / "data.json")),
+    )
+
+    assert figure(told, "Request count") > 20

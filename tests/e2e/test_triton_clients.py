@@ -1,0 +1,378 @@
+"""Triton's extensions, as its own clients use them: each method of both kinds, shared memory, statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+from tests.e2e.grpc_client import grpc_server
+from tests.e2e.serving import ROOT, Server, serving, wait_until
+
+from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.triton.switches import log_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Method = Callable[[Any], Any]
+
+memories = pytest.importorskip("tritonclient.utils.shared_memory")
+TritonError = import_module("tritonclient.utils").InferenceServerException
+
+PREFIX = f"/modelserver_test_{os.getpid()}_"
+CONFIG = """
+batchSize: 8
+signature:
+  inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+  outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
+"""
+DOUBLE = """
+def handle(data, context):
+    return [doubled(row["data"]) for row in data or []]
+
+
+def doubled(numbers):
+    if numbers[0] < 0:
+        raise ValueError("below zero")
+    return numbers * 2
+"""
+# Of the client itself.
+LOCAL = {
+    "close",
+    "plugin",
+    "register_plugin",
+    "unregister_plugin",
+    "generate_request_body",
+    "parse_response_body",
+}
+STREAM = {"start_stream", "stop_stream", "async_stream_infer"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+    """``double`` has a signature, batches, and fails below zero; ``mirror`` gives back what it gets."""
+    folder = tmp_path_factory.mktemp("triton")
+    store = folder / "store"
+    store.mkdir()
+    shutil.copy(model_store / "mirror.mar", store)
+    (folder / "double.py").write_text(DOUBLE)
+    (folder / "model-config.yaml").write_text(CONFIG)
+    config = ArchiveConfig(
+        "double", str(folder / "double.py"), "1", export_path=store, config_file=folder / "model-config.yaml"
+    )
+    build_archive(config)
+    with serving(grpc_server(folder, store, shared_memory_prefix=PREFIX)) as started:
+        started.registered("double.mar")
+        started.registered("mirror.mar", batch_size=4, job_queue_size=2000)
+        yield started
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """One of the two packages of clients."""
+    return pytest.importorskip(f"tritonclient.{request.param}")
+
+
+@pytest.fixture(scope="module")
+def client(server: Server, kind: Any) -> Iterator[Any]:
+    """A client of that kind."""
+    port = server.port if kind.__name__.endswith("http") else server.settings["grpc_inference_port"]
+    with contextlib.closing(kind.InferenceServerClient(f"127.0.0.1:{port}")) as made:
+        yield made
+
+
+@pytest.fixture
+def memory(client: Any) -> Iterator[Callable[[str, int], Any]]:
+    """Makes shared memory of a name and a size, and registers it; all is gone afterwards."""
+    made: list[Any] = []
+
+    def make(name: str, size: int) -> Any:
+        made.append(memories.create_shared_memory_region(name, PREFIX + name, size))
+        client.register_system_shared_memory(name, PREFIX + name, size)
+        return made[-1]
+
+    yield make
+    client.unregister_system_shared_memory()
+    for each in made:
+        memories.destroy_shared_memory_region(each)
+
+
+def numbers(kind: Any, name: str = "x", rows: int = 1) -> Any:
+    """An input of so many rows of four numbers."""
+    made = kind.InferInput(name, [rows, 4], "FP32")
+    made.set_data_from_numpy(numpy.ones((rows, 4), "f4"))
+    return made
+
+
+def as_dict(answer: Any) -> Any:
+    """An answer over gRPC as JSON has it."""
+    json_format = import_module("google.protobuf.json_format")
+    return (
+        json_format.MessageToDict(answer, preserving_proto_field_name=True)
+        if hasattr(answer, "DESCRIPTOR")
+        else answer
+    )
+
+
+def refuses(ask: Callable[[], Any], reason: str) -> str:
+    """The message of the error."""
+    with pytest.raises(TritonError, match=reason) as caught:
+        ask()
+    return str(caught.value)
+
+
+# All of the clients' methods
+
+
+def methods_of(module: str) -> set[str]:
+    """The public methods of a client."""
+    found = pytest.importorskip(f"tritonclient.{module}").InferenceServerClient
+    return {name for name in dir(found) if not name.startswith("_")}
+
+
+def test_the_page_has_each_method() -> None:
+    """The table in docs/open-inference.md lists the methods of the four clients, and no others."""
+    page = (ROOT / "docs" / "open-inference.md").read_text(encoding="utf-8")
+    table = page.partition("### `tritonclient`")[2]
+    rows = re.findall(r"(?m)^\| (`[^|]*`) \|", table)
+
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set().union(
+        *map(methods_of, ("http", "grpc", "http.aio", "grpc.aio"))
+    )
+
+
+def calls(kind: Any) -> dict[str, Method]:
+    """One use of each method that asks the server."""
+
+    def refused(name: str, *arguments: Any, reason: str, **more: Any) -> Method:
+        return lambda client: refuses(lambda: getattr(client, name)(*arguments, **more), reason)
+
+    def asynchronous(client: Any) -> Any:
+        if kind.__name__.endswith("http"):
+            return client.async_infer("double", [numbers(kind)]).get_result()
+        answers: list[Any] = []
+        client.async_infer("double", [numbers(kind)], lambda result, error: answers.append((result, error)))
+        ((result, error),) = wait_until(lambda: answers, "the answer")
+        assert error is None
+        return result
+
+    return {
+        "is_server_live": lambda client: client.is_server_live(),
+        "is_server_ready": lambda client: client.is_server_ready(),
+        "is_model_ready": lambda client: client.is_model_ready("double", "1"),
+        "get_server_metadata": lambda client: client.get_server_metadata(),
+        "get_model_metadata": lambda client: client.get_model_metadata("double", "1"),
+        "get_model_config": lambda client: client.get_model_config("double", "1"),
+        "get_model_repository_index": lambda client: client.get_model_repository_index(),
+        "load_model": refused("load_model", "double", config="{}", reason="not supported"),
+        "unload_model": refused("unload_model", "nothing", reason=r"does not exist|not found"),
+        "get_inference_statistics": lambda client: client.get_inference_statistics(),
+        "get_log_settings": lambda client: client.get_log_settings(),
+        "update_log_settings": lambda client: client.update_log_settings({"log_verbose_level": 0}),
+        "get_trace_settings": lambda client: client.get_trace_settings("double"),
+        "update_trace_settings": lambda client: client.update_trace_settings(
+            settings={"trace_level": ["OFF"], "trace_rate": None}
+        ),
+        "get_system_shared_memory_status": lambda client: client.get_system_shared_memory_status(),
+        "register_system_shared_memory": refused(
+            "register_system_shared_memory", "r", "/other", 8, reason=f"does not begin with '{PREFIX}'"
+        ),
+        "unregister_system_shared_memory": lambda client: client.unregister_system_shared_memory("none"),
+        "get_cuda_shared_memory_status": lambda client: client.get_cuda_shared_memory_status(),
+        "register_cuda_shared_memory": refused(
+            "register_cuda_shared_memory",
+            "r",
+            b"aGFuZGxl",
+            0,
+            8,
+            reason="CUDA shared memory is not supported",
+        ),
+        "unregister_cuda_shared_memory": lambda client: client.unregister_cuda_shared_memory(),
+        "infer": lambda client: client.infer("double", [numbers(kind)]),
+        "async_infer": asynchronous,
+    }
+
+
+def test_every_method_answers(client: Any, kind: Any) -> None:
+    """Each asks the server for something, and gets it or a clear refusal."""
+    uses = calls(kind)
+
+    assert set(uses) | LOCAL | STREAM == methods_of(kind.__name__.partition(".")[2]) | LOCAL | STREAM
+    for name, use in uses.items():
+        assert use(client) is not False, name
+
+
+def test_streams(server: Server) -> None:
+    """With an empty last answer asked for, as tools of Triton do, each request still has its one answer."""
+    grpc = pytest.importorskip("tritonclient.grpc")
+    answers: list[Any] = []
+    with contextlib.closing(
+        grpc.InferenceServerClient(f"127.0.0.1:{server.settings['grpc_inference_port']}")
+    ) as client:
+        client.start_stream(lambda result, error: answers.append((result, error)))
+        for _ in range(3):
+            client.async_stream_infer("double", [numbers(grpc)])
+        wait_until(lambda: len(answers) == 3, "three answers")
+        client.stop_stream()
+
+    assert [error for _, error in answers] == [None] * 3
+
+
+# What they tell
+
+
+def test_what_is_told(client: Any) -> None:
+    """Both kinds say the same of the server, a model, the log and traces."""
+    extensions = as_dict(client.get_server_metadata())["extensions"]
+    config = as_dict(client.get_model_config("double"))
+    config = config.get("config", config)
+    log, trace = as_dict(client.get_log_settings()), as_dict(client.get_trace_settings("double"))
+
+    assert {"statistics", "model_configuration", "system_shared_memory", "sequence"} <= set(extensions)
+    assert (config["name"], config["max_batch_size"], config["platform"]) == ("double", 8, "pytorch")
+    (tensor,) = config["input"]
+    assert (tensor["name"], tensor["data_type"], [int(size) for size in tensor["dims"]]) == (
+        "x",
+        "TYPE_FP32",
+        [4],
+    )
+    assert config["instance_group"][0]["kind"] == "KIND_CPU"
+    assert "dynamic_batching" in config
+    assert set(log.get("settings", log)) == set(log_settings())
+    assert trace.get("settings", trace)["trace_level"] in (["OFF"], {"value": ["OFF"]})
+
+
+def test_log_levels(client: Any, server: Server) -> None:
+    """They are those of the management address."""
+    client.update_log_settings({"log_verbose_level": 1})
+    assert server.management.get("/logging").json() == {"level": "debug"}
+    client.update_log_settings({"log_verbose_level": 0})
+    assert server.management.get("/logging").json() == {"level": "info"}
+    refuses(lambda: client.update_log_settings({"log_file": "/x"}), "log_file is always")
+    refuses(lambda: client.update_trace_settings(settings={"trace_level": ["TENSORS"]}), "no Triton traces")
+
+
+def statistics(client: Any, name: str, version: str = "") -> dict[str, Any]:
+    """Of the one version, with counts as numbers."""
+    (found,) = as_dict(client.get_inference_statistics(name, version))["model_stats"]
+    assert found["name"] == name
+    return dict(found)
+
+
+def test_statistics(client: Any, kind: Any, server: Server) -> None:
+    """They count what this client does, well or not, by batch size, until the model is unregistered."""
+    name = f"counted_{kind.__name__.rpartition('.')[2]}"
+    server.registered("double.mar", model_name=name)
+    failing = kind.InferInput("x", [1, 4], "FP32")
+    failing.set_data_from_numpy(numpy.full((1, 4), -1, "f4"))
+    for rows in (1, 1, 3):
+        client.infer(name, [numbers(kind, rows=rows)])
+    refuses(lambda: client.infer(name, [failing]), "below zero")
+    found = statistics(client, name, "1")
+    stats = found["inference_stats"]
+
+    assert [int(stats[end]["count"]) for end in ("success", "fail", "queue", "compute_infer")] == [3, 1, 4, 4]
+    assert (int(found["inference_count"]), int(found["execution_count"])) == (6, 4)
+    assert [int(batch["batch_size"]) for batch in found["batch_stats"]] == [1, 3]
+    assert [int(batch["compute_infer"]["count"]) for batch in found["batch_stats"]] == [3, 1]
+    assert int(stats["success"]["ns"]) > int(stats["queue"]["ns"]) > 0
+    assert int(found["last_inference"]) > 1_600_000_000_000
+    server.unregister(name)
+    refuses(lambda: client.get_inference_statistics(name), r"does not exist|not found")
+    refuses(lambda: client.get_model_config(name), r"does not exist|not found")
+
+
+# Shared memory
+
+
+def shared_input(kind: Any, name: str, region: str, shape: list[int], datatype: str, size: int) -> Any:
+    """An input in a region."""
+    made = kind.InferInput(name, shape, datatype)
+    made.set_shared_memory(region, size)
+    return made
+
+
+@pytest.mark.parametrize("rows", [1, 2000])
+def test_tensors_in_shared_memory(
+    client: Any, kind: Any, memory: Callable[[str, int], Any], rows: int
+) -> None:
+    """Inputs come from there and outputs go there, also those that a helper joins."""
+    size = rows * 16
+    given, taken = memory("given", size), memory("taken", size + 8)
+    sent = numpy.arange(rows * 4, dtype="f4").reshape(rows, 4)
+    memories.set_shared_memory_region(given, [sent])
+    output = kind.InferRequestedOutput("output_0")
+    output.set_shared_memory("taken", size, 8)
+    result = client.infer(
+        "mirror", [shared_input(kind, "x", "given", [rows, 4], "FP32", size)], outputs=[output]
+    )
+    came = memories.get_contents_as_numpy(taken, numpy.float32, [rows, 4], 8)
+
+    assert (came == sent).all()
+    assert as_dict(result.get_output("output_0"))["name"] == "output_0"
+
+
+def test_texts_in_shared_memory(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
+    """So many elements that a helper reads them; beside an input that is sent."""
+    texts = numpy.array([[f"text {number}".encode() for number in range(6000)]], object)
+    packed = import_module("tritonclient.utils").serialize_byte_tensor(texts)
+    memories.set_shared_memory_region(memory("texts", len(packed.item())), [packed])
+    shared = shared_input(kind, "texts", "texts", [1, 6000], "BYTES", len(packed.item()))
+    result = client.infer("mirror", [numbers(kind, "x"), shared])
+
+    assert result.as_numpy("texts").tolist() == texts.tolist()
+    assert result.as_numpy("x").tolist() == [[1, 1, 1, 1]]
+
+
+def test_memory_that_changes(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
+    """What is shortened, or unregistered, is an error of the request; the server serves on."""
+    memory("short", 16)
+    asked = shared_input(kind, "x", "short", [1, 4], "FP32", 16)
+    client.infer("double", [asked])
+    os.truncate(f"/dev/shm{PREFIX}short", 4)
+    refuses(lambda: client.infer("double", [asked]), "'short' has become shorter than it was registered with")
+    refuses(
+        lambda: client.register_system_shared_memory("again", f"{PREFIX}short", 16),
+        "which 16 from byte 0 on exceed",
+    )
+    client.unregister_system_shared_memory("short")
+    refuses(lambda: client.infer("double", [asked]), "no shared memory is registered as 'short'")
+    refuses(lambda: client.get_system_shared_memory_status("short"), "No shared memory is registered")
+    refuses(lambda: client.register_system_shared_memory("up", f"{PREFIX}/../x", 16), "not the name of")
+
+    assert client.infer("double", [numbers(kind)]).as_numpy("y").tolist() == [[2, 2, 2, 2]]
+
+
+def test_status_of_memory(client: Any, memory: Callable[[str, int], Any]) -> None:
+    """Regions are listed with what they were registered with."""
+    memory("listed", 64)
+    told = as_dict(client.get_system_shared_memory_status("listed"))
+    (found,) = told["regions"].values() if "regions" in told else told
+
+    assert (found["name"], found["key"], int(found["byte_size"])) == ("listed", f"{PREFIX}listed", 64)
+
+
+def test_bodies_of_routes(server: Server) -> None:
+    """What is no JSON, or has values of another kind, is a 400 that says so."""
+    path = "/v2/systemsharedmemory/region/r/register"
+    for body, reason in (
+        ("{", "not a JSON object"),
+        ('{"byte_size": 8}', "key: the name"),
+        ('{"key": "k", "byte_size": "8"}', "numbers of bytes are needed"),
+        ('{"key": "k", "byte_size": 8, "offset": 1.5}', "numbers of bytes are needed"),
+    ):
+        answer = server.inference.post(path, content=body)
+        assert (answer.status_code, reason in answer.json()["error"]) == (400, True)
+    for path in (
+        "/v2/models/none/trace/setting",
+        "/v2/models/none/config",
+        "/v2/models/double/versions/9/stats",
+    ):
+        assert server.inference.get(path).status_code == 404

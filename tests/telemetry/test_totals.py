@@ -1,0 +1,28 @@
+"""Sums over batches and requests."""
+
+from __future__ import annotations
+
+from modelserver.telemetry.totals import Totals
+
+
+def test_batches_by_size() -> None:
+    """Each size has its own; what a request shares with others of its batch counts for each of them."""
+    totals = Totals()
+    totals.batch(4, 2, 0.5, (0.1, 0.2, 0.1))
+    totals.batch(4, 1, 0.5, (0.1, 0.2, 0.1))
+    totals.batch(1, 1, 0.5, (0.0, 0.0, 0.0))
+    four, one = totals.by_size[4], totals.by_size[1]
+
+    assert (four.batches, four.requests, four.phases) == (2, 3, (0.2, 0.4, 0.2))
+    assert [round(each, 9) for each in four.of_requests] == [0.3, 0.6, 0.3]
+    assert one.phases == one.of_requests == (0.0, 0.5, 0.0)
+
+
+def test_failures() -> None:
+    """Those that a worker had answered are known apart."""
+    totals = Totals()
+    totals.fail(1.0, answered=False)
+    totals.fail(0.5, answered=True)
+
+    assert (totals.failed.count, totals.failed.seconds) == (2, 1.5)
+    assert (totals.failed_answers.count, totals.failed_answers.seconds) == (1, 0.5)

@@ -1,0 +1,77 @@
+"""What became of the requests, in Triton's terms."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.triton.doubles import version
+
+from modelserver.errors import ModelNotFound
+from modelserver.triton.statistics import list_statistics, statistics_of
+
+
+def test_nothing_yet() -> None:
+    """A fresh version has zeros, and no batches."""
+    statistics = statistics_of(version())
+
+    assert statistics["last_inference"] == statistics["inference_count"] == statistics["execution_count"] == 0
+    assert set(map(tuple, map(dict.values, statistics["inference_stats"].values()))) == {(0, 0)}
+    assert statistics["batch_stats"] == []
+
+
+def test_batches() -> None:
+    """Instances and batches are counted; a request's computation is that of its batch, in nanoseconds."""
+    model = version()
+    model.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
+    model.metrics.batch(2, 1, 4, "size", 0.003, (0.0, 0.0, 0.0))
+    model.metrics.batch(4, 1, 4, "size", 0.004, (0.0, 0.004, 0.0))
+    statistics = statistics_of(model)
+
+    assert (statistics["inference_count"], statistics["execution_count"]) == (8, 3)
+    assert statistics["last_inference"] > 1_600_000_000_000
+    stats = statistics["inference_stats"]
+    assert stats["compute_input"] == {"count": 4, "ns": 2_000_000}
+    assert stats["compute_infer"] == {"count": 4, "ns": 2 * 2_000_000 + 3_000_000 + 4_000_000}
+    assert stats["compute_output"] == {"count": 4, "ns": 2_000_000}
+    twos, fours = statistics["batch_stats"]
+    assert (twos["batch_size"], twos["compute_infer"]) == (2, {"count": 2, "ns": 5_000_000})
+    assert (fours["batch_size"], fours["compute_infer"]) == (4, {"count": 1, "ns": 4_000_000})
+
+
+def test_ends_of_requests() -> None:
+    """Success is what a worker answered well; failures, refusals and disconnected clients count apart."""
+    model = version()
+    metrics = model.metrics
+    for _ in range(3):
+        metrics.queue_wait(0.001)
+        metrics.answered(0.01, 0.001, False)
+    metrics.totals.fail(0.01, answered=True)
+    metrics.totals.fail(2.0, answered=False)
+    metrics.rejected("queue_full")
+    metrics.cancelled(0.5)
+    statistics = statistics_of(model)
+    stats, responses = statistics["inference_stats"], statistics["response_stats"]["0"]
+
+    assert stats["success"] == {"count": 2, "ns": pytest.approx(20_000_000)}
+    assert stats["fail"] == {"count": 3, "ns": pytest.approx(2_010_000_000)}
+    assert stats["queue"] == {"count": 3, "ns": pytest.approx(3_000_000)}
+    assert responses["cancel"] == {"count": 1, "ns": 500_000_000}
+    assert responses["success"] == stats["success"]
+
+
+def test_which_are_listed() -> None:
+    """A version, all of a model, all of all; what is not registered any more is not found."""
+    made = version()
+
+    def get(name: str, wanted: str) -> Any:
+        if (name, wanted) != ("m", "1"):
+            raise ModelNotFound.named(name)
+        return made
+
+    registry: Any = SimpleNamespace(get=get, versions=lambda name=None: [made, made] if name else [made] * 3)
+
+    assert [len(list_statistics(registry, *which)) for which in (("m", "1"), ("m",), ())] == [1, 2, 3]
+    with pytest.raises(ModelNotFound):
+        list_statistics(registry, "gone", "1")
