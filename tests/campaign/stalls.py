@@ -367,6 +367,8 @@ def management_bodies() -> Iterator[Heavy]:
         ("management", "/models"),
         ("management", "/v2/repository/index"), ("inference", "/v2/repository/index"),
         ("management", "/v2/repository/models/echo/load"),
+        ("inference", "/v2/systemsharedmemory/region/r/register"),
+        ("inference", "/v2/logging"), ("inference", "/v2/models/echo/trace/setting"),
     ):  # fmt: skip
         yield by_http(f"{listener} {path}: keys", listener, path, b"{%b}" % many_keys(), text)
         if not path.endswith("load"):
