@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,20 +20,24 @@ import psutil
 import pytest
 from tests.e2e.serving import Home, free_port, wait_until
 
+from modelserver.archiver import ArchiveConfig, build_archive
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
 PATIENCE = 90.0
 _HANDLER = """
+import time
 import modelserver
 from helper import FACTOR
 
 class Doubler(modelserver.Handler):
     def predict(self, rows: list[int]) -> list[int]:
-        print("batch of", len(rows))
+        print("batch of", len(rows), "up to", max(rows))
+        time.sleep(1.0 if 1000 in rows else 0.0)
         return [FACTOR * row for row in rows]
 
 if __name__ == "__main__":
@@ -60,6 +68,45 @@ class Scaled(modelserver.Handler):
 
     def predict(self, rows: torch.Tensor) -> torch.Tensor:
         return rows * self.weight
+"""
+
+_BASE = """
+from ts.torch_handler.base_handler import BaseHandler
+
+class Lengths(BaseHandler):
+    def initialize(self, context):
+        self.initialized = True
+
+    def handle(self, data, context):
+        return [len(row["body"]) for row in data]
+"""
+_TYPED = """
+import msgspec, modelserver, pydantic
+
+class Point(msgspec.Struct):
+    x: int
+
+class Person(pydantic.BaseModel):
+    age: int
+
+class Moved(modelserver.Handler):
+    def predict(self, rows: list[Point]) -> list[Point]:
+        return [Point(row.x + 1) for row in rows]
+
+class Older(modelserver.Handler):
+    def prepare(self, row: Person) -> int:
+        return row.age
+
+    def predict(self, rows):
+        return [row + 1 for row in rows]
+
+    def answer(self, row: int) -> Person:
+        return Person(age=row)
+
+class Counting(modelserver.Handler):
+    def predict(self, rows: list[int]):
+        for step in range(3):
+            yield [f"{row + step} " for row in rows]
 """
 
 
@@ -127,6 +174,25 @@ def three_ports() -> int:
             return first
 
 
+@contextlib.contextmanager
+def asked_all_the_time(client: httpx.Client, path: str, row: object) -> Iterator[list[str]]:
+    """The answers so far to one request after the other."""
+    answers: list[str] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.01):
+            answers.append(client.post(path, json=row).text)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        thread.join()
+
+
 def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[Served]:
     port = three_ports()
     return started(home, port, "-m", "modelserver", "serve", *arguments, "--port", port)
@@ -134,14 +200,16 @@ def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[S
 
 def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
     """The command that is shown works in a shell, the console is where it says, the annotations are told as
-    V2 metadata and OpenAPI, and a wrong row is answered with 400; a broken save keeps the old handler and
-    names the user's own line, the next good one replaces it, without a request lost; Ctrl-C ends it.
+    V2 metadata and OpenAPI, and a wrong row is answered with 400, that of --input too; a broken save keeps
+    the old handler and names the user's own line, the next good one replaces it, without a request lost;
+    Ctrl-C ends it once it has answered.
     """
     (home.path / "doubler.py").write_text(_HANDLER)
     (home.path / "helper.py").write_text("FACTOR = 2\n")
     (home.path / "input.json").write_text("21")
     with serve(home, "doubler.py", "--batch-size", 8, "--reload", "--input", "input.json") as served:
         output = served.await_text("input.json → 200")
+        assert re.search(r"input\.json → 200 in \d+\.\d ms \(queue;dur=.+\)\n42\n", output)
         command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
         told = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
         assert told.stdout == "42"
@@ -164,14 +232,22 @@ def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
         described = client.options(f"/predictions/{name}").json()["paths"][f"/predictions/{name}"]["post"]
         assert described["requestBody"]["content"] == {"application/json": {"schema": {"type": "integer"}}}
 
-        (home.path / "helper.py").write_text("FACTOR = 3\nFACTOR +\n")
-        served.await_text("the one from before keeps serving")
-        assert client.post(f"/predictions/{name}", json=1).json() == 2
-        (home.path / "helper.py").write_text("FACTOR = 3\n")
-        served.await_text("is the new one now")
-        output = served.await_text("input.json → 200", times=2)
-        assert client.post(f"/predictions/{name}", json=1).json() == 3
-        output = served.end()
+        with asked_all_the_time(client, f"/predictions/{name}", 1) as answers:
+            (home.path / "helper.py").write_text("FACTOR = 3\nFACTOR +\n")
+            served.await_text("the one from before keeps serving")
+            assert set(answers) == {"2"}
+            (home.path / "input.json").write_text('"x"')
+            (home.path / "helper.py").write_text("FACTOR = 3\n")
+            served.await_text("is the new one now")
+            output = served.await_text("Expected `int`, got `str`")
+            assert re.search(r"input\.json → 400 in \d+\.\d ms", output)
+            wait_until(lambda: "3" in answers, "the new one answers")
+        assert set(answers) == {"2", "3"}
+        with ThreadPoolExecutor(1) as executor:
+            slow = executor.submit(client.post, f"/predictions/{name}", json=1000)
+            served.await_text("doubler | batch of 1 up to 1000")
+            output = served.end()
+            assert slow.result().json() == 3000
 
     assert "SyntaxError: invalid syntax (helper.py, line 2)" in output
     assert f'File "{home.path}/helper.py", line 2' in output
@@ -202,29 +278,76 @@ def test_a_script_that_serves_itself(home: Home) -> None:
     assert alive == []
 
 
-@pytest.mark.timeout(300)
-def test_model_files_and_folders(home: Home) -> None:
-    """A torchvision network, TorchScript, torch.export, ONNX, a script with weights, a function and a folder
-    answer; what is beside the first is registered by its name in the store.
-    """
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a network that multiplies by three in each of its forms, and handlers."""
     import torch
 
+    folder = tmp_path_factory.mktemp("models")
     scope: dict[str, Any] = {}
     exec(_NET, scope)
     net = scope["Net"]().eval()
-    torch.jit.trace(net, torch.ones(2)).save(home.path / "traced.pt")
+    torch.jit.trace(net, torch.ones(2)).save(folder / "traced.pt")
     rows = torch.export.Dim("rows", min=1, max=64)
     program = torch.export.export(net, (torch.ones(2, 2),), dynamic_shapes=({0: rows},))
-    torch.export.save(program, home.path / "exported.pt2")
-    torch.save(net.state_dict(), home.path / "weights.pt")
-    write_onnx(home.path / "graph.onnx")
-    (home.path / "loads.py").write_text(_LOADS)
-    (home.path / "length.py").write_text(_FUNCTION)
-    (home.path / "unpacked" / "MAR-INF").mkdir(parents=True)
-    (home.path / "unpacked" / "own.py").write_text(_FUNCTION)
-    (home.path / "unpacked" / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"handler": "own.py"}}')
-    (home.path / "broken.pt").write_text("no model")
-    with serve(home, "torchvision://resnet18?weights=random") as served:
+    torch.export.save(program, folder / "exported.pt2")
+    torch.save(net.state_dict(), folder / "weights.pt")
+    write_onnx(folder / "graph.onnx")
+    (folder / "loads.py").write_text(_LOADS)
+    (folder / "length.py").write_text(_FUNCTION)
+    (folder / "base.py").write_text(_BASE)
+    (folder / "typed.py").write_text(_TYPED)
+    (folder / "unpacked" / "MAR-INF").mkdir(parents=True)
+    (folder / "unpacked" / "own.py").write_text(_FUNCTION)
+    (folder / "unpacked" / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"handler": "own.py"}}')
+    (folder / "broken.pt").write_text("no model")
+    (folder / "empty.py").write_text("FACTOR = 2\n")
+    packed = ArchiveConfig("packed", str(folder / "loads.py"), "1.0", export_path=folder)
+    build_archive(replace(packed, serialized_file=folder / "weights.pt"))
+    return folder
+
+
+@pytest.mark.timeout(300)
+def test_each_kind_of_source(home: Home, models: Path) -> None:
+    """A class by its name with weights and several workers, a program and a folder answer; of what is no
+    model, and a script without a handler, the reason is told, with status 1.
+    """
+    weights = ("--model-file", models / "weights.pt", "--batch-size", 8, "--workers", 2)
+    rows = [1.0, 2.0], [3.0, 6.0]
+    with contextlib.ExitStack() as stack:
+
+        def begin(source: str, *flags: object) -> Served:
+            own = Home(home.path / source.replace(":", "-"))
+            return stack.enter_context(serve(own, models / source, *flags))
+
+        good = [
+            begin("loads.py:Scaled", *weights),
+            begin("exported.pt2"),
+            begin("unpacked"),
+        ]
+        bad = [begin("broken.pt"), begin("empty.py")]
+        for served, (body, answer) in zip(good, [rows, rows, ("abc", 3)], strict=True):
+            served.await_text("is served from")
+            (model,) = served.management.get("/models").json()["models"]
+            told = served.client.post(f"/predictions/{model['modelName']}", json=body)
+            assert told.json() == answer, served.home.output()
+        (described,) = good[0].management.get("/models/Scaled").json()
+        assert (described["batchSize"], len(described["workers"])) == (8, 2)
+        for served in good:
+            served.end()
+        for served, reason in zip(
+            bad, ("not a TorchScript file", "has neither a class with the method handle"), strict=True
+        ):
+            assert served.process.wait(PATIENCE) == 1
+            assert reason in served.home.output().partition("Not served: ")[2]
+
+
+@pytest.mark.timeout(300)
+def test_model_files_and_folders(models: Path) -> None:
+    """A torchvision network, TorchScript, torch.export, ONNX, a script with weights, also packed, a function,
+    a BaseHandler and a folder answer; what is in the store is registered by its name there.
+    """
+    with serve(Home(models), "torchvision://resnet18?weights=random") as served:
         output = served.await_text("is served from")
         command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
         told = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
@@ -234,7 +357,13 @@ def test_model_files_and_folders(home: Home) -> None:
             query = {"url": url, "model_name": name, "initial_workers": 1, "synchronous": "true"}
             return served.management.post("/models", params=query)
 
-        for url in ("traced.pt", "exported.pt2", "graph.onnx", "loads.py?model_file=weights.pt"):
+        for url in (
+            "traced.pt",
+            "exported.pt2",
+            "graph.onnx",
+            "loads.py?model_file=weights.pt",
+            "packed.mar",
+        ):
             assert (answer := register(url, url[:5])).status_code == 200, answer.text
             tripled = served.client.post(f"/predictions/{url[:5]}", json=[1.0, 2.0])
             assert tripled.json() == [3.0, 6.0], url
@@ -243,13 +372,35 @@ def test_model_files_and_folders(home: Home) -> None:
             assert answered.json()["outputs"][0]["data"] == [3, 6, 9, 12]
         declared = served.client.get("/v2/models/expor").json()["inputs"]
         assert declared == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
-        for url in ("length.py", "unpacked"):
+        for url in ("length.py", "base.py", "unpacked"):
             assert register(url, url[:5]).status_code == 200
             assert served.client.post(f"/predictions/{url[:5]}", content=b"abc").json() == 3
+        check_annotations(served, register)
         refused = register("broken.pt", "broken")
         assert refused.status_code == 500
         assert "broken.pt is not a TorchScript file" in refused.json()["message"]
         served.end()
+
+
+def check_annotations(served: Served, register: Callable[[str, str], httpx.Response]) -> None:
+    """Structs and pydantic models are read, refused by name, sent back and described; parts are streamed."""
+    for name, field, wrong in (("Moved", "x", "Expected `int`"), ("Older", "age", "age: ")):
+        assert register(f"typed.py:{name}", name).status_code == 200
+        path = f"/predictions/{name}"
+        assert served.client.post(path, json={field: 1}).json() == {field: 2}
+        refused = served.client.post(path, json={field: "a"})
+        assert (refused.status_code, refused.json()["message"].startswith(wrong)) == (400, True)
+        document = served.client.options(path).json()
+        content = document["paths"][path]["post"]["requestBody"]["content"]
+        schema = content["application/json"]["schema"]
+        name_of_schema = schema.get("$ref", "").rpartition("/")[2]
+        schema = document["components"]["schemas"].get(name_of_schema, schema)
+        assert schema["properties"][field]["type"] == "integer"
+        assert served.client.get(f"/v2/models/{name}").json()["inputs"][0]["datatype"] == "BYTES"
+    assert register("typed.py:Counting", "Counting").status_code == 200
+    with served.client.stream("POST", "/predictions/Counting", json=5) as answer:
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert "".join(answer.iter_text()) == "5 6 7 "
 
 
 def write_onnx(path: Path) -> None:
