@@ -57,6 +57,13 @@ def test_advice(
     assert list(chart.figures["cost"]["ms_by_batch"]) == ["1", "2", "4", "8"]
 
 
+def test_a_cost_below_nothing_is_not_told(rows: list[Sample]) -> None:
+    """A line that crosses it says nothing about the fixed cost."""
+    (finding,) = measured(rows, lambda size: 4.0 * size - 3.0, 1).findings
+
+    assert finding.seen == "A row costs 1 ms alone, and 3.62 ms in a batch of 8."
+
+
 def test_what_cannot_be_measured(rows: list[Sample]) -> None:
     """Times that the server does not tell, and failures, are said to be left out."""
     chart = Chart()

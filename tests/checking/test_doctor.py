@@ -46,6 +46,7 @@ _FOUND: Mapping[str, Mapping[str, int]] = {
         "batch-failed": 13,
         "empty-body": 12,
         "gradients-on": 13,
+        "built-per-call": 13,
     },
 }
 

@@ -70,7 +70,9 @@ def test_too_few_calls(rows: list[Sample]) -> None:
 
 
 def test_single_calls() -> None:
-    """Files that are read in every call, gradients and the mode of networks are found once each."""
+    """Files that are read and networks that are built in every call, gradients and the mode of networks are
+    found once each.
+    """
     here = Place("h.py", 5, "handle")
     call = Called(
         *(1, 1),
@@ -78,6 +80,7 @@ def test_single_calls() -> None:
         gradients=here,
         has_gradients=True,
         training=[Training("self.net", "Net", ["Dropout"]), Training("other", "Linear", [])],
+        built=here,
     )
     chart = Chart()
     check_calls(chart, [call] * 5 + [Called(1, -1, "ValueError: no")], Path("/models/m"))
@@ -85,15 +88,17 @@ def test_single_calls() -> None:
     assert [(each.id, each.seen.partition(" ")[0], each.place) for each in chart.findings] == [
         ("read-per-call", "names.json", here),
         ("read-per-call", "/etc/hosts", None),
+        ("built-per-call", "A", here),
         ("gradients-on", "The", here),
         ("training-mode", "self.net", None),
         ("training-mode-unused", "other", None),
     ]
 
 
-def test_files_of_some_calls() -> None:
-    """A file that only some calls read may belong to their input."""
+def test_work_of_some_calls() -> None:
+    """A file that only some calls read may belong to their input, and the first may load what others use."""
     calls = [Called(1, 1, opened=[Opened(f"/tmp/{number % 2}")]) for number in range(10)]
+    calls[0] = Called(1, 1, built=Place("h.py", 5, "handle"))
     chart = Chart()
     check_calls(chart, calls, Path("/models/m"))
     check_calls(chart, calls[:2], Path("/models/m"))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.probe.networks import Gradients, networks_in_training
+from modelserver.probe.networks import Building, Gradients, networks_in_training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 class Module:
@@ -43,8 +43,13 @@ class Torch:
 
     def __init__(self) -> None:
         self.hooks: list[Callable[[Any], Any]] = []
-        self.nn = SimpleNamespace(Module=Module)
+        module = SimpleNamespace(register_module_parameter_registration_hook=self.watch_weights)
+        self.nn = SimpleNamespace(Module=Module, modules=SimpleNamespace(module=module))
         self.autograd = SimpleNamespace(graph=SimpleNamespace(saved_tensors_hooks=self.use))
+
+    def watch_weights(self, hook: Callable[..., Any]) -> Any:
+        self.hooks.append(hook)
+        return SimpleNamespace(remove=self.hooks.clear)
 
     @contextlib.contextmanager
     def use(self, *hooks: Callable[[Any], Any]) -> Iterator[None]:
@@ -105,12 +110,33 @@ def test_gradients(torch: Torch, tmp_path: Path) -> None:
     assert [each.left_on for each in (idle, built, used)] == [False, True, False]
 
 
+def test_networks_that_are_built(torch: Torch) -> None:
+    """The line that asks for one is noted, not that of its class; nothing is watched afterwards."""
+
+    class Own:
+        def __init__(self) -> None:
+            torch.hooks[0]("layer", "weight", None)
+
+    with Building(str(Path(__file__).parent)) as idle:
+        pass
+    with Building(str(Path(__file__).parent)) as building:
+        Own()
+
+    assert idle.place is None
+    assert building.place is not None
+    assert (building.place.file, building.place.function) == (
+        "test_networks.py",
+        "test_networks_that_are_built",
+    )
+    assert torch.hooks == []
+
+
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is imported for it."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    with Gradients("/") as gradients:
+    with Gradients("/") as gradients, Building("/") as building:
         pass
 
-    assert not gradients.left_on
+    assert (gradients.left_on, building.place) == (False, None)
     assert networks_in_training(SimpleNamespace(net=Module(weights=1)), "/") == []
     assert "torch" not in sys.modules

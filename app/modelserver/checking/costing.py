@@ -49,7 +49,8 @@ def check_cost(
     if alone < _NOTHING:
         return
     seen = f"A row costs {alone:.3g} ms alone, and {together:.3g} ms in a batch of {largest}."
-    if line.trusted:
+    # Below 0 it is the noise of the measurement.
+    if line.trusted and line.a_ms >= 0:
         seen += f" A batch of n rows takes {line.a_ms:.3g} + {line.b_ms:.3g}·n ms."
     if alone < _GAIN * together:
         advice = (

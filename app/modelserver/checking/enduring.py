@@ -1,4 +1,6 @@
-"""Checks of many calls: memory, threads, processes, files that are read again, gradients."""
+"""Checks of many calls: memory, threads, processes, files that are read again, networks that are built
+again, gradients.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +150,7 @@ def check_calls(chart: Chart, calls: Sequence[Called], folder: Path) -> None:
         chart.left_out["gradients, work of each call"] = "calls of an asynchronous handler overlap"
         return
     whole = [call for call in calls if not call.failed]
-    _check_reading(chart, whole, folder)
+    _check_repeated(chart, whole, folder)
     for call in whole:
         if call.has_gradients:
             seen = "The network computes with gradients, which nothing uses."
@@ -159,7 +161,7 @@ def check_calls(chart: Chart, calls: Sequence[Called], folder: Path) -> None:
     chart.checked += ["gradients", "work of each call"]
 
 
-def _check_reading(chart: Chart, calls: Sequence[Called], folder: Path) -> None:
+def _check_repeated(chart: Chart, calls: Sequence[Called], folder: Path) -> None:
     if len(calls) < _FEW:
         chart.left_out["work of each call"] = f"{len(calls)} calls were made, {_FEW} are needed"
         return
@@ -172,3 +174,8 @@ def _check_reading(chart: Chart, calls: Sequence[Called], folder: Path) -> None:
         if count >= _MOST_OF_THE_CALLS * len(calls):
             name = path.removeprefix(f"{folder}/")
             chart.found("read-per-call", f"{name} is read in every call.", places[path])
+    built = [call.built for call in calls if call.built is not None]
+    if len(built) >= _MOST_OF_THE_CALLS * len(calls):
+        chart.found(
+            "built-per-call", "A network is built, or its weights are loaded, in every call.", built[0]
+        )

@@ -115,6 +115,11 @@ KINDS: Final[dict[str, Kind]] = {
         "Reading and building it again takes time in every call, while requests wait.",
         "Read it once, in initialize (load of a modelserver.Handler), and keep it in self.",
     ),
+    "built-per-call": Kind(
+        "warning",
+        "Making or reading its weights takes time in every call, while requests wait.",
+        "Build it once, in initialize (load of a modelserver.Handler), and keep it in self.",
+    ),
     "not-required": Kind(
         "warning",
         "It is installed here, but need not be where the model is served.",

@@ -1,4 +1,6 @@
-"""Networks in training mode, and computing with gradients; torch is only used where the handler has it."""
+"""Networks in training mode, built in calls, and computing with gradients; torch is only used where the
+handler has it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,12 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.probe.watch import place_of_caller
+from modelserver.probe.watch import place_of_caller, place_of_code
 from modelserver.wire.probing import Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from typing_extensions import Self
 
@@ -56,6 +59,35 @@ class Gradients:
     def _use(self, tensor: Any) -> Any:
         self._used = True
         return tensor
+
+
+class Building:
+    """Notes where a network gets its weights while it is entered: built, or loaded into an empty one."""
+
+    def __init__(self, folder: str) -> None:
+        self.place: Place | None = None
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            registered = torch.nn.modules.module.register_module_parameter_registration_hook
+            self._stack.callback(registered(self._note).remove)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _note(self, *_: object) -> None:
+        if self.place is not None:
+            return
+        frame: FrameType | None = sys._getframe(1)
+        # The handler's line, not that of the network's class.
+        while frame is not None and self.place is None:
+            if frame.f_code.co_name != "__init__":
+                self.place = place_of_code(frame.f_code, self._folder, frame.f_lineno)
+            frame = frame.f_back
 
 
 def networks_in_training(instance: Any, folder: str) -> list[Training]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.probe.imports import ImportClock
-from modelserver.probe.networks import Gradients, networks_in_training
+from modelserver.probe.networks import Building, Gradients, networks_in_training
 from modelserver.probe.watch import CallWatch, place_of_code
 from modelserver.wire.probing import LOOKS_EVERY, PROBE, Called, Place, Reported
 from modelserver.worker import runtime
@@ -85,10 +85,10 @@ class Observer:
     def _call(self, entry: Entry, data: list[Any], context: Any) -> Any:
         self._calls += 1
         answers, error, raised = -1, "", None
-        gradients = Gradients(self._folder)
+        gradients, building = Gradients(self._folder), Building(self._folder)
         self._watch.begin()
         try:
-            with gradients:
+            with gradients, building:
                 outputs = entry(data, context)
             answers = len(outputs) if isinstance(outputs, list) else -1
         except BaseException as raising:
@@ -111,6 +111,7 @@ class Observer:
                     gradients.left_on,
                     networks_in_training(self._handler.instance, self._folder) if early else [],
                     self._blocks(),
+                    building.place,
                 )
             )
 

@@ -79,7 +79,7 @@ class Called(msgspec.Struct, frozen=True, array_like=True, tag="called"):
 
     ``error`` is what it raised instead, at ``raised``. ``has_gradients``: it computed with gradients that it
     did not use, at ``gradients``. ``blocks``: Python's memory blocks in use after every so many calls,
-    otherwise None.
+    otherwise None. ``built``: where it built a network, or loaded the weights of one.
     """
 
     rows: int
@@ -92,6 +92,7 @@ class Called(msgspec.Struct, frozen=True, array_like=True, tag="called"):
     has_gradients: bool = False
     training: list[Training] = []
     blocks: int | None = None
+    built: Place | None = None
 
     @property
     def failed(self) -> bool:

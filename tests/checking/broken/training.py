@@ -1,4 +1,4 @@
-"""A network as it comes from training, which takes one row at a time."""
+"""A network as it comes from training, which takes one row at a time, and another one for each call."""
 
 import torch
 
@@ -10,4 +10,4 @@ class Training:
 
     def handle(self, data, context):
         rows = torch.tensor([[row["body"]["number"]] * 2 for row in data], dtype=torch.float32)
-        return self.last["layer"](self.network(rows.reshape(1, 2))).tolist()
+        return torch.nn.PReLU()(self.last["layer"](self.network(rows.reshape(1, 2)))).tolist()
