@@ -52,13 +52,11 @@ NOT_RUN = {
     "docs/batching.md: Settings: sh 3": "starts another server; tests/test_readme.py reads it",
     "docs/cluster.md: A laptop with three nodes: sh 2": "needs the cluster of the block before",
     "docs/docker.md: Arguments and settings: dockerfile 1": "there is no Docker here",
-    "docs/gpu.md: Handlers of your own: python 1": "needs a network with weights",
     "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/handlers.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
-    "docs/kserve.md: Serve a model: sh 2": "needs the handler of the page on Open Inference",
     "docs/model-config.md: Several GPUs, several processes: python 1": "needs several processes with torch",
     "docs/payload-logging.md: Payload logging: sh 1": "needs somebody who takes the events",
     "docs/replay.md: The recorded batches: sh 1": "tests/e2e/test_replay.py does so with batches of more",
@@ -135,6 +133,7 @@ SCALE, SCALED, SCALE_CLIENT = (
 )
 GRPC_CLIENT = "docs/grpc.md: Try it: python 1"
 ARCHIVER = "docs/migrating.md: Archives: python 1"
+SMALL = "docs/gpu.md: Handlers of your own: python 1"
 _PACKED = (
     "modelserver-archive --model-name resnet-152 --version 1.0 --handler examples/workflow/kind.py"
     " --export-path model_store"
@@ -167,11 +166,12 @@ SHELL = {
     "docs/handlers.md: Packing and testing: sh 2": "",
     "docs/open-inference.md: Try it: sh 1": "cp scale.py my_handler.py",
     "docs/open-inference.md: Try it: sh 2": "",
+    "docs/kserve.md: Serve a model: sh 2": "rm -f scale.mar",
 }
 # Last, with a server that it starts and stops.
 REPLAY = "docs/replay.md: Example: sh 1", "docs/replay.md: Example: sh 2"
 SERVE = "README.md: Serve a script: sh 1"
-_OTHERS = {DOUBLER, *SEQUENCES, SCALE, SCALED, SCALE_CLIENT, GRPC_CLIENT, ARCHIVER}
+_OTHERS = {DOUBLER, *SEQUENCES, SCALE, SCALED, SCALE_CLIENT, GRPC_CLIENT, ARCHIVER, SMALL}
 RUN = {*HANDLERS, *_OTHERS, *SHELL, *REPLAY, SERVE}
 _READ = ("yaml", "json", "properties", "console", "text")
 
@@ -345,6 +345,15 @@ def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "mnist.mar").is_file()
 
 
+@pytest.mark.slow
+def test_pictures_of_another_size() -> None:
+    """The handler of 160 x 160 pixels makes such tensors."""
+    scope: dict[str, Any] = {"__name__": "small"}
+    exec(BLOCKS[SMALL].text, scope)
+
+    assert scope["Small"].image_processing(Image.new("RGB", (300, 200))).shape == (3, 160, 160)
+
+
 # Commands
 
 
@@ -396,7 +405,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
         program.chmod(0o755)
     (path / "model_store").mkdir()
     shutil.copy(ROOT / "model_store" / "mnist.mar", path / "model_store")
-    (path / "examples").symlink_to(ROOT / "examples")
+    for folder in ("deploy", "examples"):
+        (path / folder).symlink_to(ROOT / folder)
     (path / "handler.py").write_text(_SCRIPT)
     (path / "doubler.py").write_text(BLOCKS[DOUBLER].text, "utf-8")
     (path / "scale.py").write_text(BLOCKS[SCALE].text, "utf-8")
