@@ -123,11 +123,6 @@ def pack(entries: Sequence[object]) -> bytes:
     return _encode(entries)
 
 
-def listed(entries: Sequence[bytes]) -> bytes:
-    """The content of a frame, of entries that are encoded already."""
-    return b"".join((b"\xdd", len(entries).to_bytes(4, "big"), *entries))
-
-
 def unpack(content: bytes) -> list[Entry]:
     """The entries of a frame. Raises msgspec.MsgspecError."""
     return _decode(content)
@@ -136,6 +131,13 @@ def unpack(content: bytes) -> list[Entry]:
 def framed(content: bytes) -> bytes:
     """The frame that is sent."""
     return len(content).to_bytes(_LENGTH, "little") + content
+
+
+def framed_list(entries: Sequence[bytes]) -> bytes:
+    """The frame of entries that are encoded already; copies them once."""
+    head = b"\xdd" + len(entries).to_bytes(4, "big")
+    size = len(head) + sum(map(len, entries))
+    return b"".join((size.to_bytes(_LENGTH, "little"), head, *entries))
 
 
 class Frames:

@@ -17,7 +17,7 @@ import msgspec
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
 from modelserver.http.exchange import Watcher
-from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, listed, pack
+from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
 from modelserver.settings.checks import holds_credentials
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ MOST_CALLS: Final = 20_000
 LARGEST: Final = 1 << 25
 # Bytes of one frame, roughly.
 _PIECE: Final = 1 << 20
+# Bytes of a frame that are written at once.
+_PART: Final = 1 << 18
 _PAUSE: Final = 0.2
 _NAMES_KEPT: Final = 1000
 
@@ -197,8 +199,11 @@ class Recording:
             if entries or time.monotonic() - said > _SIGN_OF_LIFE:
                 said = time.monotonic()
                 yield framed(pack(entries))
-            for piece in self._collected():
-                yield piece
+            for frame in self._collected():
+                for at in range(0, len(frame), _PART):
+                    # Large bodies are copied again when they are written: others get their turn in between.
+                    await asyncio.sleep(0)
+                    yield frame[at : at + _PART]
             if over:
                 yield framed(pack([Ended(self._reason)]))
                 return
@@ -228,7 +233,7 @@ class Recording:
         pieces, self._pieces = self._pieces, [_Piece()]
         for piece in pieces:
             if piece.calls:
-                yield framed(listed(piece.calls))
+                yield framed_list(piece.calls)
                 self._calls -= len(piece.calls)
                 self._bytes -= piece.nbytes
 
