@@ -93,6 +93,12 @@ def cases(*names: str) -> list[Any]:
     ]
 
 
+def test_it_is_short() -> None:
+    """Fewer than 120 lines, with one picture."""
+    assert len(_README.splitlines()) < 120
+    assert len(re.findall(r"<img|!\[", _README)) == 1
+
+
 # The two commands
 
 

@@ -195,6 +195,27 @@ async def test_hopeless(make: Any, stage: Any) -> None:
         made.submit(request(b"b"))
 
 
+async def test_loading_that_fails_again_and_again(make: Any, stage: Any) -> None:
+    """After three tries nobody waits for the next one: the reason is told at once, until a try succeeds."""
+    made = make()
+    waiting = request(b"a")
+    made.submit(waiting)
+    for number in (1, 2, 3):
+        assert waiting.error is None
+        (await stage.enter(number)).fail_to_load("RuntimeError: the licence server is down\n  at line 1")
+    last = await stage.enter(4)
+
+    told = "Its workers fail: RuntimeError: the licence server is down"
+    assert str(waiting.error).endswith(told)
+    with pytest.raises(ServiceUnavailable, match=told):
+        made.submit(request(b"b"))
+    last.load()
+    made.submit(served := request(b"c"))
+    await stage.settle()
+    last.answer()
+    assert contents(served) == [b"c"]
+
+
 async def test_what_was_never_begun_is_put_back_once(pool: Pool, stage: Any) -> None:
     """A request for a worker that was killed a moment before goes to the next one, and to no third (F39)."""
     first, second = request(b"a"), request(b"b")
