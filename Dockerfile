@@ -8,33 +8,67 @@
 # `docker run` are flags of modelserver. docs/docker.md has the rest; for GPUs:
 #
 #   docker build -t modelserver:cuda --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 .
+#
+# scripts/build_image.sh does the same with the base pinned by its digest, and labels what it was made from.
 
-ARG PYTHON=3.12-slim-bookworm
-# Where torch and torchvision come from, beside the package index: the builds without CUDA are a tenth as large.
+ARG BASE=python:3.12-slim-bookworm
+# The only index that torch and torchvision come from. Its last part names their build, as in torch 2.8.0+cpu.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH="torch>=2.2 torchvision>=0.17"
 
-FROM python:${PYTHON} AS wheel
+FROM ${BASE} AS wheel
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY handlers handlers
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
-FROM python:${PYTHON} AS environment
+# What modelserver needs, and torch: none of it changes with modelserver's code.
+FROM ${BASE} AS environment
+RUN python -m venv /opt/venv
+COPY scripts/image.lock /image.lock
+RUN /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /image.lock
 ARG TORCH_INDEX
-COPY --from=wheel /wheels /wheels
-# A build of that index, 2.8.0+cpu, ranks above the package index's 2.8.0.
-RUN python -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" "$(echo /wheels/*.whl)[torch]"
+ARG TORCH
+# Without the tests of torch's C++ library, and the compilers that only its own build needs.
+RUN /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" ${TORCH} \
+    && installed=$(/opt/venv/bin/python -c "from importlib.metadata import version; print(version('torch'))") \
+    && if [ "${installed#*+}" != "${TORCH_INDEX##*/}" ]; then \
+         echo "torch ${installed} is not the build of ${TORCH_INDEX}" >&2; exit 1; fi \
+    && cd /opt/venv/lib/python3*/site-packages/torch \
+    && rm -rf test bin/test_* bin/protoc*
 
-FROM python:${PYTHON}
-RUN useradd --uid 1000 --user-group --create-home --home-dir /home/model-server model-server
+FROM environment AS server
+COPY --from=wheel /wheels /wheels
+# Scripts name the interpreter that they are installed by.
+RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --prefix /server /wheels/*.whl \
+    && export PYTHONPATH="$(echo /server/lib/python3*/site-packages)" \
+    && /opt/venv/bin/pip check \
+    && /opt/venv/bin/python -m modelserver.aliases install /server/bin
+
+# The bill of materials: all Python packages of the image.
+FROM server AS materials
+RUN python -m venv /cyclonedx \
+    && /cyclonedx/bin/pip install --no-cache-dir cyclonedx-bom==7.5.0 \
+    && cp -a /server/. /opt/venv \
+    && /cyclonedx/bin/cyclonedx-py environment --output-reproducible --output-file /sbom.cdx.json /opt/venv/bin/python
+
+FROM ${BASE}
+# Group 0 may do what the owner may: OpenShift runs containers as a user without a name, in that group.
+RUN useradd --uid 1000 --user-group --create-home --home-dir /home/model-server model-server \
+    && mkdir /home/model-server/model-store \
+    && chown -R 1000:0 /home/model-server \
+    && chmod -R g=u /home/model-server
 COPY --from=environment /opt/venv /opt/venv
+COPY --from=server /server /opt/venv
+COPY --from=materials /sbom.cdx.json /opt/venv/sbom.cdx.json
 ENV PATH=/opt/venv/bin:$PATH \
+    HOME=/home/model-server \
+    USER=model-server \
     PYTHONUNBUFFERED=1
 WORKDIR /home/model-server
-COPY --chown=1000:1000 scripts/container.properties config.properties
-COPY --chown=1000:1000 model_store/mnist.mar model-store/mnist.mar
+COPY --chown=1000:0 scripts/container.properties config.properties
+COPY --chown=1000:0 model_store/mnist.mar model-store/mnist.mar
 # By number, so that Kubernetes can tell that it is not root.
 USER 1000:1000
 
@@ -42,8 +76,12 @@ USER 1000:1000
 # container's loopback unless told otherwise.
 EXPOSE 8080 8081 8082 7070 7071
 STOPSIGNAL SIGTERM
-# Finds the server's address itself and asks what needs no token.
+# Asks what needs no token, where the server says that it listens.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=120s --retries=3 \
     CMD ["python", "-m", "modelserver.container.healthcheck"]
-# Becomes modelserver --start --foreground, as process 1.
-ENTRYPOINT ["python", "-m", "modelserver.container"]
+# dumb-init is process 1: a signal reaches the server from the first moment on, and what the children of ended
+# workers leave behind is reaped. The entry point becomes modelserver --foreground.
+ENTRYPOINT ["dumb-init", "--single-child", "--", "python", "-m", "modelserver.container"]
+LABEL org.opencontainers.image.title="modelserver" \
+      org.opencontainers.image.description="A model server for PyTorch with batching built in and TorchServe's APIs" \
+      org.opencontainers.image.licenses="Apache-2.0"

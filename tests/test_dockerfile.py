@@ -1,4 +1,6 @@
-"""The container image's recipe: its structure is tested, its commands are run; no engine builds it here."""
+"""The container image's recipe: its structure is tested, its commands are run; ``tests/e2e/test_image.py``
+builds it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tests.documents import describe_listener
 
 from modelserver.auth.scopes import needed_scope
@@ -98,14 +102,56 @@ def image_settings(home: Path, environment: dict[str, str] | None = None) -> Loa
 # Structure
 
 
-def test_the_stages_are_wheel_environment_and_runtime() -> None:
-    """All are made of one slim image, and the last takes over the finished environment alone."""
+def test_the_stages() -> None:
+    """All are made of one slim image, and the last takes over what the others have finished."""
     images = [item.text for item in of("FROM")]
     taken = [item.text for item in of("COPY", _LAST) if "--from=" in item.text]
 
-    assert images == ["python:${PYTHON} AS wheel", "python:${PYTHON} AS environment", "python:${PYTHON}"]
-    assert re.fullmatch(r"3\.1\d-slim-[a-z]+", _ARGUMENTS["PYTHON"])
-    assert taken == ["--from=environment /opt/venv /opt/venv"]
+    assert images == [
+        "${BASE} AS wheel",
+        "${BASE} AS environment",
+        "environment AS server",
+        "server AS materials",
+        "${BASE}",
+    ]
+    assert re.fullmatch(r"python:3\.1\d-slim-[a-z]+", _ARGUMENTS["BASE"])
+    assert taken == [
+        "--from=environment /opt/venv /opt/venv",
+        "--from=server /server /opt/venv",
+        "--from=materials /sbom.cdx.json /opt/venv/sbom.cdx.json",
+    ]
+
+
+def test_a_change_of_the_code_reinstalls_nothing() -> None:
+    """The stage that installs packages, most of the image, depends on the lock and on arguments alone."""
+    assert from_clone(stage=1) == ["scripts/image.lock"]
+    assert [item.text for item in of("COPY", 1) if "--from=" in item.text] == []
+
+
+def locked() -> dict[str, list[tuple[str, str, int]]]:
+    """The lock: for each package its versions, their markers, and how many hashes they have."""
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    text = (_ROOT / "scripts" / "image.lock").read_text(encoding="utf-8")
+    for entry in re.findall(r"(?m)^[a-z].*(?:\n    --hash.*)*", text):
+        head, _, hashes = entry.partition("\\\n")
+        name, version, marker = re.fullmatch(r"(\S+)==(\S+)(?: ; (.*))?", head.strip()).groups()  # type: ignore[union-attr]
+        found.setdefault(name, []).append((version, marker or "", hashes.count("--hash=sha256:")))
+    return found
+
+
+def test_the_lock_is_of_the_packages_that_are_needed() -> None:
+    """Each that modelserver depends on, in a version that it takes, and with hashes; process 1 as well."""
+    project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"(?ms)^dependencies = \[(.*?)^\]", project)
+    needed = [Requirement(text) for text in re.findall(r'"([^"]+)"', listed)]
+    lock = locked()
+
+    for requirement in needed:
+        versions = lock[canonicalize_name(requirement.name)]
+        assert [version for version, _, _ in versions if version not in requirement.specifier] == []
+    assert all(hashes > 0 for versions in lock.values() for _, _, hashes in versions)
+    assert "dumb-init" in lock
+    assert not {"torch", "torchvision"} & lock.keys()
 
 
 def test_the_last_stage_installs_nothing() -> None:
@@ -136,18 +182,58 @@ def test_what_is_copied_exists() -> None:
 
 
 def test_torch_is_the_build_without_cuda_unless_told_otherwise() -> None:
-    """The argument reaches the command that installs, beside the package index and not in its place."""
-    (installs,) = [item.text for item in of("RUN", 1) if "pip install" in item.text]
+    """The argument reaches the command that installs, in place of the package index."""
+    (installs,) = [item.text for item in of("RUN", 1) if "TORCH_INDEX" in item.text]
 
     assert _ARGUMENTS["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
-    assert [item.text for item in of("ARG", 1)] == ["TORCH_INDEX"]
-    assert '--extra-index-url "${TORCH_INDEX}"' in installs
-    assert installs.endswith('/wheels/*.whl)[torch]"')
+    assert [item.text for item in of("ARG", 1)] == ["TORCH_INDEX", "TORCH"]
+    assert '--index-url "${TORCH_INDEX}" ${TORCH}' in installs
+
+
+@pytest.mark.parametrize(
+    ("index", "installed", "status"),
+    [
+        ("https://download.pytorch.org/whl/cu128", "2.8.0+cu128", 0),
+        ("https://download.pytorch.org/whl/cu128", "2.9.1+cu130", 1),
+        ("https://download.pytorch.org/whl/cu128", "2.9.1", 1),
+        ("file:///mirror/cpu", "2.8.0+cpu", 0),
+    ],
+)
+def test_another_build_of_torch_than_asked_for_fails(
+    index: str, installed: str, status: int, tmp_path: Path
+) -> None:
+    """Rather than that an image for one CUDA has another in it."""
+    (command,) = [item.text for item in of("RUN", 1) if "TORCH_INDEX" in item.text]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib" / "python3.12" / "site-packages" / "torch" / "bin").mkdir(parents=True)
+    torch = tmp_path / "lib" / "python3.12" / "site-packages" / "torch"
+    for name in ("test_api", "protoc-3.13", "torch_shm_manager"):
+        (torch / "bin" / name).touch()
+    (torch / "test").mkdir()
+    for name, text in (("pip", ""), ("python", f"echo {installed}")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {**os.environ, "TORCH_INDEX": index, "TORCH": "torch"}
+    done = subprocess.run(
+        ["sh", "-c", command.replace("/opt/venv", str(tmp_path))],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == status, done.stderr
+    assert done.stderr == ("" if status == 0 else f"torch {installed} is not the build of {index}\n")
+    if status == 0:
+        assert sorted(path.name for path in torch.rglob("*")) == ["bin", "torch_shm_manager"]
 
 
 def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
-    """In exec form, as process 1, which becomes the server and gets the signals itself."""
-    assert only("ENTRYPOINT").exec_form == ["python", "-m", "modelserver.container"]
+    """In exec form, under a process 1 that passes signals on to it alone, as it ends its workers itself."""
+    first, single, rest, *server = only("ENTRYPOINT").exec_form
+
+    assert (first, single, rest) == ("dumb-init", "--single-child", "--")
+    assert server == ["python", "-m", "modelserver.container"]
     flags, _ = prepare([], {})
     assert build_parser().parse_args(flags).foreground
     assert only("STOPSIGNAL").text == "SIGTERM"
@@ -234,24 +320,30 @@ def test_commands_are_well_formed(command: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_commands_of_the_first_two_stages_make_the_environment(tmp_path: Path) -> None:
-    """With the files that are copied, and nothing else, they build the wheel and install the command.
+def test_commands_of_the_stages_make_the_environment(tmp_path: Path) -> None:
+    """With the files that are copied, and nothing else, they build the wheel and install the command, and
+    TorchServe's beside it.
 
-    Paths are moved into a temporary directory, and dependencies are left out.
+    Paths are moved into a temporary directory; other packages, and the stages that only install some, are
+    left out.
     """
     source = tmp_path / "src"
     source.mkdir()
     for name in from_clone(stage=0):
         copy = shutil.copytree if (_ROOT / name).is_dir() else shutil.copy
         copy(_ROOT / name, source / name)
-    moved = {"/wheels": str(tmp_path / "wheels"), "/opt/venv": str(tmp_path / "venv")}
+    moved = {
+        "/wheels": str(tmp_path / "wheels"),
+        "/opt/venv": str(tmp_path / "venv"),
+        "/server": str(tmp_path / "server"),
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    makes_venv = next(item for item in of("RUN", 1) if "-m venv" in item.text)
 
-    for run in (*of("RUN", 0), *of("RUN", 1)):
+    for run in (*of("RUN", 0), makes_venv, *of("RUN", 2)):
         command = re.sub("|".join(moved), lambda found: moved[found[0]], run.text)
-        # Not for the wheel: what builds it has dependencies too.
-        apart = {"PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"} if run.stage else {}
-        environment = {**os.environ, **_ARGUMENTS, "PATH": path, **apart}
+        command = re.sub(r"&& \S+/pip check ", "", command)
+        environment = {**os.environ, **_ARGUMENTS, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         done = subprocess.run(
             ["sh", "-c", command], cwd=source, env=environment, capture_output=True, text=True, check=False
         )
@@ -264,4 +356,7 @@ def test_commands_of_the_first_two_stages_make_the_environment(tmp_path: Path) -
         "modelserver_handlers",
     }
     assert {"modelserver/py.typed", "modelserver_handlers/py.typed"} <= set(names)
-    assert os.access(tmp_path / "venv" / "bin" / "modelserver", os.X_OK)
+    for name in ("modelserver", "torchserve", "torch-model-archiver"):
+        script = tmp_path / "server" / "bin" / name
+        assert os.access(script, os.X_OK)
+        assert f"{tmp_path}/venv/bin/python" in script.read_text(encoding="utf-8")

@@ -311,11 +311,17 @@ def test_the_autoscaler_beside_a_service_finds_its_deployment() -> None:
     assert "minReplicas" not in service["spec"]["predictor"]
 
 
-@pytest.mark.parametrize("name", ["mnist-keda", "mnist-hpa"])
-def test_scaled_pods_have_time_to_drain(name: str) -> None:
-    """As long as those of the plain Deployment, which a test holds to the settings."""
+@pytest.mark.parametrize("name", _SERVICES)
+def test_pods_have_time_to_drain(name: str) -> None:
+    """As long as those of the plain Deployment, which a test holds to the settings; they wait as long for
+    their endpoints to be gone. Only in Standard mode has a pod a grace of its own.
+    """
     (deployment,) = resources(KUBERNETES / "deployment.yaml")
     predictor: dict[str, Any] = _SERVICES[name]["spec"]["predictor"]
+    runtime = container(_RUNTIMES[predictor["model"]["runtime"]])
+
+    assert _SERVICES[name]["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
+    assert runtime["lifecycle"] == container(deployment["spec"]["template"]["spec"])["lifecycle"]
 
     assert (
         predictor["terminationGracePeriodSeconds"]

@@ -44,10 +44,11 @@ def pod() -> dict[str, Any]:
 
 
 def configured(folder: Path) -> LoadedSettings:
-    """The settings of the ConfigMap; its directories are made below ``folder``."""
+    """The settings of the generated ConfigMap; its directories are made below ``folder``."""
     for name in ("model-store", "tokens"):
         (folder / name).mkdir(exist_ok=True)
-    text = one("configmap.yaml")["data"]["config.properties"]
+    (made,) = one("kustomization.yaml")["configMapGenerator"]
+    text = (KUBERNETES / made["files"][0]).read_text(encoding="utf-8")
     text = text.replace("/home/model-server", str(folder)).replace("/etc/modelserver", str(folder))
     (folder / "config.properties").write_text(text, encoding="utf-8")
     return load_settings({}, {}, folder)
@@ -88,7 +89,50 @@ def test_the_kustomization_names_files_that_are_there() -> None:
     assert files - named == {
         *("kustomization.yaml", "secret.yaml", "scaledobject.yaml", "prometheus-adapter.yaml")
     }
+    assert sorted(path.name for path in KUBERNETES.iterdir() if path.name not in files) == [
+        "config.properties"
+    ]
     assert [image["name"] for image in kustomization["images"]] == [container(pod())["image"]]
+
+
+def test_the_settings_are_a_config_map() -> None:
+    """Made of the file under the name that the pod mounts, so that other settings mean other pods."""
+    (made,) = one("kustomization.yaml")["configMapGenerator"]
+    (volume,) = [volume for volume in pod()["volumes"] if volume["name"] == "config"]
+
+    assert made["files"] == ["config.properties"]
+    assert volume["configMap"]["name"] == made["name"]
+    assert "disableNameSuffixHash" not in made["options"]
+
+
+def test_the_variant_for_openshift_fixes_no_user() -> None:
+    """It takes away what the Deployment says about users and groups, and nothing else."""
+    (variant,) = resources(ROOT / "deploy" / "openshift" / "kustomization.yaml")
+    (patch,) = variant["patches"]
+    removed = [step["path"] for step in yaml.safe_load(patch["patch"]) if step["op"] == "remove"]
+    security = pod()["securityContext"]
+    numbers = {
+        f"/spec/template/spec/securityContext/{name}" for name, value in security.items() if value == 1000
+    }
+
+    assert variant["resources"] == ["../kubernetes"]
+    assert patch["target"] == {"kind": "Deployment", "name": "modelserver"}
+    assert sorted(removed) == sorted(numbers)
+    assert container(pod())["securityContext"].keys().isdisjoint({"runAsUser", "runAsGroup"})
+
+
+def test_the_network_policy_opens_the_ports_of_the_service() -> None:
+    """Inference for all, metrics for Prometheus alone; a pod calls nobody."""
+    policy = one("networkpolicy.yaml")["spec"]
+    inference, metrics = policy["ingress"]
+
+    assert policy["podSelector"]["matchLabels"] == _NAME
+    assert [port["port"] for port in inference["ports"]] == ["http", "grpc"]
+    assert "from" not in inference
+    assert [port["port"] for port in metrics["ports"]] == ["metrics"]
+    assert len(metrics["from"]) == 1
+    assert {"Ingress", "Egress"} == set(policy["policyTypes"])
+    assert policy["egress"] == []
 
 
 # What the server is told

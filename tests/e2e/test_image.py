@@ -1,0 +1,364 @@
+"""The container image, built and run: Debian's podman builds it on a stand-in for the base image, with empty
+packages in place of torch, and runs it without a network.
+
+It takes 6 minutes on 2 cores, nearly all of them for installing packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.e2e.serving import ROOT, wait_until
+
+from modelserver import __version__
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PROGRAMS = ("podman", "runc", "mmdebstrap")
+_MISSING = [name for name in _PROGRAMS if shutil.which(name) is None]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(
+        not os.environ.get("MODELSERVER_LONG_TESTS"),
+        reason="builds the image for minutes: only with MODELSERVER_LONG_TESTS=1",
+    ),
+    pytest.mark.skipif(bool(_MISSING) or os.getuid() != 0, reason=f"needs root and Debian's {_PROGRAMS}"),
+]
+
+BASE = "docker.io/library/python:stand-in"
+IMAGE = "localhost/modelserver:test"
+HANDLER = """
+import time
+
+def handle(data, context):
+    if data is None:
+        return None
+    time.sleep(max(float(row["body"]) for row in data))
+    return ["awake" for _ in data]
+"""
+# Asks the server of a container, from inside, as nothing outside reaches it.
+ASK = """
+import sys, urllib.request
+request = urllib.request.Request("http://127.0.0.1:8080/predictions/sleeper", sys.argv[1].encode())
+request.add_header("Authorization", "Bearer token-of-a-test")
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+TOKENS = [f"MODELSERVER_{scope}_TOKEN=token-of-a-test" for scope in ("INFERENCE", "MANAGEMENT", "API")]
+
+
+class Engine:
+    """Podman with images and containers of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        places = ["--root", str(folder / "storage"), "--runroot", str(folder / "run")]
+        self.command = ["podman", *places, "--storage-driver", "overlay", "--cgroup-manager", "cgroupfs"]
+        self.command += ["--runtime", "runc"]
+
+    def run(self, *arguments: object, check: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*self.command, *map(str, arguments)], capture_output=True, text=True, check=False, **more
+        )
+        assert done.returncode == 0 or not check, done.stdout[-3000:] + done.stderr[-3000:]
+        return done
+
+    def inspect(self, kind: str, name: str) -> dict[str, Any]:
+        (found,) = json.loads(self.run(kind, "inspect", name).stdout)
+        assert isinstance(found, dict)
+        return found
+
+
+class Container:
+    """A container of the image in the background."""
+
+    # Podman asks systemd to run health checks; the limits are those that this machine allows.
+    OPTIONS = (
+        *("--network", "none", "--no-healthcheck", "--stop-timeout", "45"),
+        *("--ulimit", "nofile=1024:4096", "--ulimit", "nproc=4096:4096"),
+    )
+
+    def __init__(self, engine: Engine, *arguments: object) -> None:
+        self.engine = engine
+        self.id = engine.run("run", "--detach", *self.OPTIONS, *arguments).stdout.strip()
+
+    def python(self, code: str, *arguments: object) -> str:
+        """What a Python inside prints."""
+        return self.engine.run("exec", self.id, "python", "-c", code, *arguments).stdout.strip()
+
+    def health(self) -> str:
+        check = self.engine.inspect("image", IMAGE)["Config"]["Healthcheck"]["Test"]
+        assert check[0] == "CMD"
+        return self.engine.run("exec", self.id, *check[1:], check=False).stdout.strip()
+
+    def ready(self) -> Container:
+        wait_until(lambda: self.health() == "ready" or not self.is_running(), "it is healthy", 120)
+        assert self.is_running(), self.engine.run("logs", self.id).stdout
+        return self
+
+    def is_running(self) -> bool:
+        running: bool = self.engine.inspect("container", self.id)["State"]["Running"]
+        return running
+
+    def ended(self) -> int:
+        """The exit status, once it has ended."""
+        wait_until(lambda: not self.is_running(), "it ends", 60)
+        status: int = self.engine.inspect("container", self.id)["State"]["ExitCode"]
+        return status
+
+
+def stub(folder: Path, name: str, version: str, *files: str) -> None:
+    """A package without content, as an index of one folder for each has it."""
+    (folder / name).mkdir(parents=True)
+    wheel = f"{name}-{version}-py3-none-any.whl"
+    described = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    made = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(folder / name / wheel, "w") as archive:
+        for file in ("__init__.py", *files):
+            archive.writestr(f"{name}/{file}", "")
+        for file, text in (("METADATA", described), ("WHEEL", made), ("RECORD", "")):
+            archive.writestr(f"{name}-{version}.dist-info/{file}", text)
+    (folder / name / "index.html").write_text(f'<a href="{wheel.replace("+", "%2B")}">{wheel}</a>')
+
+
+def make_base(engine: Engine, folder: Path) -> None:
+    """Debian's smallest system with this Python in /usr/local, as in Docker's image."""
+    root, prefix = folder / "root", Path(sys.base_prefix)
+    packages = "ca-certificates,libbz2-1.0,libffi8,liblzma5,libreadline8,libsqlite3-0,libssl3,libuuid1"
+    subprocess.run(
+        ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", root], check=True
+    )
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    local, library = root / "usr" / "local", Path("lib") / version
+    shutil.copy(Path(sys.executable).resolve(), local / "bin" / version)
+    for name in ("python", "python3"):
+        (local / "bin" / name).symlink_to(version)
+    for shared in (prefix / "lib").glob("libpython*"):
+        shutil.copy(shared, local / "lib", follow_symlinks=False)
+    left = shutil.ignore_patterns("test", "site-packages", "__pycache__", "config-*")
+    shutil.copytree(prefix / library, local / library, ignore=left)
+    for part in (prefix / library / "site-packages").glob("pip*"):
+        shutil.copytree(part, local / library / "site-packages" / part.name)
+    (local / "bin" / "pip").write_text('#!/bin/sh\nexec python -m pip "$@"\n')
+    (local / "bin" / "pip").chmod(0o755)
+    tar = ["tar", "--create", "--directory", root, "--exclude=./dev/*", "--file", folder / "base.tar", "."]
+    subprocess.run(tar, check=True)
+    paths = ("ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "ENV LD_LIBRARY_PATH=/usr/local/lib")
+    engine.run("import", *(f"--change={path}" for path in paths), folder / "base.tar", BASE)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """With the base and the image; all of it is removed at the end."""
+    folder = tmp_path_factory.mktemp("image")
+    made = Engine(folder)
+    try:
+        make_base(made, folder)
+        stub(folder / "simple" / "cpu", "torch", "2.8.0+cpu", "test/a", "bin/test_a", "bin/torch_shm_manager")
+        stub(folder / "simple" / "cpu", "torchvision", "0.23.0+cpu")
+        shutil.copytree(folder / "simple" / "cpu", folder / "simple" / "cu128")
+        build(made, folder, "cpu", "--tag", IMAGE)
+        yield made
+    finally:
+        made.run("rm", "--all", "--force", "--time", 0, check=False)
+        made.run("rmi", "--all", "--force", check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def build(
+    engine: Engine, folder: Path, index: str, *more: object, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Builds it as ``scripts/build_image.sh`` does; how this machine reaches the index is mounted."""
+    here = [folder / "simple", "/etc/ssl/certs", *(path for path in [Path("/etc/pip.conf")] if path.exists())]
+    mounts = [f"--volume={path}:{'/simple' if path == here[0] else path}:ro" for path in here]
+    options = ["--isolation=chroot", "--format=docker", "--pull=never", "--layers", "--network=host"]
+    options += ["--ulimit=nofile=4096:4096", f"--build-arg=TORCH_INDEX=file:///simple/{index}"]
+    done = subprocess.run(
+        [ROOT / "scripts" / "build_image.sh", *options, *mounts, *map(str, more)],
+        env={**os.environ, "ENGINE": " ".join(engine.command), "BASE": BASE, "PULL": "never"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 or not check, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options that mount a store with the model ``sleeper`` in place of the image's, and give tokens."""
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "sleeper.py").write_text(HANDLER)
+    build_archive(ArchiveConfig("sleeper", str(folder / "sleeper.py"), "1.0", export_path=folder))
+    folder.chmod(0o755)
+    mounted = f"--volume={folder}:/home/model-server/model-store:ro"
+    return [mounted, *(f"--env={token}" for token in TOKENS), "--env=TS_DEFAULT_WORKERS_PER_MODEL=1"]
+
+
+@pytest.fixture(scope="module")
+def container(engine: Engine, store: list[str]) -> Container:
+    """One that is ready."""
+    return Container(engine, *store, IMAGE).ready()
+
+
+# What is in it
+
+
+def test_labels_say_what_it_was_made_from(engine: Engine) -> None:
+    """Version, commit, date and base."""
+    labels = engine.inspect("image", IMAGE)["Config"]["Labels"]
+    said = {name.removeprefix("org.opencontainers.image."): text for name, text in labels.items()}
+    (digest,) = {text.rpartition("@")[2] for text in engine.inspect("image", BASE)["RepoDigests"]}
+
+    assert said["version"] == __version__
+    assert len(said["revision"].removesuffix("-dirty")) == 40
+    assert said["created"].startswith("20")
+    assert (said["base.name"], said["base.digest"]) == (BASE, digest)
+    assert (said["title"], said["licenses"]) == ("modelserver", "Apache-2.0")
+
+
+def test_a_layer_of_its_own_for_what_changes(engine: Engine) -> None:
+    """Modelserver's is a small part; all others can stay where they are."""
+    history = engine.run("history", "--format", "{{.Size}}\t{{.CreatedBy}}", "--human=false", IMAGE).stdout
+    sizes = [int(line.split("\t")[0]) for line in history.splitlines() if "COPY dir" in line]
+    ours, packages = sizes[:2]
+
+    print(f"modelserver {ours / 1e6:.1f} MB, packages {packages / 1e6:.1f} MB")
+    assert ours < 15e6 < 150e6 < packages < 400e6
+
+
+def test_materials_and_nothing_of_torchs_tests(container: Container) -> None:
+    """The bill names all packages of the environment, and torch brings what it needs alone."""
+    packages = (
+        "import importlib.metadata as m, json\n"
+        "def name(text): return text.lower().replace('_', '-')\n"
+        "bill = json.load(open('/opt/venv/sbom.cdx.json'))['components']\n"
+        "there = {name(each.metadata['Name']) for each in m.distributions()}\n"
+        "print(there - {name(each['name']) for each in bill})"
+    )
+    files = (
+        "import pathlib, torch\n"
+        "found = pathlib.Path(torch.__file__).parent.rglob('*')\n"
+        "print(sorted(path.name for path in found if path.is_file() and path.suffix != '.pyc'))"
+    )
+
+    assert container.python(packages) == "set()"
+    assert container.python(files) == "['__init__.py', 'torch_shm_manager']"
+
+
+def test_another_build_of_torch_than_asked_for_fails(engine: Engine) -> None:
+    """Here an index for CUDA whose torch has none."""
+    folder = Path(engine.command[2]).parent
+    done = build(engine, folder, "cu128", "--target=environment", check=False)
+
+    assert done.returncode != 0
+    assert "torch 2.8.0+cpu is not the build of file:///simple/cu128" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["--version"], f"modelserver Version is {__version__}"),
+        (["sh", "-c", "id -u; exit 3"], "1000"),
+        (["torch-model-archiver", "--help"], "--handler"),
+        (["torchserve", "--version"], f"modelserver Version is {__version__}"),
+    ],
+)
+def test_commands(engine: Engine, command: list[str], said: str) -> None:
+    """Of modelserver, of the system and of TorchServe; the exit status is theirs."""
+    done = engine.run("run", "--rm", *Container.OPTIONS, IMAGE, *command, check=False)
+
+    assert said in done.stdout
+    assert done.returncode == (3 if "exit 3" in command[-1] else 0)
+
+
+# How it lives
+
+
+def test_it_serves_and_reaps(container: Container) -> None:
+    """Its health is good, its model answers, and orphans of its processes do not stay as zombies."""
+    assert container.python(ASK, "0") == "awake"
+    processes = (
+        "import os, pathlib, subprocess, time\n"
+        "subprocess.run(['sh', '-c', 'sleep 0.1 & sleep 0.1 &'])\n"
+        "time.sleep(1)\n"
+        "stats = [path.read_text() for path in pathlib.Path('/proc').glob('[0-9]*/stat')]\n"
+        "print(pathlib.Path('/proc/1/comm').read_text().strip(), sum(') Z ' in each for each in stats))"
+    )
+    assert container.python(processes) == "dumb-init 0"
+
+
+def test_it_starts_again_after_it_was_killed(engine: Engine, container: Container) -> None:
+    """And keeps nothing of what it had unpacked."""
+    engine.run("kill", "--signal", "KILL", container.id)
+    assert container.ended() == 137
+    engine.run("start", container.id)
+    container.ready()
+
+    assert container.python(ASK, "0") == "awake"
+    folders = "import pathlib; print(len(list(pathlib.Path('/tmp').glob('modelserver-*'))))"
+    assert container.python(folders) == "1"
+
+
+def test_it_drains(engine: Engine, container: Container) -> None:
+    """A request that has been accepted is answered, and then it ends well."""
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(container.python(ASK, "5")))
+    asking.start()
+    time.sleep(2)
+    engine.run("stop", container.id)
+    asking.join()
+
+    assert answers == ["awake"]
+    assert container.ended() == 0
+
+
+def test_it_can_be_stopped_while_it_starts(engine: Engine, store: list[str]) -> None:
+    """From the first moment on: nobody waits for the end of a grace period."""
+    started = Container(engine, *store, IMAGE)
+    began = time.monotonic()
+    engine.run("stop", started.id)
+
+    assert time.monotonic() - began < 10
+    assert started.ended() in {0, 143}
+
+
+def test_any_user_of_group_0(engine: Engine, store: list[str]) -> None:
+    """As on OpenShift: it can write its logs at home."""
+    started = Container(engine, "--user", "12345:0", *store, IMAGE).ready()
+
+    assert started.python("import os; print(os.getuid(), os.path.exists('logs/ts_log.log'))") == "12345 True"
+    engine.run("rm", "--force", "--time", 0, started.id)
+
+
+def test_read_only(engine: Engine, store: list[str]) -> None:
+    """As docs/docker.md starts it; what lies in the temporary folder can be run."""
+    places = ("LOG_LOCATION=/tmp/logs", "METRICS_LOCATION=/tmp/logs", "XDG_CACHE_HOME=/tmp/cache")
+    options = [
+        "--read-only",
+        "--read-only-tmpfs=false",
+        "--tmpfs",
+        "/tmp:exec",
+        *(f"--env={p}" for p in places),
+    ]
+    started = Container(engine, *options, *store, IMAGE, "--ncs").ready()
+
+    assert started.python(ASK, "0") == "awake"
+    copied = (
+        "import shutil, subprocess; shutil.copy('/bin/true', '/tmp/t'); subprocess.run('/tmp/t', check=True)"
+    )
+    assert started.python(copied) == ""
+    engine.run("stop", started.id)
+    assert started.ended() == 0
