@@ -250,6 +250,34 @@ def test_a_name_of_markup_is_a_name(page: Page) -> None:
     assert page.locator("img[src=x]").count() == 0
 
 
+def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path: Path) -> None:
+    """Each is an entry that says whether it is the default; one that is gone is shown no more."""
+    (tmp_path / "twin.py").write_text(STEADY)
+    for version in ("1.0", "2.0"):
+        made = ArchiveConfig("twin", str(tmp_path / "twin.py"), version, export_path=store, force=True)
+        build_archive(made)
+        server.registered("twin.mar")
+    entries, about = (
+        page.locator("#models button", has_text="twin"),
+        page.get_by_text("default version · twin"),
+    )
+    entries.nth(1).wait_for()
+    entries.nth(1).click()
+    page.get_by_role("heading", name="twin 2.0").wait_for()
+    before = about.inner_text()
+    server.management.put("/models/twin/2.0/set-default")
+    page.get_by_text("not the default version").wait_for(state="detached")
+    after = about.inner_text()
+    for version in ("1.0", "2.0"):
+        server.management.delete(f"/models/twin/{version}")
+    entries.first.wait_for(state="detached")
+
+    assert (before.partition(" · ")[0], after.partition(" · ")[0]) == (
+        "not the default version",
+        "default version",
+    )
+
+
 def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
     """Batch size, delay, policy and workers, each with its source; what the server refuses is told."""
     select(page, "steady")
