@@ -220,12 +220,6 @@ def test_repository_as_kserve_asks(service):
     assert (gone.model_name, gone.isUnloaded) == ("echo", True)
 
 
-def test_what_is_not_there(client):
-    """Triton's further methods are UNIMPLEMENTED."""
-    with pytest.raises(triton.InferenceServerException, match="UNIMPLEMENTED"):
-        client.get_model_config("mirror")
-
-
 # By hand
 
 

@@ -682,11 +682,9 @@ def test_server_metadata(server: Server, path: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "path", ["/v2/models/mirror/config", "/v2/models/mirror/stats", "/v2/models/stats", "/v2/nothing"]
-)
+@pytest.mark.parametrize("path", ["/v2/models/mirror/generate", "/v2/models/mirror/stat", "/v2/nothing"])
 def test_what_is_not_there(server: Server, path: str) -> None:
-    """Triton's other extensions are 404, in JSON."""
+    """Other routes are 404, in JSON."""
     answer = server.inference.get(path)
 
     assert answer.status_code == 404

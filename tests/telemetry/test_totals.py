@@ -13,9 +13,11 @@ def test_batches_by_size() -> None:
     totals.batch(1, 1, 0.5, (0.0, 0.0, 0.0))
     four, one = totals.by_size[4], totals.by_size[1]
 
-    assert (four.batches, four.requests, four.phases) == (2, 3, (0.2, 0.4, 0.2))
-    assert [round(each, 9) for each in four.of_requests] == [0.3, 0.6, 0.3]
-    assert one.phases == one.of_requests == (0.0, 0.5, 0.0)
+    assert (four.batches, four.requests, one.batches, one.requests) == (2, 3, 1, 1)
+    assert (four.before, four.inference, four.after) == (0.2, 0.4, 0.2)
+    seconds = four.each_before, four.each_inference, four.each_after
+    assert [round(each, 9) for each in seconds] == [0.3, 0.6, 0.3]
+    assert (one.before, one.inference, one.each_inference, one.after) == (0.0, 0.5, 0.5, 0.0)
 
 
 def test_failures() -> None:

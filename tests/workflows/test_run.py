@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from modelserver.errors import HandlerError, ModelNotFound, ModelServerError, ServiceUnavailable
+from modelserver.telemetry.totals import Totals
 from modelserver.wire.messages import BODY, FIELDS, Answer
 from modelserver.workflows.graph import make_graph
 from modelserver.workflows.run import Run, join_ends
@@ -53,7 +54,7 @@ class Model:
         self.sequence_headers = self.traffic = None
         self.exposes_errors = exposes
         self.options = SimpleNamespace(request_timeout=None)
-        self.metrics = SimpleNamespace(request=lambda _: None, answered=lambda *_: None)
+        self.metrics = SimpleNamespace(request=lambda _: None, answered=lambda *_: None, totals=Totals())
 
     def submit(self, request: Request) -> None:
         if self.refusal is not None:

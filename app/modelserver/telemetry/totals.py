@@ -21,14 +21,18 @@ class Total:
 
 @dataclass(slots=True)
 class SizeTotals:
-    """The batches of one size, their seconds of preprocessing, inference and postprocessing, and the same
-    seconds once for each request of a batch.
+    """The batches of one size, and their seconds of preprocessing, inference and postprocessing; ``each_…``
+    are the same seconds once for each request of a batch.
     """
 
     batches: int = 0
     requests: int = 0
-    phases: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    of_requests: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    before: float = 0.0
+    inference: float = 0.0
+    after: float = 0.0
+    each_before: float = 0.0
+    each_inference: float = 0.0
+    each_after: float = 0.0
 
 
 class Totals:
@@ -54,13 +58,17 @@ class Totals:
         totals = self.by_size.get(size)
         if totals is None:
             totals = self.by_size[size] = SizeTotals()
-        before, inference, after = phases
-        if not (before or inference or after):
-            inference = handler_s
         totals.batches += 1
         totals.requests += requests
-        a, b, c = totals.phases
-        totals.phases = a + before, b + inference, c + after
-        a, b, c = totals.of_requests
-        totals.of_requests = a + requests * before, b + requests * inference, c + requests * after
+        before, inference, after = phases
+        if before or inference or after:
+            totals.before += before
+            totals.inference += inference
+            totals.after += after
+            totals.each_before += requests * before
+            totals.each_inference += requests * inference
+            totals.each_after += requests * after
+        else:
+            totals.inference += handler_s
+            totals.each_inference += requests * handler_s
         self.last_batch = time.time()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
+_PHASES = ("before", "inference", "after")
+
 
 def list_statistics(registry: Registry, name: str = "", version: str | None = None) -> list[dict[str, Any]]:
     """Those of a version, of all versions of a model, or without a name of all models.
@@ -35,7 +37,9 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
     answered, queue = metrics.request_seconds, metrics.queue_seconds
     sizes = sorted(totals.by_size.items())
     requests = sum(each.requests for _, each in sizes)
-    computed = [_duration(requests, sum(each.of_requests[phase] for _, each in sizes)) for phase in (0, 1, 2)]
+    computed = [
+        _duration(requests, sum(getattr(each, f"each_{phase}") for _, each in sizes)) for phase in _PHASES
+    ]
     success = _duration(
         sum(answered.counts) - totals.failed_answers.count, answered.total - totals.failed_answers.seconds
     )
@@ -70,9 +74,9 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
         "batch_stats": [
             {
                 "batch_size": size,
-                "compute_input": _duration(each.batches, each.phases[0]),
-                "compute_infer": _duration(each.batches, each.phases[1]),
-                "compute_output": _duration(each.batches, each.phases[2]),
+                "compute_input": _duration(each.batches, each.before),
+                "compute_infer": _duration(each.batches, each.inference),
+                "compute_output": _duration(each.batches, each.after),
             }
             for size, each in sizes
         ],
