@@ -185,6 +185,11 @@ runs the handler (`Weights only load failed`). Save the weights instead,
 trust, use `torch.load(path, weights_only=False)` in the handler, or `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` in
 the environment of the server.
 
+**Models in S3.** `s3_sse_kms=true` signs the download of an https URL of S3 with the credentials in the
+server's environment, as in TorchServe, but only for URLs in an `allowed_urls` of your own: otherwise clients
+could have it read every bucket that it may. It needs the extra `sources`. New registrations are simpler with
+`s3://bucket/model.mar` ([object stores](operations.md#models-from-object-stores)).
+
 **Error messages.** Statuses and types of errors are TorchServe's. For clients on the same machine the message
 also names the exception, the line in the handler, and what to do about common mistakes; with
 `expose_errors=true` all clients see this, with `false` none. The id of the request is in the header

@@ -49,7 +49,7 @@ _ALLOWED = {
         "workflows",
     },
     "archiver": {"archives"},
-    "archives": {"errors", "options"},
+    "archives": {"environments", "errors", "options"},
     "auth": {"errors", "settings"},
     "batching": {"ids", "wire"},
     "cluster": {"demand", "errors", "node", "pools", "settings", "telemetry", "tls", "wire", "worker"},

@@ -121,7 +121,7 @@ class Server:
         self._on_notice = on_notice
         self._given_state = parse_snapshot(loaded.settings.model_snapshot or "{}")
         if loaded.settings.as_torchserve:
-            check_archives(self._given_state, loaded.settings.model_store)
+            check_archives(self._given_state, loaded.settings.local_store)
         command = loaded.settings.system_metrics_cmd
         python = loaded.settings.python or sys.executable
         own_readings = command is None or is_torchserves(command)

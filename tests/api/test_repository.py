@@ -10,6 +10,7 @@ from starlette.datastructures import Address
 from starlette.requests import Request
 
 from modelserver.api.repository import RepositoryApi, is_near, load_model
+from modelserver.archives.store import ModelStore
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
 
 
@@ -60,7 +61,7 @@ async def test_who_may_change_models(
 async def test_what_the_store_does_not_have() -> None:
     """It is not found, in KServe's words."""
     settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0)
-    registry: Any = SimpleNamespace(names=list)
+    registry: Any = SimpleNamespace(names=list, preparation=SimpleNamespace(store=ModelStore(None)))
 
     with pytest.raises(ModelNotFound) as caught:
         await load_model(registry, settings, "m")

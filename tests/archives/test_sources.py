@@ -105,10 +105,15 @@ async def test_texts_of_the_reference(store: Path) -> None:
     )
     assert await message("none.mar", store) == "Model not found at: none.mar"
     assert await message("x.mar", None) == "Model store has not been configured."
-    assert await message("s3://bucket/x.mar", store) == "Model not found at: s3://bucket/x.mar"
+    assert await message("abfs://bucket/x.mar", store) == "Model not found at: abfs://bucket/x.mar"
     assert await message("gopher://h/x.mar", store, ANY) == "Model not found at: gopher://h/x.mar"
     only = allowing("https://good.com/.*")
-    for url in ("https://evil.com/x.mar", "HTTP://good.com/x.mar", "file:///tmp/x.mar"):
+    for url in (
+        "https://evil.com/x.mar",
+        "s3://good.com/x.mar",
+        "HTTP://good.com/x.mar",
+        "file:///tmp/x.mar",
+    ):
         assert await message(url, store, only) == f"Given URL {url} does not match any allowed URL(s)"
 
 

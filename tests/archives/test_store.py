@@ -6,37 +6,37 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.archives.store import by_name, file_of, loadable
+from modelserver.archives.store import ModelStore, file_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_is_loadable(tmp_path: Path) -> None:
+async def test_what_is_loadable(tmp_path: Path) -> None:
     """Archives and directories, by their names without suffix; hidden and other files are none."""
     for file in ("a.mar", "b-1.0.tar.gz", "c.tgz", "d.txt", ".e.mar", "f.model"):
         (tmp_path / file).touch()
     (tmp_path / "g").mkdir()
 
-    assert sorted(loadable(tmp_path)) == ["a.mar", "b-1.0.tar.gz", "c.tgz", "f.model", "g"]
-    assert by_name(tmp_path) == {
+    assert sorted(await ModelStore(tmp_path).loadable()) == ["a.mar", "b-1.0.tar.gz", "c.tgz", "f.model", "g"]
+    assert await ModelStore(tmp_path).by_name() == {
         "a": "a.mar", "b-1.0": "b-1.0.tar.gz", "c": "c.tgz", "f": "f.model", "g": "g"
     }  # fmt: skip
 
 
-def test_one_name_of_several_files(tmp_path: Path) -> None:
+async def test_one_name_of_several_files(tmp_path: Path) -> None:
     """The .mar is meant."""
     (tmp_path / "a").mkdir()
     for file in ("a.tgz", "a.mar"):
         (tmp_path / file).touch()
 
-    assert by_name(tmp_path) == {"a": "a.mar"}
+    assert await ModelStore(tmp_path).by_name() == {"a": "a.mar"}
 
 
-def test_no_store(tmp_path: Path) -> None:
+async def test_no_store(tmp_path: Path) -> None:
     """There is nothing in one that is not there."""
-    assert by_name(None) == {}
-    assert by_name(tmp_path / "absent") == {}
+    assert await ModelStore(None).by_name() == {}
+    assert await ModelStore(tmp_path / "absent").by_name() == {}
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ class Server:
     def __init__(
         self,
         home: Home,
-        model_store: Path,
+        model_store: Path | str,
         flags: Sequence[object] = (),
         settings: Mapping[str, object] | None = None,
     ) -> None:

@@ -134,7 +134,7 @@ async def test_settings_and_snapshot(
 ) -> None:
     """What the settings name is loaded beside what is restored, and nothing twice (design, section 9)."""
     registry = await restore(new_registry(), saved(a={"1.0": entry("a", batchSize=4)}))
-    await load_initial(registry, initial(naming(store, "a", "b")), lambda _: None, restored=True)
+    await load_initial(registry, await initial(naming(store, "a", "b")), lambda _: None, restored=True)
 
     assert registry.names() == ["a", "b"]
     assert registry.get("a").options.batch_size == 4
@@ -173,7 +173,7 @@ async def test_a_folder_outside_of_the_store(
         write_model(tmp_path, name, name)
     registry = new_registry()
     settings = naming(store, f"{tmp_path}/mine")
-    assert await load_initial(registry, initial(settings), lambda _: None, restored=False) == []
+    assert await load_initial(registry, await initial(settings), lambda _: None, restored=False) == []
     document = registry_document(registry)
     assert document["models"]["mine"]["1.0"]["trusted"] is True
 
@@ -212,7 +212,7 @@ async def test_each_way_of_naming_leads_anywhere(
     (tmp_path / "config.properties").write_text(file)
     loaded = load_settings({**flags, "model_store": str(store)}, environment, tmp_path)
     registry = new_registry()
-    left_out = await load_initial(registry, initial(loaded.settings), lambda _: None, restored=False)
+    left_out = await load_initial(registry, await initial(loaded.settings), lambda _: None, restored=False)
 
     assert left_out == []
     assert registry.names() == ["folder", "mine", "file"]
@@ -225,7 +225,7 @@ async def test_load_initial(
     """What cannot be loaded at start is logged and left out; progress is told (F55)."""
     registry, told = new_registry(), list[str]()
     left_out = await load_initial(
-        registry, initial(naming(store, "absent", "a")), told.append, restored=False
+        registry, await initial(naming(store, "absent", "a")), told.append, restored=False
     )
 
     assert registry.get("a").loaded_at_startup
@@ -237,7 +237,7 @@ async def test_load_initial(
 async def test_a_model_without_a_name(registry: Registry) -> None:
     """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
     settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))
-    assert await load_initial(registry, initial(settings), lambda _: None, restored=False) == []
+    assert await load_initial(registry, await initial(settings), lambda _: None, restored=False) == []
     with pytest.raises(InvalidModel):
         await registry.register(Registration(url="-1.0.mar"))
 
@@ -261,23 +261,29 @@ async def test_a_start(new_registry: Callable[..., Registry], store: Path) -> No
     ]
 
 
-def test_named_at_start(store: Path) -> None:
+async def test_named_at_start(store: Path) -> None:
     """What the settings name is loaded, under the names they give."""
     items = ModelToLoad("a.mar", "own"), ModelToLoad("b.mar")
-    found = initial(Settings(model_store=store, load_models=items))
+    found = await initial(Settings(model_store=store, load_models=items))
 
     assert [(item.model_name, item.url) for item in found] == [("own", "a.mar"), (None, "b.mar")]
     assert all(item.trusted for item in found)
 
 
-def test_all_at_start(store: Path) -> None:
+async def test_all_at_start(store: Path) -> None:
     """``all`` are the folders and archives of the store, without what is hidden or
     something else (reference 2.3).
     """
     for name in ("b.mar", "c.model", "d.tar.gz", "notes.txt", ".hidden.mar"):
         (store / name).touch()
 
-    assert [item.url for item in initial(naming(store, "All"))] == ["a", "b", "b.mar", "c.model", "d.tar.gz"]
+    assert [item.url for item in await initial(naming(store, "All"))] == [
+        "a",
+        "b",
+        "b.mar",
+        "c.model",
+        "d.tar.gz",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ async def test_failed_version_gives_way(new_registry: Callable[..., Registry], s
     """It can be registered again or removed, and is the default only as long as there is no other."""
     write_model(store, "a2", "a", "2.0")
     registry = await restore(new_registry(), saved(a={"1.0": entry("gone")}, gone={"1.0": entry("gone.mar")}))
-    await load_initial(registry, initial(naming(store, "a2")), lambda _: None, restored=True)
+    await load_initial(registry, await initial(naming(store, "a2")), lambda _: None, restored=True)
     assert registry.get("a").version == "2.0"
     await registry.register(Registration(url="a"))
     assert not isinstance(registry.get("a", "1.0"), FailedVersion)

@@ -90,18 +90,19 @@ def test_what_became_of_a_batch(make_call, answers, difference) -> None:
     assert replayed.lines()[-1] == "Requests that were in no batch, and are not sent: 1."
 
 
-def test_archives(settings_of) -> None:
+async def test_archives(settings_of) -> None:
     """As the settings name them, then by their names in the store; otherwise the message says what to do."""
     plain = settings_of().settings
     named = settings_of(load_models="other=rows.mar").settings
 
-    assert archive_of("rows", plain).url == "rows.mar"
-    assert (archive_of("other", named).url, archive_of("other", named).model_name) == ("rows.mar", "other")
-    assert archive_of(None, named).model_name == "other"
+    assert (await archive_of("rows", plain)).url == "rows.mar"
+    other = await archive_of("other", named)
+    assert (other.url, other.model_name) == ("rows.mar", "other")
+    assert (await archive_of(None, named)).model_name == "other"
     with pytest.raises(ConfigError, match="--models gone=ARCHIVE"):
-        archive_of("gone", plain)
+        await archive_of("gone", plain)
     with pytest.raises(ConfigError, match="name no model"):
-        archive_of(None, plain)
+        await archive_of(None, plain)
 
 
 def test_batches_are_sent_as_they_were(settings_of, asked) -> None:

@@ -61,7 +61,7 @@ def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
         ("service_envelope=xml", "one of body, json, kserve, kservev2 is needed"),
         ("batch_policy=fast", "one of adaptive, greedy, window is needed"),
         ("split_instances=maybe", "one of auto, true, false is needed"),
-        ("model_store=nope", "an existing directory is needed"),
+        ("model_store=nope", "an existing directory, or a URL like s3://bucket/folder is needed"),
         ("certificate_file=nope.pem", "an existing file is needed"),
         ("private_key_file=nope.pem", "an existing file is needed"),
         ("keystore=nope.p12", "an existing file is needed"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,8 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import JSONResponse
 
 from modelserver.api import descriptions as oas
-from modelserver.archives.store import by_name, file_of
+from modelserver.archives.store import file_of
+from modelserver.archives.urls import OBJECT_STORES, scheme
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
 from modelserver.http.content import read_parameters_body
 from modelserver.models.replacing import load_anew
@@ -104,7 +104,7 @@ async def list_models(registry: Registry, settings: Settings, *, only_ready: boo
     entries = [_entry(model) for model in models]
     taken = {model.name for model in models}
     used = {file_of(model.url) for model in models}
-    stored = await asyncio.to_thread(by_name, settings.model_store)
+    stored = await registry.preparation.store.by_name()
     entries += [
         {"name": name, "state": "UNAVAILABLE", "reason": "unloaded"}
         for name, file in sorted(stored.items())
@@ -120,13 +120,15 @@ async def load_model(registry: Registry, settings: Settings, name: str) -> None:
         ModelNotFound: the store has no such model.
         ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
     """
-    stored = await asyncio.to_thread(by_name, settings.model_store)
+    stored = await registry.preparation.store.by_name()
     before = registry.get(name) if name in registry.names() else None
     if before is None:
         url = stored.get(name)
     else:
         file = file_of(before.url)
         url = file if file in stored.values() else stored.get(name, before.url)
+        if scheme(before.url) in OBJECT_STORES:
+            url = before.url
     if url is None:
         raise ModelNotFound.named(name)
     workers = settings.default_workers_per_model or 1

@@ -33,7 +33,8 @@ class Transfer:
 
     ``resolve`` and ``transport`` reach hosts; without the latter, a new HTTP client does. ``progress`` gets
     the bytes received and, if known, the total. ``beside`` is the downloaded file of a model being replaced:
-    a new file of the same name is stored beside it.
+    a new file of the same name is stored beside it. ``cache_size``: bytes of archives from object stores that
+    are kept. ``signed``: an http(s) URL of S3 is asked for with the server's credentials.
     """
 
     max_bytes: int = 128 << 30
@@ -45,6 +46,8 @@ class Transfer:
     transport: httpx.AsyncBaseTransport | None = None
     progress: Progress | None = None
     beside: Path | None = None
+    cache_size: int = 20 << 30
+    signed: bool = False
 
 
 AS_USUAL: Final = Transfer()

@@ -14,11 +14,12 @@ from urllib.parse import unquote, urlsplit
 from modelserver.archives.incoming import AS_USUAL, Incoming, failed
 from modelserver.archives.single_file import SingleFile
 from modelserver.archives.torchvision_url import TorchvisionSource
-from modelserver.archives.urls import UrlPolicy, leaves_its_place, scheme
+from modelserver.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
 from modelserver.errors import InternalError, ModelNotFound
 
 if TYPE_CHECKING:
     from modelserver.archives.incoming import Progress, Transfer
+    from modelserver.environments.environment_store import Use
 
 _LOG: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 20
@@ -30,7 +31,8 @@ class Located:
     """The resolved path of an archive or a model directory.
 
     ``downloaded`` is the file that was fetched into the model store; ``temporary`` marks a directory that the
-    server wrote; ``single`` is a handler's script or a model file. ``open_archive`` needs them.
+    server wrote; ``single`` is a handler's script or a model file. ``open_archive`` needs them. ``held``
+    keeps an archive in the cache of the machine until ``release``.
     """
 
     url: str
@@ -38,11 +40,17 @@ class Located:
     downloaded: Path | None = None
     temporary: bool = False
     single: SingleFile | None = None
+    held: Use | None = None
+
+    def release(self) -> None:
+        """The file is not needed any more."""
+        if self.held is not None:
+            self.held.end()
 
 
 async def locate(
     url: str,
-    store: Path | None,
+    store: Path | str | None,
     policy: UrlPolicy,
     workdir: Path,
     transfer: Transfer = AS_USUAL,
@@ -51,7 +59,8 @@ async def locate(
 ) -> Located:
     """Find or fetch what ``url`` names, with checks in the order of reference 5.2.
 
-    ``trusted``: the operator named it at the start, so a path may lead anywhere on this machine.
+    ``store`` is a folder, or the URL of one in an object store. ``trusted``: the operator named ``url`` at
+    the start, so a path may lead anywhere on this machine, and any object store is allowed.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -60,9 +69,17 @@ async def locate(
         raise ModelNotFound("empty url")
     if leaves_its_place(url) and not (trusted and scheme(url) is None):
         raise ModelNotFound(f"Relative path is not allowed in url: {url}")
-    match scheme(url):
+    kind = scheme(url)
+    if kind in OBJECT_STORES or (isinstance(store, str) and kind is None and not _is_here(url, trusted)):
+        return await _from_object_store(url, store, policy, workdir, transfer, trusted=trusted)
+    if isinstance(store, str):
+        store = None
+    match kind:
         case None:
             return await asyncio.to_thread(_from_path, url, store, trusted=trusted)
+        case "http" | "https" if transfer.signed:
+            copied = await _signed_download(url, store, policy, workdir, transfer)
+            return Located(url, copied, downloaded=copied)
         case "http" | "https":
             path = await download(url, store, policy, transfer)
             return Located(url, path, downloaded=path)
@@ -72,6 +89,58 @@ async def locate(
             return await asyncio.to_thread(_from_torchvision, url, store, workdir)
         case _:
             raise _not_found(url)
+
+
+def _is_here(url: str, trusted: bool) -> bool:
+    """Whether it is an absolute path that the operator named, which is on this machine."""
+    return trusted and os.path.isabs(url)
+
+
+async def _from_object_store(
+    url: str,
+    store: Path | str | None,
+    policy: UrlPolicy,
+    workdir: Path,
+    transfer: Transfer,
+    *,
+    trusted: bool,
+) -> Located:
+    """An object or a folder, or a name in a model store that is one."""
+    # Most servers never need this import.
+    from modelserver.archives.remote.calling import fetch  # noqa: PLC0415
+    from modelserver.archives.remote.place import parse_place  # noqa: PLC0415
+
+    if scheme(url) is not None and not trusted:
+        await load_client()
+        policy.check(url)
+    if scheme(url) is None:
+        name = os.path.basename(url.rstrip("/"))
+        if not name or name == ".":
+            raise _not_found(url)
+        place = parse_place(f"{str(store).rstrip('/')}/{name}")
+    else:
+        place = parse_place(url)
+    path, held = await fetch(url, place, workdir, transfer)
+    return Located(url, path, held=held)
+
+
+async def _signed_download(
+    url: str, store: Path | None, policy: UrlPolicy, workdir: Path, transfer: Transfer
+) -> Path:
+    """An object of S3 by its http(s) URL, stored as any download."""
+    from modelserver.archives.remote.calling import fetch  # noqa: PLC0415
+    from modelserver.archives.remote.place import signed_place  # noqa: PLC0415
+
+    await load_client()
+    policy.check(url)
+    if not policy.operator_set:
+        raise refusal(url, "s3_sse_kms=true needs an allowed_urls in the configuration")
+    folder, place = _needed(store), signed_place(url, os.environ)
+    path, held = await fetch(url, place, workdir, transfer)
+    try:
+        return await copy_file(url, path, folder, replace(transfer, progress=None), name=place.name)
+    finally:
+        held.end()
 
 
 async def _from_file_url(
@@ -123,9 +192,11 @@ async def download(url: str, store: Path | None, policy: UrlPolicy, transfer: Tr
         return await asyncio.to_thread(incoming.publish)
 
 
-async def copy_file(url: str, source: Path, store: Path, transfer: Transfer = AS_USUAL) -> Path:
-    """Copy a regular file into the store, under the same rules as a download."""
-    with Incoming(store, source.name, url, transfer) as incoming:
+async def copy_file(
+    url: str, source: Path, store: Path, transfer: Transfer = AS_USUAL, *, name: str | None = None
+) -> Path:
+    """Copy a regular file into the store, under its name or ``name``, and the same rules as a download."""
+    with Incoming(store, name or source.name, url, transfer) as incoming:
         await asyncio.to_thread(_copy, source, incoming, transfer.progress)
         return await asyncio.to_thread(incoming.publish)
 

@@ -21,6 +21,9 @@ from modelserver.errors import ModelNotFound
 
 DEFAULT_ALLOWED_URLS: Final = "file://.*|http(s)?://.*"
 
+OBJECT_STORES: Final = ("s3", "gs", "az", "hf")
+"""Schemes whose URLs are read with the server's credentials."""
+
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """From host and port to addresses; raises ``OSError`` if there are none."""
 
@@ -40,10 +43,12 @@ class UrlPolicy:
     operator_set: bool = False
 
     def check(self, url: str, *, asked: str | None = None) -> None:
-        """Raise ``ModelNotFound`` unless this http(s) or ``file://`` URL may be used.
+        """Raise ``ModelNotFound`` unless this URL, one with a scheme, may be used.
 
         ``asked`` is the URL that redirected here.
         """
+        if scheme(url) in OBJECT_STORES and not self.operator_set:
+            raise refusal(url, f"{scheme(url)}:// needs an allowed_urls in the configuration")
         if not any(pattern.fullmatch(url) for pattern in self.allowed):
             raise refusal(url if asked is None else asked, "" if asked is None else "it redirects elsewhere")
         problem = _disguise(url)

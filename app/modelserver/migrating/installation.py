@@ -38,7 +38,7 @@ class Installation:
     @property
     def store(self) -> Path:
         """The model store."""
-        store = self.loaded.settings.model_store
+        store = self.loaded.settings.local_store
         assert store is not None  # noqa: S101 - read_installation makes sure
         return store
 
@@ -75,8 +75,8 @@ def read_installation(
     given = _flags_of(words)
     variables = {name: value for name, value in environ.items() if name != "TS_CONFIG_FILE"}
     loaded = load_settings({**given, **flags, "ts_config": str(config)}, variables, Path.cwd())
-    if loaded.settings.model_store is None:
-        raise ConfigError(f"{config} has no model_store: --model-store is needed")
+    if loaded.settings.local_store is None:
+        raise ConfigError(f"{config} has no model_store on this machine: --model-store is needed")
     return Installation(config.absolute(), loaded, words)
 
 

@@ -153,7 +153,7 @@ OTHER_DEFAULTS = {
 _KEY_REMARKS = {
     "certificate_file": "TLS 1.3 too; without one, a self-signed certificate needs the package cryptography",
     "keystore_type": "PKCS12 only; the error for JKS says how to convert it",
-    "allowed_urls": "without it, public hosts only",
+    "allowed_urls": "without it, public hosts only, and nothing that is read with the server's credentials",
     "async_logging": "lines that arrive faster than they can be written are dropped and counted",
     "workflow_store": "need not exist; see [workflows](workflows.md)",
     "load_models": "spaces after commas are allowed",

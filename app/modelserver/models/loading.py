@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from modelserver.archives.store import loadable
+from modelserver.archives.store import ModelStore
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.models.version import FailedVersion, mar_name
 from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
@@ -66,7 +66,12 @@ async def load_first(
         _log.info("%s", restored)
         on_notice(restored)
     if registrations is None:
-        registrations = [] if alone else await asyncio.to_thread(initial, settings)
+        try:
+            registrations = [] if alone else await initial(settings)
+        except ModelServerError as error:
+            on_notice(f"The model store cannot be listed: {error.message}")
+            _log.error("The model store cannot be listed: %s", error.message)
+            return False
     left_out = await load_initial(registry, registrations, on_progress, restored=bool(saved))
     for line in left_out:
         on_notice(shortened(line, _LONGEST_NOTICE))
@@ -155,11 +160,10 @@ async def load_initial(
     return left_out
 
 
-def initial(settings: Settings) -> list[Registration]:
-    """The registrations that the settings ask for."""
-    store = settings.model_store
-    if settings.load_all and store is not None:
-        return [Registration(url=name) for name in sorted(loadable(store))]
+async def initial(settings: Settings) -> list[Registration]:
+    """The registrations that the settings ask for. Raises OSError, ModelServerError."""
+    if settings.load_all and settings.model_store is not None:
+        return [Registration(url=name) for name in sorted(await ModelStore(settings.model_store).loadable())]
     return [Registration(url=item.url, model_name=item.name, trusted=True) for item in settings.load_models]
 
 

@@ -15,6 +15,7 @@ from modelserver.archives.archive import ModelArchive
 from modelserver.archives.incoming import Transfer
 from modelserver.archives.manifest import Manifest
 from modelserver.archives.sources import locate
+from modelserver.archives.store import ModelStore
 from modelserver.archives.urls import UrlPolicy
 from modelserver.environments.environments import Environments, Wanted, WorkerEnvironment
 from modelserver.errors import BadRequest, InternalError, InvalidModel
@@ -91,6 +92,7 @@ class Preparation:
             settings.ts_header_key_sequence_end,
         )
         self.sources = sources
+        self.store = ModelStore(settings.model_store)
         self._workdir = workdir
         self.metrics = metrics
         self.shadow_bodies = settings.shadow_bodies
@@ -121,10 +123,18 @@ class Preparation:
         ``beside``: the downloaded file that the archive will replace; it is kept until then.
         """
         url, store = registration.url or "", self._settings.model_store
-        transfer = Transfer(progress=Steps(url, on_progress), beside=beside)
+        transfer = Transfer(
+            progress=Steps(url, on_progress),
+            beside=beside,
+            cache_size=self._settings.download_cache_size,
+            signed=bool(registration.s3_sse_kms),
+        )
         trusted = registration.trusted
         located = await locate(url, store, self._policy, self._workdir, transfer, trusted=trusted)
-        return await self._reader.open(located, self._workdir, trusted=trusted)
+        try:
+            return await self._reader.open(located, self._workdir, trusted=trusted)
+        finally:
+            located.release()
 
     def close(self) -> None:
         """Ends the helper processes; no more archives can be opened."""
@@ -423,6 +433,10 @@ class Preparation:
         self.metrics.forget(model.name, model.version)
 
 
+DOWNLOADING = "Downloading"
+"""How the progress of a download begins."""
+
+
 class Steps:
     """Reports the progress of a download, every 10 %, or every 64 MiB if its size is unknown."""
 
@@ -436,7 +450,7 @@ class Steps:
         if step == self._told:
             return
         self._told = step
-        text = f"Downloading {self._name}: " + (f"{step * 10} %" if total else f"{received >> 20} MiB")
+        text = f"{DOWNLOADING} {self._name}: " + (f"{step * 10} %" if total else f"{received >> 20} MiB")
         _log.info("%s", text)
         if self._tell is not None:
             self._tell(text)

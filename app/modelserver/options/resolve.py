@@ -88,7 +88,9 @@ class Registration(Asked):
     timeout: int | None = parameter(whole(1), "Seconds until a request that is not answered gets a 504.")
     synchronous: bool | None = parameter(boolean(), "Answer when the workers are ready.", {"default": True})
     s3_sse_kms: bool | None = parameter(
-        boolean(), "No effect: downloads from S3 are not signed.", {"default": False}
+        boolean(),
+        "Sign the download of an https URL of S3 with the server's credentials.",
+        {"default": False},
     )
     trusted: bool = False
     workflow: str = ""

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.archives.store import by_name
+from modelserver.archives.store import ModelStore
 from modelserver.commands import termination_is_interruption
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.http.exchange import Watcher
@@ -104,9 +104,9 @@ def replay_exactly(calls: Sequence[Call], loaded: LoadedSettings) -> Replayed:
     if not batches:
         raise ConfigError("no request in the recording was in a batch")
     models = dict.fromkeys(batch.calls[0].model for batch in batches)
-    archives = {model: archive_of(model, loaded.settings) for model in models}
 
     async def replay() -> None:
+        archives = {model: await archive_of(model, loaded.settings) for model in models}
         began = time.perf_counter()
         for model, registration in archives.items():
             own = [batch for batch in batches if batch.calls[0].model == model]
@@ -124,18 +124,22 @@ def replay_exactly(calls: Sequence[Call], loaded: LoadedSettings) -> Replayed:
     return Replayed(batches, len(calls) - sum(len(batch.calls) for batch in batches))
 
 
-def archive_of(model: str | None, settings: Settings) -> Registration:
+async def archive_of(model: str | None, settings: Settings) -> Registration:
     """How to register the model: as the settings load it at start, otherwise from the model store.
 
     None is the only model of a server. Raises ConfigError if there is no archive of that name.
     """
-    listed = {item.model_name or default_name(item.url or ""): item for item in initial(settings)}
+    try:
+        first = await initial(settings)
+    except ModelServerError as error:
+        raise ConfigError(f"The model store cannot be listed: {error.message}") from error
+    listed = {item.model_name or default_name(item.url or ""): item for item in first}
     if model is None and len(listed) == 1:
         (model,) = listed
     if model is None:
         raise ConfigError("requests name no model: --models needs the only one of their server")
     found = listed.get(model)
-    if found is None and (file := by_name(settings.model_store).get(model)):
+    if found is None and (file := (await ModelStore(settings.model_store).by_name()).get(model)):
         found = Registration(url=file)
     if found is None:
         raise ConfigError(f"{model}: no archive is found; --models {model}=ARCHIVE or --model-store names it")

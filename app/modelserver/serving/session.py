@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.errors import ModelServerError
+from modelserver.models.preparation import DOWNLOADING
 from modelserver.models.replacing import replace_archive
 from modelserver.options.resolve import Registration
 from modelserver.pools.output import without_quote
@@ -53,7 +54,7 @@ class Session:
             loaded,
             stamped_log=False,
             on_started=lambda _: None,
-            on_progress=lambda _: None,
+            on_progress=self._progress,
             on_notice=self._notice,
             registrations=[wanted.registration],
             beside=self._attend,
@@ -64,6 +65,10 @@ class Session:
     async def run(self) -> None:
         """Returns when the server has stopped. Raises ConfigError (addresses)."""
         await self._server.run()
+
+    def _progress(self, text: str) -> None:
+        if text.startswith(DOWNLOADING):
+            self._lines.say(text, DIM)
 
     def _notice(self, text: str) -> None:
         if text.startswith(_FAILED_TO_LOAD):

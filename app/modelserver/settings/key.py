@@ -31,6 +31,7 @@ class Kind(Enum):
     PATH = "a path"
     FILE = "an existing file"
     DIRECTORY = "an existing directory"
+    STORE = "an existing directory, or a URL like s3://bucket/folder"
     REGEX = "a regular expression"
     URL_PATTERNS = "regular expressions, separated by commas"
     LOAD_LIST = "[name=]archive items, separated by commas, or all"

@@ -88,7 +88,7 @@ def _value(key: Key, given: Given, cwd: Path) -> object:
     try:
         return convert(key, given.text, cwd)
     except ValueError as error:
-        if given.is_flag and key.kind is Kind.DIRECTORY:
+        if given.is_flag and key.kind in (Kind.DIRECTORY, Kind.STORE):
             raise ConfigError(f"{key.flag} directory not found: {_one_line(given.text)}") from None
         reason = _one_line(str(error)) + (f" ({given.source}, line {given.line})" if given.line else "")
         raise ConfigError(f"Invalid configuration: {key.name}={_shown(key, given.text)}: {reason}") from None
@@ -104,8 +104,9 @@ def _other_defaults(defaults: object, cwd: Path) -> dict[str, object]:
 
 def _compose(values: Mapping[str, object]) -> Settings:
     chosen = {**values, "allowed_urls_given": values.get("allowed_urls", ANY_URL) != ANY_URL}
-    if chosen.get("workflow_store") is None:
-        chosen["workflow_store"] = chosen.get("model_store")
+    store = chosen.get("model_store")
+    if chosen.get("workflow_store") is None and not isinstance(store, str):
+        chosen["workflow_store"] = store
     return Settings(**cast("dict[str, Any]", chosen))
 
 

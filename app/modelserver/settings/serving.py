@@ -48,11 +48,11 @@ class ServingSettings:
         maximum=64,
     )
 
-    model_store: Path | None = setting(
+    model_store: Path | str | None = setting(
         None,
         MODELS,
-        "The folder of archives that models are loaded from.",
-        kind=Kind.DIRECTORY,
+        "The folder of archives that models are loaded from; it may be in an object store.",
+        kind=Kind.STORE,
         flag="--model-store",
     )
     workflow_store: Path | None = setting(
@@ -89,6 +89,12 @@ class ServingSettings:
     )
     use_env_allowed_urls: bool = setting(
         False, MODELS, "Let TS_ALLOWED_URLS set allowed_urls too.", variable=None
+    )
+    download_cache_size: int = setting(
+        20 << 30,
+        MODELS,
+        "Bytes of archives from object stores that are kept, for all servers of the user on this machine.",
+        minimum=1,
     )
     install_py_dep_per_model: bool = setting(
         False, MODELS, "Install an archive's requirements file with pip."

@@ -319,6 +319,11 @@ class Settings(ClusterSettings):
         return self.compat_defaults == TORCHSERVE
 
     @property
+    def local_store(self) -> Path | None:
+        """The model store, if it is a folder of this machine."""
+        return None if isinstance(self.model_store, str) else self.model_store
+
+    @property
     def has_console(self) -> bool:
         """Whether there is a console: never at an address that serves inference."""
         return self.enable_console and self.management_address != self.inference_address

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_OBJECT_STORE = re.compile(r"(s3|gs|az|hf)://(?!.*\.\.)[\w.$@-]+(/[\w.@=+,~-]+)*/?", re.IGNORECASE)
 _DEFAULT_PORTS = {  # (http, https), reference 3.3
     "inference_address": (80, 443),
     "management_address": (8081, 8444),
@@ -89,6 +90,12 @@ def _existing(key: Key, path: Path, exists: Callable[[Path], bool]) -> Path:
     return path
 
 
+def _store(key: Key, text: str, cwd: Path) -> Path | str:
+    if _OBJECT_STORE.fullmatch(text):
+        return text.rstrip("/")
+    return _existing(key, cwd / text, os.path.isdir)
+
+
 def _url_patterns(key: Key, text: str, _cwd: Path) -> tuple[re.Pattern[str], ...]:
     """One pattern per item, ignoring case; a URL must match one completely (reference 10.4)."""
     return tuple(_compiled(key, item.strip(), re.IGNORECASE) for item in text.split(",") if item.strip())
@@ -154,6 +161,7 @@ _CONVERTERS: dict[Kind, Callable[[Key, str, Path], object]] = {
     Kind.PATH: lambda _, text, cwd: cwd / text,
     Kind.FILE: lambda key, text, cwd: _existing(key, cwd / text, os.path.isfile),
     Kind.DIRECTORY: lambda key, text, cwd: _existing(key, cwd / text, os.path.isdir),
+    Kind.STORE: _store,
     Kind.REGEX: lambda key, text, _: _compiled(key, text),
     Kind.URL_PATTERNS: _url_patterns,
     Kind.LOAD_LIST: _load_list,

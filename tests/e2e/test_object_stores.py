@@ -1,0 +1,188 @@
+"""Models from object stores and the hub: the model store itself, and what is registered."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+from tests.object_stores import SECRETS, denying, google, hub, s3
+
+from modelserver.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.object_stores import Bucket, GoogleBucket, Hub
+
+_HANDLER = """\
+def handle(data, context):
+    return None if data is None else ["{}" for _ in data]
+"""
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Three archives, each answering its name."""
+    folder = tmp_path_factory.mktemp("archives")
+    for name in ("one", "two", "three"):
+        (folder / f"{name}.py").write_text(_HANDLER.format(name))
+        build_archive(ArchiveConfig(name, str(folder / f"{name}.py"), "1.0", export_path=folder))
+    return {name: (folder / f"{name}.mar").read_bytes() for name in ("one", "two", "three")}
+
+
+@pytest.fixture(scope="module")
+def bucket(archives: dict[str, bytes]) -> Iterator[Bucket]:
+    with s3() as made:
+        made.put("store/one.mar", archives["one"])
+        made.put("store/notes.txt", b"no archive")
+        made.put("other/two.mar", archives["two"])
+        made.put("other/new.mar", archives["two"])
+        manifest = {"runtime": "python", "model": {"modelName": "folder", "handler": "h.py:handle"}}
+        made.put("other/folder/MAR-INF/MANIFEST.json", json.dumps(manifest).encode())
+        made.put("other/folder/h.py", _HANDLER.format("folder").encode())
+        yield made
+
+
+@pytest.fixture(scope="module")
+def repository(archives: dict[str, bytes]) -> Iterator[Hub]:
+    with hub() as made:
+        made.files = {"three.mar": archives["three"], "wrong.mar": archives["three"]}
+        made.digests = {"wrong.mar": "0" * 64}
+        yield made
+
+
+@pytest.fixture(scope="module")
+def googles(archives: dict[str, bytes]) -> Iterator[GoogleBucket]:
+    with google() as made:
+        made.put("two.mar", archives["two"])
+        yield made
+
+
+@pytest.fixture(scope="module")
+def variables(
+    bucket: Bucket, repository: Hub, googles: GoogleBucket, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Where the stores are, and the cache."""
+    cache = str(tmp_path_factory.mktemp("downloads"))
+    return {**bucket.variables, **repository.variables, **googles.variables, "MODELSERVER_CACHE": cache}
+
+
+@pytest.fixture(scope="module")
+def server(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Its model store is in S3, and it loads all of it."""
+    home = Home(tmp_path_factory.mktemp("server"), variables, for_children=True)
+    settings = {"load_models": "all", "allowed_urls": "(s3|gs|hf)://.*,http://127.0.0.1.*"}
+    with serving(Server(home, "s3://models/store", (), settings)) as started:  # type: ignore[arg-type]
+        yield started
+
+
+def test_a_model_store_in_s3(server: Server, bucket: Bucket, archives: dict[str, bytes]) -> None:
+    """It is loaded at the start, listed, and loaded from when asked."""
+    assert server.predict("one").text == "one"
+    bucket.put("store/two.mar", archives["two"])
+
+    def listed() -> dict[str, str]:
+        answer = server.inference.post("/v2/repository/index", json={}).json()
+        return {entry["name"]: entry["state"] for entry in answer}
+
+    wait_until(lambda: listed().get("two") == "UNAVAILABLE", "the listing is new")
+    assert listed() == {"one": "READY", "two": "UNAVAILABLE"}
+    assert server.inference.post("/v2/repository/models/two/load", json={}).status_code == 200
+    assert server.predict("two").text == "two"
+    answer = server.management.post("/models", params={"url": "none.mar"})
+    assert (answer.status_code, answer.json()["message"]) == (404, "Model not found at: none.mar")
+
+
+@pytest.mark.parametrize(
+    ("url", "answer"),
+    [
+        ("s3://models/other/folder", "folder"),
+        ("gs://models/two.mar", "two"),
+        ("hf://owner/tiny@main/three.mar", "three"),
+    ],
+)
+def test_registrations(server: Server, url: str, answer: str) -> None:
+    """From a folder or an archive of each store; the URL is shown, and the progress logged."""
+    name = url.partition(":")[0]
+    asked = {"url": url, "model_name": name, "initial_workers": 1}
+    registered = server.management.post("/models", params=asked)
+
+    assert registered.status_code == 200, registered.text
+    assert server.predict(name).text == answer
+    described = server.management.get(f"/models/{name}").json()[0]
+    assert described["modelUrl"] == url
+    file = url.rpartition("/")[2]
+    assert f"Downloading {file}: 100 %" in server.home.log()
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "message"),
+    [
+        ("s3://models/x/../one.mar", 404, "Relative path is not allowed in url: s3://models/x/../one.mar"),
+        ("s3://models/x.mar?versionId=1", 400, "a plain name is needed"),
+        ("s3://models/zip::file:///etc/x", 400, "a plain name is needed"),
+        ("az://container/x.mar", 404, "does not match any allowed URL(s)"),
+        ("hf://owner/tiny/wrong.mar", 400, "its checksum is wrong: sha256"),
+        ("https://example.com/x.mar", 404, "does not match any allowed URL(s)"),
+    ],
+)
+def test_refusals(server: Server, url: str, status: int, message: str) -> None:
+    """They say what is wrong."""
+    answer = server.management.post("/models", params={"url": url})
+
+    assert answer.status_code == status
+    assert message in answer.json()["message"]
+
+
+def test_without_permission(server: Server, bucket: Bucket) -> None:
+    """The message says so; that the archive is in the cache does not help."""
+    with denying(bucket):
+        asked = {"url": "s3://models/store/one.mar", "model_name": "x"}
+        answer = server.management.post("/models", params=asked)
+
+    assert answer.status_code == 400
+    assert answer.json()["message"] == (
+        "Failed to download archive from: s3://models/store/one.mar: the server's credentials do not allow it"
+    )
+
+
+def test_no_secret_is_told(server: Server) -> None:
+    """Neither in logs and snapshots nor in descriptions."""
+    texts = [server.management.get("/models/one").text]
+    texts += [path.read_text() for path in (server.home.path / "logs").rglob("*") if path.is_file()]
+
+    assert any("models/other/folder" in text for text in texts[1:])
+    assert [secret for secret in SECRETS for text in texts if secret in text] == []
+
+
+@pytest.mark.slow
+def test_a_snapshot(variables: dict[str, str], bucket: Bucket, tmp_path: Path) -> None:
+    """It restores what came from a store, and what was downloaded with ``s3_sse_kms``."""
+    (tmp_path / "store").mkdir()
+    home = Home(tmp_path / "home", variables, for_children=True)
+    url = f"{bucket.url}/other/two.mar"
+    with serving(Server(home, tmp_path / "store", (), {"allowed_urls": ".*"})) as server:
+        server.registered(url, model_name="signed", s3_sse_kms=True)
+        server.registered("s3://models/store/one.mar")
+        assert [path.name for path in (tmp_path / "store").iterdir()] == ["two.mar"]
+    with serving(Server(home, tmp_path / "store", (), {"allowed_urls": ".*"})) as server:
+        assert server.predict("signed").text == "two"
+        assert server.predict("one").text == "one"
+
+
+def test_serve(variables: dict[str, str], bucket: Bucket, tmp_path: Path) -> None:
+    """``modelserver serve`` takes such a URL without a setting, and shows the progress."""
+    assert bucket
+    home = Home(tmp_path, variables)
+    process = home.popen("serve", "s3://models/other/new.mar", "--port", free_port())
+    try:
+        wait_until(lambda: "Ctrl-C" in home.output() or process.poll() is not None, "it serves")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+    assert "two is served from s3://models/other/new.mar" in home.output()
+    assert "Downloading new.mar: 100 %" in home.output()

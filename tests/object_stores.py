@@ -1,0 +1,202 @@
+"""Real servers on free ports: S3 by moto, Google's storage by gcp-storage-emulator, and a small hub.
+
+What they store is written over plain HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import threading
+import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRETS = ("AKIAOBJECTSTORES", "verysecretkey", "hf_verysecrettoken")
+
+
+class Bucket:
+    """A bucket with ``put`` for its objects; ``variables`` lead the libraries to it."""
+
+    def __init__(self, url: str, variables: dict[str, str]) -> None:
+        self.url = url
+        self.variables = variables
+
+    def put(self, key: str, content: bytes, **headers: str) -> None:
+        """Writes an object."""
+        # Without it, moto takes the request for somebody else's, who may not replace objects.
+        signed = {
+            "Authorization": f"AWS4-HMAC-SHA256 Credential={SECRETS[0]}/20260101/us-east-1/s3/aws4_request"
+        }
+        headers = {**signed, **headers}
+        httpx.put(f"{self.url}/{key}", content=content, headers=headers).raise_for_status()
+
+
+@contextlib.contextmanager
+def s3(name: str = "models") -> Iterator[Bucket]:
+    """A bucket of S3."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    url = f"http://127.0.0.1:{port}"
+    httpx.put(f"{url}/{name}").raise_for_status()
+    try:
+        yield Bucket(
+            f"{url}/{name}",
+            {
+                "AWS_ENDPOINT_URL": url,
+                "AWS_ACCESS_KEY_ID": SECRETS[0],
+                "AWS_SECRET_ACCESS_KEY": SECRETS[1],
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_EC2_METADATA_DISABLED": "true",
+            },
+        )
+    finally:
+        # What moto stores is the process's.
+        httpx.post(f"{url}/moto-api/reset")
+        server.stop()
+
+
+@contextlib.contextmanager
+def denying(bucket: Bucket) -> Iterator[None]:
+    """Until the end, the credentials are not allowed anything."""
+    root = bucket.variables["AWS_ENDPOINT_URL"]
+    httpx.post(f"{root}/moto-api/reset-auth", content="0").raise_for_status()
+    try:
+        yield
+    finally:
+        httpx.post(f"{root}/moto-api/reset-auth", content="inf").raise_for_status()
+
+
+class GoogleBucket(Bucket):
+    """A bucket of Google Cloud Storage."""
+
+    def put(self, key: str, content: bytes, **headers: str) -> None:
+        """Writes an object."""
+        root, _, name = self.url.rpartition("/")
+        url = f"{root}/upload/storage/v1/b/{name}/o"
+        asked = {"uploadType": "media", "name": key}
+        httpx.post(url, params=asked, content=content, headers=headers).raise_for_status()
+
+
+@contextlib.contextmanager
+def google(name: str = "models") -> Iterator[GoogleBucket]:
+    """A bucket of Google Cloud Storage."""
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=name)
+    server.start()
+    try:
+        port = server._api._httpd.server_port
+        url = f"http://127.0.0.1:{port}"
+        yield GoogleBucket(f"{url}/{name}", {"STORAGE_EMULATOR_HOST": url})
+    finally:
+        server.stop()
+
+
+class Hub:
+    """A hub with one repository: what huggingface_hub asks of it. ``told`` are the tokens that came."""
+
+    repository = "owner/tiny"
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.digests: dict[str, str] = {}
+        self.told: set[str] = set()
+        self.url = ""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """They lead the library here."""
+        return {"HF_ENDPOINT": self.url, "HF_TOKEN": SECRETS[2], "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+    @property
+    def commit(self) -> str:
+        """As if each state of the files were one."""
+        state = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.files.items())
+        return hashlib.sha1(json.dumps(state).encode()).hexdigest()
+
+    def answer(self, path: str) -> tuple[int, bytes, dict[str, str]]:
+        """Status, body and headers of a GET."""
+        api, root = f"/api/models/{self.repository}", f"/{self.repository}/resolve/"
+        if path == api or path.startswith(f"{api}/revision/"):
+            if path != api and path.rpartition("/")[2] not in ("main", self.commit):
+                return 404, b"{}", {"X-Error-Code": "RevisionNotFound"}
+            return 200, json.dumps({"id": self.repository, "sha": self.commit}).encode(), {}
+        if path.startswith(f"{api}/tree/{self.commit}"):
+            folder = path.removeprefix(f"{api}/tree/{self.commit}").strip("/")
+            return 200, json.dumps(self._tree(folder)).encode(), {}
+        if path.startswith(root):
+            commit, _, name = path.removeprefix(root).partition("/")
+            if commit == self.commit and name in self.files:
+                return 200, self.files[name], {}
+            return 404, b"{}", {"X-Error-Code": "EntryNotFound"}
+        return 404, b"{}", {"X-Error-Code": "RepoNotFound"}
+
+    def _tree(self, folder: str) -> list[dict[str, object]]:
+        entries: dict[str, dict[str, object]] = {}
+        start = f"{folder}/" if folder else ""
+        for name, data in self.files.items():
+            if not name.startswith(start):
+                continue
+            first, deeper, _ = name.removeprefix(start).partition("/")
+            if deeper:
+                entries[first] = {"type": "directory", "path": start + first, "size": 0, "oid": "0" * 40}
+                continue
+            blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            entries[first] = {"type": "file", "path": name, "size": len(data), "oid": blob}
+            if name.endswith(".mar"):
+                digest = self.digests.get(name) or hashlib.sha256(data).hexdigest()
+                entries[first]["lfs"] = {"oid": digest, "size": len(data), "pointerSize": 130}
+        return list(entries.values())
+
+
+@contextlib.contextmanager
+def hub() -> Iterator[Hub]:
+    """A hub of models."""
+    made = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            made.told.add(self.headers.get("Authorization", ""))
+            status, body, headers = made.answer(unquote(urlsplit(self.path).path))
+            span = self.headers.get("Range", "")
+            if status == 200 and span.startswith("bytes="):
+                first, _, last = span.removeprefix("bytes=").partition("-")
+                headers = {**headers, "Content-Range": f"bytes {first}-{last}/{len(body)}"}
+                status, body = 206, body[int(first) : int(last) + 1]
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    made.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
