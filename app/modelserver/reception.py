@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ServerMetrics
     from modelserver.tls.context import Certificate
+    from modelserver.tracing.spans import Tracing
     from modelserver.workflows.workflows import Workflows
 
 
@@ -62,6 +63,7 @@ class Reception:
         certificate: Certificate | None,
         stamped_log: bool,
         workflows: Workflows | None = None,
+        tracing: Tracing | None = None,
     ) -> Reception:
         """``sockets`` are bound to the addresses; front ends are started if the settings want some."""
         recorder = None
@@ -72,8 +74,11 @@ class Reception:
             *(registry, metrics, settings, tokens, payloads, aside, Intake.of(settings), workflows),
             recorder=recorder,
             shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
+            tracing=tracing,
         )
         unwatched = hot = _hot_routes(services)
+        if tracing is not None:
+            hot = import_module("modelserver.tracing.requests").TracedRoutes(hot, tracing)
         if recorder is not None:
             hot = import_module("modelserver.recording.recorder").RecordedRoutes(hot, recorder)
         apps = {address: LateApp(roles, services) for address, roles in roles_by_address(settings).items()}

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from modelserver.settings.load import LoadedSettings
     from modelserver.settings.settings import Settings
     from modelserver.tls.context import Certificate
+    from modelserver.tracing.opening import OpenTelemetry
     from modelserver.workflows.workflows import Workflows
 
 
@@ -94,8 +95,8 @@ class Server:
         apps_late: listens before what is needed only for management, metadata and documentation is imported;
             the first such request may wait for that.
 
-    Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config``, ``system_metrics_cmd`` or
-    ``payload_log_ca_file``.
+    Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config``, ``system_metrics_cmd``, ``otel``
+    or ``payload_log_ca_file``.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Server:
         config = loaded.settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
+        self._otel = None if loaded.settings.otel == "off" else otel(loaded.settings)
         self._payloads = None if loaded.settings.payload_log_url is None else payload_log(loaded.settings)
         self._aside = Aside(loaded.settings.max_request_size)
         self._wait = wait
@@ -226,6 +228,7 @@ class Server:
         )
         access = AccessLog(stamped=self._stamped_log, names_failures=not settings.as_torchserve)
         access.start(loop)
+        tracing = None if self._otel is None else self._otel.start(access.traced)
 
         def on_response(  # noqa: PLR0917 - called for each answer
             client: str, method: str, target: str, version: str, status: int, seconds: float, request_id: str
@@ -254,6 +257,7 @@ class Server:
                 certificate=certificate,
                 stamped_log=self._stamped_log,
                 workflows=self._workflows,
+                tracing=tracing,
             )
         finally:
             if reception is None:
@@ -312,6 +316,8 @@ class Server:
         running: list[asyncio.Task[Any]] = []
         if not self._settings.disable_system_metrics:
             running.append(loop.create_task(self._watch(metrics)))
+        if self._otel is not None:
+            running.append(loop.create_task(self._otel.send_metrics(metrics)))
         loop_watch = LoopWatch(metrics.stalled)
         if not self._apps_late:
             freeze_garbage()
@@ -411,6 +417,8 @@ class Server:
         if self._payloads is not None:
             # Last, after the final responses.
             await self._payloads.close(self._settings.payload_log_drain_timeout)
+        if self._otel is not None:
+            await self._otel.close()
         _log.info("modelserver stopped.")
 
     def _on_signal(self) -> None:
@@ -468,6 +476,17 @@ def payload_log(settings: Settings) -> PayloadLog:
     from modelserver.payloads.log import PayloadLog  # noqa: PLC0415
 
     return PayloadLog.of(settings)
+
+
+def otel(settings: Settings) -> OpenTelemetry:
+    """What is sent to a collector, imported on demand. Raises ConfigError."""
+    try:
+        from modelserver.tracing.opening import OpenTelemetry  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"Invalid configuration: otel={settings.otel}: {error}; pip install 'modelserver[otel]'"
+        ) from error
+    return OpenTelemetry(settings)
 
 
 @contextlib.contextmanager

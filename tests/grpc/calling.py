@@ -48,6 +48,7 @@ class FakeCall(Call):
         self.head = Head("", metadata, timeout, "identity", 0)
         self.arrived = monotonic()
         self.is_cancelled, self.is_unread = cancelled, unread
+        self.trace = None
         self.initial: list[tuple[str, str]] = []
         self.sent: list[bytes] = []
         self.ending: tuple[StatusCode, str, tuple[tuple[str, str], ...]] | None = None

@@ -27,7 +27,14 @@ def servers(settings: Settings) -> GrpcServers:
     """Those of a server without models."""
     registry = SimpleNamespace(healthy=True)
     services: Any = SimpleNamespace(
-        intake=None, settings=settings, registry=registry, tokens=None, payloads=None, aside=None, shared=None
+        intake=None,
+        settings=settings,
+        registry=registry,
+        tokens=None,
+        payloads=None,
+        aside=None,
+        tracing=None,
+        shared=None,
     )
     return GrpcServers(services, lambda *_: None)
 

@@ -66,7 +66,7 @@ async def test_an_answer_is_recorded() -> None:
 
     def serve(exchange: Any) -> None:
         exchange.body = b"inflated"
-        exchange.watcher.queued()
+        exchange.watcher.queued(None, None)
         exchange.watcher.replied(200, b"answer", "text/plain", EXTRA)
 
     recording = recorder.start(Wanted(headers=("x-mark",), requests=1))

@@ -28,6 +28,7 @@ class Exchange:
         self.body, self.content_type, self.request_id = b"sent", "text/plain", "id"
         self.deadline_ms = deadline_ms
         self.on_disconnect: Any = None
+        self.watcher = None
         self.answer: tuple[int, bytes] | None = None
         self.error: ModelServerError | None = None
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from modelserver.recording.recorder import Recorder
     from modelserver.settings.settings import Settings
     from modelserver.telemetry.metrics import ServerMetrics
+    from modelserver.tracing.spans import Tracing
     from modelserver.workflows.workflows import Workflows
 
 Role = Literal["inference", "management", "metrics"]
@@ -43,6 +44,7 @@ class Services:
     workflows: Workflows | None = None
     recorder: Recorder | None = None
     shared: Regions = field(default_factory=lambda: Regions(None, 0))
+    tracing: Tracing | None = None
 
 
 _ONE_AT_A_TIME = threading.Lock()

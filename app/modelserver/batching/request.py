@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.ids import make_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelserver.wire.messages import Answer, Row
+    from modelserver.wire.messages import Answer, Result, Row, TracedPredict
+
+
+class BatchTrace(Protocol):
+    """A batch that has traced requests."""
+
+    def message(self, sequence: int, rows: list[Row]) -> TracedPredict:
+        """What its worker is sent."""
+
+    def answered(self, batch: Batch, result: Result, began: float, now: float) -> None:
+        """The handler had it from ``began`` on, and has answered."""
+
+    def failed(self, batch: Batch, error: Exception) -> None:
+        """It ends without an answer of the worker."""
+
+
+class RequestTrace(Protocol):
+    """A traced request."""
+
+    def sent(self, batch: Batch) -> BatchTrace:
+        """It is part of a batch that a worker gets now."""
 
 
 class Request:
@@ -22,6 +42,7 @@ class Request:
     in parts (status and headers count in the first only); None if the client takes no parts.
     ``backlog`` returns how many bytes of the parts the client has not taken yet, where that is known.
     ``place`` and ``waiting`` (parcels) belong to the queue, ``worker`` (the last that got it) to the pool.
+    ``trace`` is None unless the request is traced.
     ``began`` is when a handler got the first of its instances, ``handler_time`` the seconds during which a
     handler had some of them, ``queued`` those during which none had.
     """
@@ -29,7 +50,7 @@ class Request:
     __slots__ = (
         "_spans", "answers", "arrived", "backlog", "batch_id", "batch_size", "began", "bodies", "deadline",
         "done", "error", "handler_time", "id", "key", "missing", "nbytes", "on_done", "on_part", "place",
-        "queued", "requeued", "rows", "waiting", "worker",
+        "queued", "requeued", "rows", "trace", "waiting", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +74,7 @@ class Request:
         self.on_part: Callable[[Request, Answer, bytes], None] | None = None
         self.backlog: Callable[[], int] | None = None
         self.worker: Any = None
+        self.trace: RequestTrace | None = None
         self.answers: list[tuple[Answer, bytes] | None] = [None] * len(rows)
         self.missing = len(rows)
         self.nbytes = sum(map(len, bodies))
@@ -123,7 +145,8 @@ class Batch:
     """Parcels sent to a worker together.
 
     ``reason`` says why it was sent: ``size``, ``delay``, ``idle`` or ``flush``. ``at_once``: its cost says
-    nothing about other batches. ``heard_at`` belongs to the worker.
+    nothing about other batches. ``heard_at`` belongs to the worker. ``trace`` is None unless one of its
+    requests is traced.
     """
 
     parcels: list[Parcel]
@@ -135,6 +158,7 @@ class Batch:
     sent_at: float = 0.0
     heard_at: float = 0.0
     sequence: int = -1
+    trace: BatchTrace | None = None
 
     def sent(self, worker: Any, now: float) -> None:
         """Notes that the worker gets it."""
@@ -145,6 +169,8 @@ class Batch:
             if not request.batch_id:
                 request.batch_id = self.id
                 request.batch_size = self.size
+            if request.trace is not None:
+                self.trace = request.trace.sent(self)
 
     def returned(self) -> None:
         """Forgets the worker, which has not begun it."""
@@ -154,6 +180,12 @@ class Batch:
                 request.batch_id = ""
             if parcel.count == len(request.rows):
                 request.worker = None
+
+    def failed(self, error: Exception) -> list[Request]:
+        """Its requests, which end with this error unless they have ended."""
+        if self.trace is not None:
+            self.trace.failed(self, error)
+        return [parcel.request for parcel in self.parcels]
 
     def try_again(self) -> list[Request]:
         """Notes that it is sent again; returns the requests whose clients have a part of the answer."""

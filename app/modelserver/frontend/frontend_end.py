@@ -81,6 +81,10 @@ class Forwarder:
         )
         exchange.body = b""
 
+    def exchange(self, number: int) -> Exchange | None:
+        """The exchange of a request that is not answered yet."""
+        return self._asked.get(number)
+
     def _gone(self, number: int) -> None:
         self._streams.pop(number, None)
         if self._asked.pop(number, None) is not None:

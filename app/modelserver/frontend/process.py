@@ -82,6 +82,8 @@ class Frontend:
         elif isinstance(message, messages.Certified):
             assert self._tls is not None  # noqa: S101 - sent only with TLS
             renew(self._tls, Certificate(*message.tls))
+        elif isinstance(message, messages.Traced):
+            self._trace(message)
         elif isinstance(message, messages.Open):
             assert self._door is not None  # noqa: S101 - Setup came first
             self._door.open()
@@ -123,6 +125,11 @@ class Frontend:
             self._socket, self._board, self._seat, lambda: _Connection(config, listener, door), context
         )
         check_regularly(self._loop, [listener])
+
+    def _trace(self, traced: messages.Traced) -> None:
+        exchange = self._forwarder.exchange(traced.number)
+        if exchange is not None and self._access is not None:
+            self._access.traced(exchange.request_id, traced.trace_id)
 
     def _close(self) -> None:
         """Accepts no more connections; existing ones close after their current request."""
@@ -181,7 +188,8 @@ class TellServer(logging.Handler):
         if record.exc_info:
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         text = text.encode("utf-8", "replace").decode()
-        self._link.send(messages.Told(record.name, record.levelno, record.created, text))
+        trace_id = getattr(record, "trace_id", "")
+        self._link.send(messages.Told(record.name, record.levelno, record.created, text, trace_id))
 
 
 async def run(  # noqa: PLR0917 - the arguments of the program

@@ -11,7 +11,7 @@ import msgspec
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.frontend.link import Link
 from modelserver.http.answers import is_kserve
-from modelserver.http.exchange import UNREAD, Exchange
+from modelserver.http.exchange import UNREAD, Exchange, with_header
 from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _log = logging.getLogger("modelserver.frontend")
 # If more bytes wait for a front end when a part of an answer is sent, it is replaced.
 MAX_UNSENT = 1 << 28
 
+_encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 _GONE = {"type": "http.disconnect"}
 
@@ -162,6 +163,15 @@ class RemoteExchange(Exchange):
     def packed_headers(self) -> bytes:
         return self._packed
 
+    def replace_header(self, name: bytes, value: bytes) -> None:
+        self._headers = with_header(self.headers, name, value)
+        self._packed = _encode_headers(self._headers)
+
+    def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
+        # The front end has the access log.
+        if not self.disconnected:
+            self._desk.link.send(messages.Traced(self._number, trace_id))
+
     def leave(self) -> None:
         """The client has disconnected."""
         self.disconnected = True
@@ -273,8 +283,11 @@ def _write_record(message: messages.Told) -> None:
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):
         return
+    extra: dict[str, Any] = {"multiline": True}
+    if message.trace_id:
+        extra["trace_id"] = message.trace_id
     record = logger.makeRecord(
-        message.logger, message.level, __file__, 0, "%s", (message.text,), None, extra={"multiline": True}
+        message.logger, message.level, __file__, 0, "%s", (message.text,), None, extra=extra
     )
     record.created = message.created
     record.msecs = float(int(message.created * 1000) % 1000)

@@ -33,6 +33,19 @@ class Method(Protocol):
         """Serves a call, whose only message is ``body``, to its end."""
 
 
+class CallTrace(Protocol):
+    """A traced call. ``traceparent`` is what its handlers get."""
+
+    @property
+    def traceparent(self) -> str: ...
+
+    def queue(self, request: Any, model: Any) -> None:
+        """A request of the call is about to be queued for a model."""
+
+    def end(self, request_id: str, code: int) -> None:
+        """The call has ended."""
+
+
 class Port:
     """What the calls of a port share.
 
@@ -53,11 +66,14 @@ class Port:
 
 
 class Call(Stream):
-    """One call. ``is_cancelled``: the client is gone; ``is_unread``: it has not taken its answer."""
+    """One call. ``is_cancelled``: the client is gone; ``is_unread``: it has not taken its answer.
+
+    ``trace`` is None unless the call is traced.
+    """
 
     __slots__ = (
         "_begun", "_counted", "_deadline", "_heard", "_inbox", "_initial", "_more", "_over", "_owed", "_port",
-        "_served", "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method",
+        "_served", "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method", "trace",
     )  # fmt: skip
 
     head: Head
@@ -66,6 +82,7 @@ class Call(Stream):
         super().__init__(connection, number)
         self._port = port
         self.method: Method | None = None
+        self.trace: CallTrace | None = None
         self.arrived = self._heard = 0.0
         self.is_cancelled = self.is_unread = False
         # What came and is not read, how many bytes the intake counts, and how many are not acknowledged.

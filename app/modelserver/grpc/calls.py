@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from modelserver.grpc.call import Call
     from modelserver.grpc.gate import Gate
     from modelserver.grpc.messages import AnyMessage
+    from modelserver.tracing.requests import TracedCalls
 
 
 _log = logging.getLogger("modelserver.grpc")
@@ -49,6 +50,7 @@ class Surroundings:
 
     on_call: OnCall
     gate: Gate
+    traces: TracedCalls | None = None
 
 
 def handlers(name: str, methods: Mapping[str, Method], tell: Tell, around: Surroundings) -> dict[str, Served]:
@@ -92,6 +94,8 @@ class Served:
     async def begin(self, call: Call, body: bytes) -> None:
         """Serves a call to its end, with ``body`` as its message unless it is a stream of messages."""
         served.request = self._path
+        if self._around.traces is not None:
+            call.trace = self._around.traces.begin(self._path, call.head.metadata, call.arrived)
         code, request_id = StatusCode.OK, ""
         try:
             self._around.gate.check(self._path, call)
@@ -117,6 +121,9 @@ class Served:
             call.finish(code, FAILED, ((REQUEST_ID, request_id),))
         finally:
             seconds = time.monotonic() - call.arrived
+            if call.trace is not None:
+                request_id = request_id or id_of(call)
+                call.trace.end(request_id, code)
             self._around.on_call(call.client, self._path, code, http_class(code), seconds, request_id)
 
     async def _serve(self, call: Call, body: bytes) -> None:

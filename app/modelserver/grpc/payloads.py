@@ -12,6 +12,7 @@ from modelserver.grpc.inference import NAME as INFERENCE
 from modelserver.grpc.inference import InferenceService
 from modelserver.grpc.open_inference import NAME as OPEN_INFERENCE
 from modelserver.grpc.open_inference import OpenInferenceService
+from modelserver.http.exchange import with_header
 from modelserver.payloads.call import LoggedCall
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def _begin(  # noqa: PLR0917 - all that there is to know of a call
         (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
         for name, value in call.head.metadata
     ]
+    if call.trace is not None:
+        headers = with_header(headers, b"traceparent", call.trace.traceparent.encode())
     logged = LoggedCall(log, headers, (("modelname", model), ("modelversion", version), ("path", path)))
     if log.requests:
         logged.asked(asked.SerializeToString(), _type(asked))

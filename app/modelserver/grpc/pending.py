@@ -8,7 +8,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
+from modelserver.http.exchange import with_header
 from modelserver.ids import accept_request_id, make_uuid
 from modelserver.inference.codec import contents_of, failure_of
 from modelserver.inference.requests import NO_HEADERS, home_of_sequence, make_request
@@ -27,6 +30,9 @@ REQUEST_ID = "x-request-id"
 BATCH_HEADER = "x-batch-id"
 # Bytes of the parts of an answer that may wait for the client.
 MAX_UNSENT = 64 << 20
+_TRACE_CONTEXT = frozenset({"traceparent", "tracestate", "baggage"})
+
+_pack = msgspec.msgpack.Encoder().encode
 
 
 class Pending:
@@ -56,7 +62,9 @@ class Pending:
         traffic = None if version is not None else model.traffic
         if traffic is not None and model.sequence_headers is not None:
             model = home_of_sequence(model, traffic, asked, NO_HEADERS)
-        request = make_request(asked, model, id_of(call), NO_HEADERS, now, left, explain=False)
+        request = make_request(asked, model, id_of(call), _context_of(call), now, left, explain=False)
+        if call.trace is not None:
+            call.trace.queue(request, model)
         self.request = request
         self._where = asked.where
         self.model = model
@@ -172,6 +180,18 @@ class _Metadata:
             (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
             for name, value in self._call.head.metadata
         ]
+
+
+def _context_of(call: Call) -> bytes:
+    """The call's trace context (W3C), which handlers get as headers."""
+    found = [
+        (name.encode(), value.encode("latin-1", "replace"))
+        for name, value in call.head.metadata
+        if name in _TRACE_CONTEXT and isinstance(value, str)
+    ]
+    if call.trace is not None:
+        found = with_header(found, b"traceparent", call.trace.traceparent.encode())
+    return _pack(found) if found else NO_HEADERS
 
 
 def tell_batch(call: Call, batch_id: str) -> None:

@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelserver.auth.scopes import Scope
@@ -94,7 +95,11 @@ class GrpcServers:
             scope,
             ping_token=self._services.settings.ping_token,
         )
-        return Surroundings(self._on_call, gate)
+        tracing = self._services.tracing if scope is Scope.INFERENCE else None
+        traces = (
+            None if tracing is None else import_module("modelserver.tracing.requests").TracedCalls(tracing)
+        )
+        return Surroundings(self._on_call, gate, traces)
 
     async def _start(
         self, address: GrpcAddress, held: socket.socket, served: Handlers, around: Surroundings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import msgspec
 
 from modelserver.http.answers import NO_CACHE_BLOCK, clean, status_line
-from modelserver.http.exchange import MAX_UNSENT, Exchange, Target
+from modelserver.http.exchange import MAX_UNSENT, Exchange, Target, with_header
 from modelserver.ids import accept_request_id, make_uuid
 
 if TYPE_CHECKING:
@@ -111,6 +111,9 @@ class ConnectionExchange(Exchange):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         return self._headers
+
+    def replace_header(self, name: bytes, value: bytes) -> None:
+        self._headers = with_header(self._headers, name, value)
 
     def receive(self, piece: bytes) -> int:
         """Adds a piece of the body; returns the bytes received so far."""

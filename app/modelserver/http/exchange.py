@@ -60,8 +60,8 @@ class Watcher:
 
     __slots__ = ()
 
-    def queued(self) -> None:
-        """It is about to be queued for its model."""
+    def queued(self, request: Any, model: Any) -> None:
+        """It is about to be queued for its model, or for that of a workflow's node, as this request."""
 
     def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
         """Its whole answer; see :meth:`Exchange.reply`."""
@@ -133,6 +133,19 @@ class Exchange(ABC):
     def packed_headers(self) -> bytes:
         """``headers`` in msgpack, for workers."""
 
+    def replace_header(self, name: bytes, value: bytes) -> None:  # noqa: B027 - see below
+        """Whoever reads the headers from now on finds this value; ``name`` is in lower case.
+
+        Nothing is done where no request is traced.
+        """
+
+    def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
+        """Tells the access log of this process, by request id, which trace the answer belongs to.
+
+        To be called just before the answer ends.
+        """
+        note(self.request_id, trace_id)
+
     @abstractmethod
     def reply(
         self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
@@ -178,6 +191,11 @@ class Exchange(ABC):
         for name, value in error.headers:
             extra += name + b": " + value + b"\r\n"
         self.reply(status, body, JSON, extra)
+
+
+def with_header(headers: list[tuple[bytes, bytes]], name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers with this value for ``name``, which is in lower case, instead of any other."""
+    return [*(header for header in headers if header[0].lower() != name), (name, value)]
 
 
 class HotRoutes(Protocol):

@@ -139,13 +139,13 @@ class InferenceApi:
     ) -> None:
         route: Route = exchange.target.route
         packed = exchange.packed_headers()
-        if exchange.watcher is not None:
-            exchange.watcher.queued()
         left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else None
         traffic = None if route.version is not None else model.traffic
         if traffic is not None and model.sequence_headers is not None:
             model = home_of_sequence(model, traffic, asked, packed)
         request = make_request(asked, model, exchange.request_id, packed, now, left, route.explain)
+        if exchange.watcher is not None:
+            exchange.watcher.queued(request, model)
         kind = Reply if model.sequence_headers is None else SequenceReply
         reply = kind(exchange, model, codec, asked, self._aside)
         if asked.joins:

@@ -336,6 +336,7 @@ class Preparation:
             isolate=settings.isolate_failures and not options.sequence_batching,
             sequence_headers=self._sequence_headers,
             expose=settings.shows_errors,
+            traces=settings.has_traces,
             mode=_mode(options),
             outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )

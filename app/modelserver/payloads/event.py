@@ -25,6 +25,7 @@ REQUEST = "org.kubeflow.serving.inference.request"
 RESPONSE = "org.kubeflow.serving.inference.response"
 HIDDEN = "********"
 
+_TRACE_CONTEXT = {name.encode(): name for name in ("traceparent", "tracestate", "baggage")}
 _CREDENTIAL = re.compile(r"\s*(basic|bearer|digest|negotiate)\s", re.IGNORECASE)
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
@@ -88,6 +89,11 @@ class Origin:
         for name, value in (*self.attributes, *(event.about or {}).items()):
             heads[f"ce-{name}"] = _printable(value)
         heads["ce-metadata"] = _json(self._metadata(event.headers)) if self.told else "{}"
+        # For the sink's own spans, and as CloudEvents' extension has it.
+        for name, value in trace_context(event.headers):
+            heads[name] = value
+            if name != "baggage":
+                heads[f"ce-{name}"] = value
         if self.annotations:
             heads["ce-annotations"] = self.annotations
         if event.content_type:
@@ -103,6 +109,17 @@ class Origin:
                 canonical = "-".join(part.capitalize() for part in text.split("-"))
                 metadata.setdefault(canonical, []).append(shown(value.decode("latin-1")))
         return metadata
+
+
+def trace_context(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+    """Those of the headers that W3C's Trace Context and Baggage define, which are passed on."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        text = _TRACE_CONTEXT.get(name.lower())
+        shown_value = value.decode("latin-1")
+        if text is not None and shown_value.isascii() and shown_value.isprintable():
+            found[text] = f"{found[text]},{shown_value}" if text in found else shown_value
+    return found.items()
 
 
 def shown(value: str) -> str:

@@ -111,9 +111,8 @@ class Pool:
         self._crowded = False
         self._reserve = Reserve()
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
-        self.last_handler_time = 0.0
+        self.last_handler_time = self.last_overhead = 0.0
         self.last_phases = (0.0, 0.0, 0.0)
-        self.last_overhead = 0.0
         self.closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._leaving: dict[Worker, asyncio.Task[None]] = {}
@@ -299,6 +298,8 @@ class Pool:
             self._fail_batch(batch, error)
             worker.kill(error.message)
             return
+        if batch.trace is not None:
+            batch.trace.answered(batch, result, began, now)
         # Refill the worker first, before delivering answers.
         self.pump()
         self._deliver(batch, result, tail, began)
@@ -345,8 +346,7 @@ class Pool:
 
     def _deliver(self, batch: Batch, result: Result, tail: memoryview, began: float) -> None:
         answers, handler_time, waited = result.answers, result.handler_time, self.metrics.queue_wait
-        position = 0
-        remaining = iter(answers)
+        position, remaining = 0, iter(answers)
         for parcel in batch.parcels:
             pieces: list[tuple[Answer, bytes]] = []
             for answer in islice(remaining, parcel.count):
@@ -381,8 +381,8 @@ class Pool:
         self._check_quiet()
 
     def _fail_batch(self, batch: Batch, error: Exception) -> None:
-        for parcel in batch.parcels:
-            self._end(parcel.request, error)
+        for request in batch.failed(error):
+            self._end(request, error)
 
     def _end(self, request: Request, error: Exception) -> None:
         self.queue.remove(request)

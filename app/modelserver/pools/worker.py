@@ -24,6 +24,7 @@ from modelserver.pools.output import quote
 from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
+from modelserver.telemetry.logs import MULTILINE
 from modelserver.wire.messages import (
     Annotations,
     Cancelled,
@@ -55,8 +56,6 @@ REST = 0.001
 
 # Seconds for a worker to exit by itself after its connection was closed or it was asked to stop.
 LEAVE_GRACE = 5.0
-
-_MULTILINE = {"multiline": True}  # the lines of a message stay lines in the log
 
 # Consecutive failed loads after which requests no longer wait for the worker.
 MANY_LOAD_FAILURES = 3
@@ -166,7 +165,8 @@ class Worker:
         rows, bodies = batch.contents()
         if not self.in_flight:
             self._head_since = self._loop.time()
-        self._process.send(Predict(self._sequence, rows), bodies)
+        number, trace = self._sequence, batch.trace
+        self._process.send(Predict(number, rows) if trace is None else trace.message(number, rows), bodies)
         batch.sequence = self._sequence
         if self._concurrent:
             batch.heard_at = self._loop.time()
@@ -382,7 +382,7 @@ class Worker:
             _log.info("Worker %s was stopped while loading.", self.label)
         else:
             # With the traceback in the last output, as not everybody reads the models' log.
-            _log.error("Worker %s could not load its model: %s", self.label, reason, extra=_MULTILINE)
+            _log.error("Worker %s could not load its model: %s", self.label, reason, extra=MULTILINE)
         if not self.first_load.done():
             self.first_load.set_exception(StartFailed(reason, status))
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -288,7 +288,7 @@ class Recorded(Watcher):
         self._number = 0
         self._parts: list[bytes] | None = None
 
-    def queued(self) -> None:
+    def queued(self, request: Any, model: Any) -> None:
         """See :class:`Watcher`."""
         recording = self._recording
         recording.numbers += 1

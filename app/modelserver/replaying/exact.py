@@ -187,6 +187,6 @@ class _Queued(Watcher):
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def queued(self) -> None:
+    def queued(self, request: Any, model: Any) -> None:
         """See :class:`Watcher`."""
         self.done.set_result(None)

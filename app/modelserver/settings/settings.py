@@ -15,6 +15,7 @@ from modelserver.settings.key import (
     JAVA,
     LOGS,
     METRICS,
+    OPENTELEMETRY,
     PAYLOADS,
     TLS,
     TORCHSERVE,
@@ -117,6 +118,14 @@ class Settings(ClusterSettings):
     )
     async_logging: bool = setting(
         False, LOGS, "Write logs in a separate thread, so that a slow disk does not hold up requests."
+    )
+
+    otel: Literal["off", "traces", "metrics", "all"] = setting(
+        "off",
+        OPENTELEMETRY,
+        "What is sent to an OpenTelemetry collector by OTLP; OTEL_ variables say where and how much.",
+        variable="MODELSERVER_OTEL",
+        flag="--otel",
     )
 
     payload_log_url: str | None = setting(
@@ -322,6 +331,11 @@ class Settings(ClusterSettings):
     def local_store(self) -> Path | None:
         """The model store, if it is a folder of this machine."""
         return None if isinstance(self.model_store, str) else self.model_store
+
+    @property
+    def has_traces(self) -> bool:
+        """Whether requests are traced."""
+        return self.otel in {"traces", "all"}
 
     @property
     def has_console(self) -> bool:

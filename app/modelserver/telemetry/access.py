@@ -1,7 +1,8 @@
 """The access log (reference 15.5): a request appends a tuple, lines are written a few times a second.
 
 A line is `<time> - /<ip>:<port> "<METHOD> <uri with query> HTTP/1.1" <status> <ms>`; with a status of 400 or
-above the request id follows, except with TorchServe's defaults.
+above the request id follows, except with TorchServe's defaults. After a request that is traced, request id
+and ` trace_id=<id>` follow.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class AccessLog:
         self._stamped = stamped
         self._names_failures = names_failures
         self._entries: list[_Entry] = []
+        # Of answers whose lines are not written yet, by request id.
+        self._traces: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -77,13 +80,15 @@ class AccessLog:
         only if the call failed.
         """
         entries = self._entries
-        if (status < 400 and method != "gRPC") or not self._names_failures:
-            request_id = ""
         entries.append((self._clock(), client, method, target, http_version, status, seconds, request_id))
         if self._timer is None:
             self._arm()
         if len(entries) >= FLUSH_ENTRIES:
             self.flush()
+
+    def traced(self, request_id: str, trace_id: str) -> None:
+        """Names the trace in the line of the answer that ends next with this request id."""
+        self._traces[request_id] = trace_id
 
     def flush(self) -> None:
         """Writes the collected lines."""
@@ -91,14 +96,18 @@ class AccessLog:
             self._timer.cancel()
             self._timer = None
         entries, self._entries = self._entries, []
+        traces, self._traces = self._traces, {}
         if not entries or not self._logger.isEnabledFor(logging.INFO):
             return
         if self._stamped:
             stamp = self._stamp
-            self._logger.info("%s", "\n".join([f"{stamp(entry[0])} - {_line(entry)}" for entry in entries]))
+            line = self._line
+            self._logger.info(
+                "%s", "\n".join([f"{stamp(entry[0])} - {line(entry, traces)}" for entry in entries])
+            )
         else:
             for entry in entries:
-                self._logger.handle(self._record(entry))
+                self._logger.handle(self._record(entry, traces))
 
     def close(self) -> None:
         """Writes the rest; later lines are written at once."""
@@ -112,19 +121,24 @@ class AccessLog:
         elif self._closed:
             self.flush()
 
-    def _record(self, entry: _Entry) -> logging.LogRecord:
+    def _record(self, entry: _Entry, traces: dict[str, str]) -> logging.LogRecord:
+        trace_id = traces.get(entry[-1])
         record = self._logger.makeRecord(
-            self._logger.name, logging.INFO, __file__, 0, "%s", (_line(entry),), None
-        )
+            self._logger.name, logging.INFO, __file__, 0, "%s", (self._line(entry, traces),), None,
+            extra={"trace_id": trace_id} if trace_id else None,
+        )  # fmt: skip
         record.created = entry[0]
         record.msecs = float(int(entry[0] * 1000) % 1000)
         return record
 
-
-def _line(entry: _Entry) -> str:
-    _, client, method, target, http_version, status, seconds, request_id = entry
-    line = f"/{client} {_what(method, target, http_version, status)} {int(seconds * 1000)}"
-    return f"{line} {request_id}" if request_id else line
+    def _line(self, entry: _Entry, traces: dict[str, str]) -> str:
+        _, client, method, target, http_version, status, seconds, request_id = entry
+        line = f"/{client} {_what(method, target, http_version, status)} {int(seconds * 1000)}"
+        if traces and (trace_id := traces.get(request_id)):
+            return f"{line} {request_id} trace_id={trace_id}"
+        if not request_id or not self._names_failures or (status < 400 and method != "gRPC"):
+            return line
+        return f"{line} {request_id}"
 
 
 @lru_cache(MAX_KNOWN)

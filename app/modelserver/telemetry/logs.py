@@ -100,7 +100,10 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object per line: time (UTC), level, logger, source (or thread), message, and trace if any."""
+    """A JSON object per line: time (UTC), level, logger, source (or thread) and message.
+
+    ``trace_id`` is that of a traced request, ``trace`` a traceback.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
@@ -111,6 +114,8 @@ class JsonFormatter(logging.Formatter):
             "source": str(getattr(record, "source", None) or record.threadName),
             "message": shortened(record.getMessage(), MAX_MESSAGE),
         }
+        if trace_id := getattr(record, "trace_id", None):
+            values["trace_id"] = trace_id
         if traces := _traces(self, record):
             values["trace"] = "\n".join(traces)
         return json.dumps(values)

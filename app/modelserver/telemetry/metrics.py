@@ -17,6 +17,7 @@ from modelserver.telemetry.prometheus import (
     FAMILY_KINDS,
     SECONDS_BOUNDS,
     AddedFamily,
+    AnyFamily,
     Child,
     Counter,
     Distribution,
@@ -558,6 +559,12 @@ class ServerMetrics:
                 family.labels(*values).set(reading.value)
             else:
                 family.labels(*values).add(max(0.0, reading.value))
+
+    def families(self) -> list[AnyFamily]:
+        """All metrics as they are now, whatever the mode."""
+        for callback in self._callbacks:
+            _call(callback)
+        return self._registry.families
 
     def render(self, names: Sequence[str] = ()) -> bytes:
         """The Prometheus text; ``names`` are the query's `name[]` values, empty for everything."""

@@ -102,6 +102,11 @@ class Family(Generic[Child]):
         self._children.pop(values, None)
 
     @property
+    def series(self) -> list[tuple[tuple[str, ...], Child]]:
+        """The values of the labels, and what they have, of each series that is shown."""
+        return list(self._children.items())
+
+    @property
     def series_count(self) -> int:
         """How many series are shown."""
         return len(self._children)
@@ -204,6 +209,11 @@ class Registry:
         family = self._families.pop(name, None)
         for sample in () if family is None else family.sample_names:
             del self._owners[sample]
+
+    @property
+    def families(self) -> list[AnyFamily]:
+        """All metrics."""
+        return list(self._families.values())
 
     def get(self, name: str) -> AnyFamily | None:
         """The family of this name, if any."""

@@ -99,6 +99,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag=6):
     level: int
     created: float
     text: str
+    trace_id: str = ""
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -178,6 +179,13 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag=25):
     complete: bool
 
 
+class Traced(msgspec.Struct, frozen=True, array_like=True, tag=34):
+    """Server: the answer that follows belongs to this trace, for the access log."""
+
+    number: int
+    trace_id: str
+
+
 class More(msgspec.Struct, frozen=True, array_like=True, tag=26):
     """Server: the application waits for the next piece of a :class:`Call`."""
 
@@ -251,6 +259,7 @@ ToFrontend: TypeAlias = (
     | Hurry
     | Tokens
     | Certified
+    | Traced
 )
 
 Message: TypeAlias = FromFrontend | ToFrontend

@@ -81,7 +81,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     """Server to worker, once: what to load and how to treat requests.
 
     The worker has ``ranks`` processes, of which this is number ``rank``. ``outputs`` is empty if the model
-    does not declare any. ``expose``: clients are shown errors of the handler.
+    does not declare any. ``expose``: clients are shown errors of the handler. ``traces``: spans of the
+    handler are exported.
     """
 
     model_name: str
@@ -103,6 +104,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     ranks: int = 1
     outputs: list[OutputSpec] = []
     expose: bool = False
+    traces: bool = False
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -130,6 +132,12 @@ class Predict(msgspec.Struct, frozen=True, array_like=True, tag="predict"):
 
     sequence: int
     rows: list[Row]
+
+
+class TracedPredict(Predict, frozen=True, array_like=True, tag="traced"):
+    """The same for a batch with a traced request. ``trace``: the handler's span, as in `traceparent`."""
+
+    trace: str
 
 
 class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag="cancelled"):
@@ -250,5 +258,5 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):
     metrics: list[Measurement] | None = None
 
 
-ToWorker: TypeAlias = Load | Predict | Cancelled | Proceed | Stop | Ping
+ToWorker: TypeAlias = Load | Predict | TracedPredict | Cancelled | Proceed | Stop | Ping
 ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Returned | Pong | Recalled

@@ -15,6 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop
+from modelserver.worker import tracing
 from modelserver.worker.service import tell_failure
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
 from modelserver.worker.work import check_contract, rejection
@@ -65,7 +66,7 @@ class AsyncCalls:
     def _receive(self, message: ToWorker, tail: memoryview) -> None:
         if isinstance(message, Predict):
             self._channel.begin(message.sequence)
-            work = self._service.receive(message.sequence, message.rows, tail)
+            work = self._service.take(message, tail)
             task = asyncio.create_task(self._answer(work), name=f"batch {work.sequence}")
             self._calls[work.sequence] = task
             task.add_done_callback(lambda _: self._calls.pop(work.sequence, None))
@@ -101,6 +102,9 @@ class AsyncCalls:
         metrics.request_ids = state.request_ids or {}
         context.metrics = metrics
         work.calls = 1
+        if work.trace:
+            # In the context of this task, which ends with the call.
+            tracing.enter(work.trace)
         try:
             outputs = service.entry(work.select(indices), context)
             if inspect.isawaitable(outputs):

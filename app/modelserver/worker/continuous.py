@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
+from modelserver.worker import tracing
 from modelserver.worker.rows.rows import request_parameters
 from modelserver.worker.service import tell_failure, timed
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
@@ -73,7 +74,7 @@ class ContinuousBatch:
         for message, tail in self._channel.take(wait=not self._members):
             if isinstance(message, Predict):
                 self._channel.begin(message.sequence)
-                self._join(self._service.receive(message.sequence, message.rows, tail))
+                self._join(self._service.take(message, tail))
             elif isinstance(message, Cancelled):
                 self._service.cancel(message)
             elif isinstance(message, Ping):
@@ -102,6 +103,8 @@ class ContinuousBatch:
         started = time.perf_counter()
         failed: Exception | None = None
         outputs: Any = None
+        trace = next((member.work.trace for member in members if member.work.trace), "")
+        token = tracing.enter(trace) if trace else None
         try:
             outputs = self._service.call(data, state)
             check_contract(outputs, len(members))
@@ -111,6 +114,7 @@ class ContinuousBatch:
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             failed = error
         finally:
+            tracing.leave(token)
             self._close(members, state, time.perf_counter() - started)
         if failed is None:
             self._hand_out(members, outputs, state)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop, ToWorker
+from modelserver.worker import tracing
 from modelserver.worker.service import Service, timed
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Pipeline:
                     if self._received == self._answered and not self._channel.begin(message.sequence):
                         continue
                     self._received += 1
-                    self._slot.put(self._prepare(self._service.receive(message.sequence, message.rows, tail)))
+                    self._slot.put(self._prepare(self._service.take(message, tail)))
                 elif isinstance(message, Cancelled):
                     self._service.cancel(message)
                 elif isinstance(message, (Ping, Stop)):
@@ -101,10 +102,13 @@ class Pipeline:
         value, error = None, None
         if indices:
             self._service.begin(state)
+            token = tracing.enter(work.trace) if work.trace else None
             try:
                 value = self._handler._ms_prepare(data, self._service.context)
             except Exception as raised:  # noqa: BLE001 - user code may raise anything
                 error = raised
+            finally:
+                tracing.leave(token)
         return Prepared(work, indices, data, state, value, error, time.perf_counter() - started)
 
     def _finish(self, item: Prepared) -> None:

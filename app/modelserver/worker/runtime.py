@@ -41,6 +41,7 @@ from modelserver.worker.parent import die_with
 from modelserver.worker.pipeline import Pipeline, can_prefetch
 from modelserver.worker.ranks import excused, keep_answers_back
 from modelserver.worker.service import Service, timed
+from modelserver.worker.tracing import exporting
 from modelserver.worker.work import is_out_of_memory
 from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
@@ -129,6 +130,7 @@ def run(channel: ServerChannel) -> None:
     finally:
         # Tells the server that nothing more comes, even if the process does not end.
         channel.close()
+        exporting.close()
 
 
 def _answer(channel: ServerChannel) -> None:
@@ -226,7 +228,7 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
         if isinstance(message, Predict):
             if not channel.begin(message.sequence):
                 continue
-            work = service.receive(message.sequence, message.rows, tail)
+            work = service.take(message, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
             channel.send(*service.finish(work, seconds))
         elif isinstance(message, Cancelled):
@@ -270,6 +272,8 @@ def import_service(load: Load) -> tuple[LoadedHandler, Service]:
     context.header_key_sequence_end = load.sequence_headers.end
     context._ms_begin(BatchState())
     handler = load_handler(load.handler, model_dir)
+    if load.traces:
+        exporting.open()
     if load.mode and load.envelope:
         raise HandlerNotUsable(
             f"The envelope {load.envelope!r} cannot be used with continuousBatching or asyncCommunication."

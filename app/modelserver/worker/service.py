@@ -27,10 +27,13 @@ from modelserver.wire.messages import (
     Cancelled,
     Load,
     Measurement,
+    Predict,
     Result,
     Row,
+    TracedPredict,
     sendable,
 )
+from modelserver.worker import tracing
 from modelserver.worker.answers import Unserializable, encode_body, encode_instance
 from modelserver.worker.failures import in_short, print_failure
 from modelserver.worker.hints import hint_for
@@ -106,6 +109,13 @@ class Service:
         """Drops a batch that the server has taken back."""
         self._running.pop(work.sequence, None)
 
+    def take(self, message: Predict, tail: memoryview) -> Work:
+        """The batch of a message; see :meth:`receive`."""
+        work = self.receive(message.sequence, message.rows, tail)
+        if isinstance(message, TracedPredict):
+            work.trace = message.trace
+        return work
+
     def receive(self, sequence: int, rows: Sequence[Row], tail: memoryview) -> Work:
         """Decodes a batch; rows that cannot be decoded are answered with 400."""
         if rows and rows[0].kind == TENSORS and (work := _receive_tensors(sequence, rows, tail)) is not None:
@@ -174,6 +184,7 @@ class Service:
         work.calls += 1
         failed: Exception | None = None
         broken: dict[int, Exception] = {}
+        token = tracing.enter(work.trace) if work.trace else None
         try:
             outputs = call()
             check_contract(outputs, len(indices))
@@ -194,6 +205,7 @@ class Service:
             if state.phases != _NO_PHASES:
                 work.phases = tuple(a + b for a, b in zip(work.phases, state.phases, strict=True))  # type: ignore[assignment]
         finally:
+            tracing.leave(token)
             if state.stream is not None:
                 state.stream.close()
             if collected := self._metrics.collect():

@@ -30,7 +30,7 @@ class Work:
 
     ``decoded[i]`` is None if row ``i`` could not be decoded; ``answers[i]`` is then its error. ``begun`` are
     rows with parts already sent, ``cancelled`` those whose clients have disconnected. ``tensors``: all rows,
-    if they are tensors in one piece.
+    if they are tensors in one piece. ``trace``: the handler's span, if a request is traced.
     """
 
     sequence: int
@@ -43,6 +43,7 @@ class Work:
     begun: Set[int] = frozenset()
     cancelled: Set[int] = frozenset()
     tensors: TensorRows | None = None
+    trace: str = ""
 
     @property
     def open(self) -> list[int]:

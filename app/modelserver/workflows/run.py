@@ -120,6 +120,8 @@ class Run:
             asked = self._input(node)
             request = make_request(asked, model, self._exchange.request_id, self._packed, now, left, False)
             request.on_done = partial(self._answered, node, model)
+            if self._exchange.watcher is not None:
+                self._exchange.watcher.queued(request, model)
             self._live[node] = model, request
             if traffic is not None and traffic.watches:
                 traffic.watch(request, model)

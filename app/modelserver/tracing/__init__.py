@@ -1,0 +1,1 @@
+"""OpenTelemetry: spans of requests, and metrics, for a collector. Imported only if ``otel`` asks for it."""

@@ -1,0 +1,55 @@
+"""OpenTelemetry's SDK as its environment variables (``OTEL_…``) describe it, in the server and in workers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.sdk.trace.sampling import Sampler
+
+# Seconds that the end of a process waits for a collector.
+GRACE = 2.0
+
+_log = logging.getLogger("modelserver.tracing")
+
+
+def resource() -> Resource:
+    """What describes this service; its name is `modelserver` unless the environment says another."""
+    found = Resource.create()
+    if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        return found.merge(Resource({SERVICE_NAME: "modelserver"}))
+    return found
+
+
+def is_wanted(signal: str) -> bool:
+    """Whether the environment allows to export `traces` or `metrics`."""
+    exporter = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip().lower()
+    if exporter not in {"", "otlp", "none"}:
+        _log.warning("OTEL_%s_EXPORTER=%s is not supported; otlp is used", signal.upper(), exporter)
+    return exporter != "none" and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+
+
+def open_provider(sampler: Sampler | None = None) -> tuple[TracerProvider, BatchSpanProcessor]:
+    """A provider, by default with the environment's sampler, and what exports its spans in a thread."""
+    # Ended by close_within: by itself, it would wait for 30 seconds.
+    provider = TracerProvider(sampler, resource(), shutdown_on_exit=False)
+    processor = BatchSpanProcessor(OTLPSpanExporter())
+    provider.add_span_processor(processor)
+    return provider, processor
+
+
+def close_within(seconds: float, close: Callable[[], object]) -> None:
+    """Calls ``close``, but waits no longer than this for it: the collector may hang."""
+    closing = threading.Thread(target=close, name="otel-close", daemon=True)
+    closing.start()
+    closing.join(seconds)

@@ -1,0 +1,350 @@
+"""Traces and metrics of a server with front ends, gRPC and workflows, received by a collector."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, oip, predict, stub
+from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+from tests.payloads.sinks import sink_server
+from tests.tracing.collector import collector, environment
+
+from modelserver.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SERVER_KIND = 2
+
+# The handler's own span has a child; what it sees of the trace is its answer.
+SPANS = """
+import time
+
+from opentelemetry import trace
+
+import modelserver
+
+tracer = trace.get_tracer(__name__)
+
+
+class Model(modelserver.Handler):
+    def predict(self, rows: list[dict]) -> list[dict]:
+        with tracer.start_as_current_span("own") as span:
+            span.set_attribute("rows", len(rows))
+            time.sleep(0.01)
+            if rows[0].get("fail"):
+                raise ValueError("told to fail")
+            with tracer.start_as_current_span("deeper"):
+                time.sleep(0.001)
+        return [{"rows": len(rows)} for _ in rows]
+"""
+HEADERS = """
+NAMES = ("traceparent", "tracestate", "baggage")
+
+
+def handle(data, context):
+    return data and [{name: context.get_request_header(i, name) for name in NAMES} for i in range(len(data))]
+"""
+FUNCTIONS = """
+def first(data, context):
+    return data and ["one" for _ in data]
+
+
+def second(data, context):
+    return data and ["two" for _ in data]
+"""
+
+
+@pytest.fixture(scope="module")
+def at():
+    """The collector."""
+    with collector() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sink():
+    """Where payloads go."""
+    with sink_server() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_store, at, sink):
+    """Two front ends, gRPC, a payload log; all requests are traced unless the client says otherwise."""
+    folder = tmp_path_factory.mktemp("code")
+    for name, text in (("spans", SPANS), ("headers", HEADERS)):
+        (folder / f"{name}.py").write_text(text)
+        build_archive(
+            ArchiveConfig(name, str(folder / f"{name}.py"), "1.0", export_path=model_store, force=True)
+        )
+    (folder / "functions.py").write_text(FUNCTIONS)
+    (folder / "two.yaml").write_text("dag:\n  first: [second]\n")
+    build_workflow(
+        WorkflowConfig(
+            "two", folder / "two.yaml", folder / "functions.py", export_path=model_store, force=True
+        )
+    )
+    ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
+    settings = {"frontend_processes": 2, "enable_grpc_api": "true", **ports, "otel": "all"}
+    home = Home(tmp_path_factory.mktemp("traced"), environment(at), for_children=True)
+    with serving(Server(home, model_store, ("--log-url", sink.url), settings)) as made:
+        made.registered("spans.mar", batch_size=4, batch_policy="window", max_batch_delay=300)
+        for name in ("headers", "parts", "obey", "fields"):
+            made.registered(f"{name}.mar")
+        yield made
+
+
+def parent(trace_id, *, sampled=True):
+    """The header of a caller whose span is `00f067aa0ba902b7`."""
+    return {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-{'01' if sampled else '00'}"}
+
+
+def named(spans, name):
+    """The only span of this name."""
+    (found,) = [span for span in spans if span.name == name]
+    return found
+
+
+def test_one_request(server, at):
+    """Queue, batch, handler with its phases and the handler's own spans, and the answer, in one trace."""
+    answer = server.predict("spans", {"a": 1}, headers={**parent(TRACE), "tracestate": "vendor=x"})
+    assert answer.json() == {"rows": 1}
+
+    names = ("POST /predictions/{name}", "queue", "batch", "handler", "preprocess", "inference", "answer")
+    spans = at.trace(TRACE, *names, "postprocess", "own", "deeper")
+    request, queue, batch, handler, prepare, infer, reply = (named(spans, name) for name in names)
+    own, deeper = named(spans, "own"), named(spans, "deeper")
+    assert (request.parent_id, request.kind) == ("00f067aa0ba902b7", SERVER_KIND)
+    assert {queue.parent_id, batch.parent_id, reply.parent_id} == {request.span_id}
+    assert handler.parent_id == batch.span_id
+    assert {prepare.parent_id, infer.parent_id, own.parent_id} == {handler.span_id}
+    assert deeper.parent_id == own.span_id
+    assert batch.links == [(TRACE, request.span_id)]
+    assert request.start <= queue.start <= queue.end <= batch.end <= request.end
+    assert batch.start <= handler.start <= prepare.start <= prepare.end <= infer.start <= handler.end
+    assert handler.end <= reply.start <= reply.end == request.end
+    assert own.end - own.start >= 10_000_000
+    assert infer.end - infer.start >= 10_000_000
+    assert queue.end - queue.start >= 250_000_000  # the window
+    assert request.attributes["http.response.status_code"] == 200
+    assert request.attributes["modelserver.model"] == "spans"
+    assert request.attributes["modelserver.version"] == "1.0"
+    assert request.attributes["modelserver.request_id"] == answer.headers["x-request-id"]
+    assert batch.attributes["modelserver.batch.id"] == answer.headers["x-batch-id"]
+    assert batch.attributes["modelserver.batch.reason"] == "delay"
+    assert {span.trace_state for span in spans if span is not own and span is not deeper} == {"vendor=x"}
+    assert {span.service for span in spans} == {"modelserver"}
+    assert not any(span.is_failed for span in spans)
+
+
+def test_a_batch_of_several(server, at):
+    """The batch's spans are in the trace of its first request, linked to all; the others are linked to it."""
+    ids = [f"{number:032x}" for number in range(1, 4)]
+    with ThreadPoolExecutor(3) as several:
+        asked = [several.submit(server.predict, "spans", {}, headers=parent(each)) for each in ids]
+        assert [each.result().json()["rows"] for each in asked] == [3, 3, 3]
+    requests = {each: named(at.trace(each, "queue", "answer", _REST), _REST) for each in ids}
+
+    at.wait(lambda: [s for each in ids for s in at.of(each) if s.name == "batch"], "the batch")
+    (batch,) = [span for each in ids for span in at.of(each) if span.name == "batch"]
+    assert set(batch.links) == {(each, requests[each].span_id) for each in ids}
+    assert batch.attributes["modelserver.batch.requests"] == 3
+    others = [each for each in ids if each != batch.trace_id]
+    assert [requests[each].links for each in others] == [[(batch.trace_id, batch.span_id)]] * 2
+    assert requests[batch.trace_id].links == []
+
+
+_REST = "POST /predictions/{name}"
+
+
+def test_what_handlers_and_sinks_get(server, at, sink):
+    """Handlers, and the payload log's sink, get the server's span as parent, and the rest unchanged; of a
+    trace that its caller does not sample, all of it is unchanged, and nothing is exported.
+    """
+    trace_id = "a" * 32
+    more = {"tracestate": "vendor=x", "baggage": "user=7", "ce-id": "one"}
+    seen = server.predict("headers", b"", headers={**parent(trace_id), **more}).json()
+    request = named(at.trace(trace_id, _REST), _REST)
+    given = f"00-{trace_id}-{request.span_id}-01"
+    assert seen == {"traceparent": given, "tracestate": "vendor=x", "baggage": "user=7"}
+    for event in sink.wait(2, id="one"):
+        passed = {name: event.heads[name] for name in ("traceparent", "tracestate", "baggage")}
+        assert passed == seen
+        assert event.heads["ce-traceparent"] == given
+
+    unsampled = parent("b" * 32, sampled=False)
+    seen = server.predict("headers", b"", headers={**unsampled, "ce-id": "two"}).json()
+    assert seen["traceparent"] == unsampled["traceparent"]
+    assert {event.heads["traceparent"] for event in sink.wait(2, id="two")} == {seen["traceparent"]}
+    assert at.of("b" * 32) == []
+
+
+NO_PARENTS = {
+    "empty": "",
+    "a word": "none",
+    "no trace": f"00-{'0' * 32}-00f067aa0ba902b7-01",
+    "no span": f"00-{TRACE}-{'0' * 16}-01",
+    "capitals": f"00-{'A' * 32}-00f067aa0ba902b7-01",
+    "a version that is none": f"ff-{TRACE}-00f067aa0ba902b7-01",
+    "long": "ff" * 4000,
+    "bytes": "\xff" * 55,
+}
+
+
+@pytest.mark.parametrize("given", NO_PARENTS.values(), ids=NO_PARENTS)
+def test_what_is_no_traceparent(server, at, given):
+    """It counts as none: the request is answered, in a trace of its own."""
+    answer = server.predict("headers", b"", headers={b"traceparent": given.encode("latin-1")})
+    trace_id = answer.json()["traceparent"].split("-")[1]
+    assert len(trace_id) == 32
+    assert trace_id not in {"0" * 32, TRACE}
+    request = named(at.trace(trace_id, _REST), _REST)
+    assert request.parent_id == ""
+
+
+def test_streams(server, at):
+    """The span of an answer in parts lasts until its end, and names the first part."""
+    trace_id = "c" * 32
+    with server.inference.stream(
+        "POST", "/predictions/parts", json={"parts": ["a", "b"], "last": "c"}, headers=parent(trace_id)
+    ) as answer:
+        assert "".join(answer.iter_text()) == "abc"
+    spans = at.trace(trace_id, _REST, "answer", "handler", "queue")
+    request, reply = named(spans, _REST), named(spans, "answer")
+    assert request.events == ["first part"]
+    assert request.start < reply.start < named(spans, "handler").end <= reply.end == request.end
+
+
+def test_failures(server, at):
+    """The spans of what failed say so: the handler, a worker that died, a client's mistake is none."""
+    trace_id = "d" * 32
+    assert server.predict("spans", {"fail": 1}, headers=parent(trace_id)).status_code == 503
+    spans = at.trace(trace_id, _REST, "handler", "own")
+    assert named(spans, _REST).is_failed
+    assert named(spans, "handler").is_failed
+    assert named(spans, "own").is_failed
+
+    trace_id = "e" * 32
+    assert server.predict("obey", {"do": "exit"}, headers=parent(trace_id)).status_code == 500
+    spans = at.trace(trace_id, _REST, "batch")
+    assert named(spans, _REST).is_failed
+    assert named(spans, "batch").is_failed
+    assert "handler" not in {span.name for span in spans}
+
+    trace_id = "f" * 32
+    assert server.predict("nobody", b"", headers=parent(trace_id)).status_code == 404
+    (request,) = at.trace(trace_id, _REST)
+    assert request.attributes["http.response.status_code"] == 404
+    assert not request.is_failed
+
+
+def test_workflows(server, at):
+    """The nodes' queues and batches are below the one span of the request."""
+    answer = server.management.post("/workflows", params={"url": "two.war"})
+    assert answer.status_code == 200, answer.text
+    trace_id = "1a" * 16
+    asked = server.inference.post("/wfpredict/two", content=b"x", headers=parent(trace_id))
+    assert asked.text == "two"
+    spans = at.trace(trace_id, "POST /wfpredict/{name}", "batch", "batch", "queue", "queue")
+    request = named(spans, "POST /wfpredict/{name}")
+    batches = sorted((span for span in spans if span.name == "batch"), key=lambda span: span.start)
+    assert [span.attributes["modelserver.model"] for span in batches] == ["two__first", "two__second"]
+    assert {span.parent_id for span in batches} == {request.span_id}
+
+
+def test_grpc(server, at):
+    """Calls are traced as requests are, single and in streams, and handlers get their context."""
+    with channel(server, "inference") as to:
+        service = stub(to, f"{INFERENCE}InferenceAPIsService")
+        metadata = (*parent("2a" * 16).items(), ("baggage", "user=7"))
+        told = service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
+        name = f"{INFERENCE}InferenceAPIsService/Predictions"
+        spans = at.trace("2a" * 16, name, "queue", "batch", "handler", "answer")
+        call = named(spans, name)
+        assert json.loads(told.prediction) == {
+            "traceparent": f"00-{'2a' * 16}-{call.span_id}-01",
+            "tracestate": None,
+            "baggage": "user=7",
+        }
+        assert (call.parent_id, call.kind) == ("00f067aa0ba902b7", SERVER_KIND)
+        assert call.attributes["rpc.grpc.status_code"] == 0
+        assert call.attributes["modelserver.model"] == "headers"
+
+        metadata = tuple(parent("2b" * 16, sampled=False).items())
+        told = service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
+        assert json.loads(told.prediction)["traceparent"] == metadata[0][1]
+
+        metadata = tuple(parent("2c" * 16).items())
+        answers = service.StreamPredictions(predict("fields", parts=b"2"), metadata=metadata)
+        assert [each.prediction for each in answers] == [b"part 0", b"part 1", b"last"]
+        at.trace("2c" * 16, f"{INFERENCE}InferenceAPIsService/StreamPredictions", "batch")
+
+        rows = stub(to, "inference.GRPCInferenceService")
+        metadata = tuple(parent("2d" * 16).items())
+        name = "inference.GRPCInferenceService/ModelStreamInfer"
+        asked = [oip("ModelInferRequest", model_name="nobody") for _ in range(2)]
+        assert len(list(rows.ModelStreamInfer(iter(asked), metadata=metadata))) == 2
+        at.trace("2d" * 16, name)
+        rows.ServerLive(oip("ServerLiveRequest"), metadata=tuple(parent("2e" * 16).items()))
+    assert at.of("2b" * 16) == at.of("2e" * 16) == []
+
+
+def test_a_client_that_leaves(server, at):
+    """Its span ends then, and what waited for a handler with it."""
+    trace_id = "3a" * 16
+    with pytest.raises(Exception, match="timed out"):
+        server.predict("spans", {}, headers=parent(trace_id), timeout=0.1)
+    spans = at.trace(trace_id, _REST, "queue")
+    assert named(spans, _REST).message == "The client disconnected."
+
+
+def test_logs(server):
+    """Lines of traced requests end with request id and trace id, from front ends and of gRPC."""
+    server.predict("headers", b"", headers={**parent("4a" * 16), "x-request-id": "of-4a"})
+    server.predict("headers", b"", headers={**parent("4b" * 16, sampled=False), "x-request-id": "of-4b"})
+    with channel(server, "inference") as to:
+        service = stub(to, f"{INFERENCE}InferenceAPIsService")
+        metadata = (*parent("4c" * 16).items(), ("x-request-id", "of-4c"))
+        service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
+    wait_until(lambda: "4c" * 16 in server.home.log("access_log.log"), "the line")
+    wait_until(lambda: f" of-4a trace_id={'4a' * 16}\n" in server.home.log("access_log.log"), "the line")
+    assert f" of-4c trace_id={'4c' * 16}\n" in server.home.log("access_log.log")
+    assert "of-4b" not in server.home.log("access_log.log")
+
+
+def test_metrics(server, at):
+    """The same names and values as Prometheus reads; counters are sums, histograms have their bounds."""
+    server.predict("headers", b"")
+    asked = server.metric("ts_inference_requests_total", model_name="headers")
+
+    def total():
+        found = at.metrics.get("ts_inference_requests_total")
+        points = [] if found is None else found.sum.data_points
+        labels = [{each.key: each.value.string_value for each in point.attributes} for point in points]
+        pairs = zip(points, labels, strict=True)
+        return sum(point.as_double for point, label in pairs if label["model_name"] == "headers")
+
+    at.wait(lambda: total() == asked, "the counter")
+    text = server.metrics.get("/metrics").text
+    shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {name for name in shown if f"\n{name}" in text} <= set(at.metrics)
+    request_seconds = at.metrics["modelserver_request_seconds"].histogram
+    assert request_seconds.aggregation_temporality == 2
+    point = request_seconds.data_points[0]
+    assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    assert sum(point.bucket_counts) == point.count
+
+
+def test_a_collector_that_hangs(server, at):
+    """Requests are answered as ever, and what cannot be kept is dropped; then it goes on."""
+    at.gate.clear()
+    try:
+        began = time.monotonic()
+        for _ in range(20):
+            assert server.predict("headers", b"", headers=parent("5a" * 16)).status_code == 200
+        assert time.monotonic() - began < 10
+    finally:
+        at.gate.set()
+    at.trace("5a" * 16, *[_REST] * 20)
