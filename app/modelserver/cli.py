@@ -19,7 +19,7 @@ from modelserver.auth.policy import notice
 from modelserver.daemon import Readiness, print_line, start_detached
 from modelserver.errors import ConfigError
 from modelserver.pidfile import address_file, is_alive, own_pid_file, pid_file, remove_orphan, running_server
-from modelserver.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
+from modelserver.settings.key import BATCHER, OPENTELEMETRY, OWN, PAYLOADS, TORCHSERVE, Key, Kind
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, explain, load_settings
 from modelserver.settings.sources import named_config_file
@@ -125,7 +125,11 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
 
 def agent_keys() -> list[Key]:
     """The settings that these flags set."""
-    return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
+    return [
+        key
+        for key in KEYS.values()
+        if key.flag is not None and key.group in (BATCHER, OPENTELEMETRY, PAYLOADS)
+    ]
 
 
 def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:

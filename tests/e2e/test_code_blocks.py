@@ -62,6 +62,7 @@ NOT_RUN = {
     "docs/replay.md: The recorded batches: sh 1": "tests/e2e/test_replay.py does so with batches of more",
     "docs/serve.md: Serving a script or a model file: sh 1": "tests/e2e/test_serve.py",
     "docs/serve.md: In a registration: sh 1": "tests/e2e/test_serve.py",
+    "docs/tracing.md: Tracing: sh 1": "needs a collector",
 }
 
 # The same for every block with a command that begins so.
@@ -125,6 +126,7 @@ HANDLERS = {
     ),
     "docs/handlers.md: Custom metrics: python 1": Asked(b"1", b"done", _FUNCTION),
     "docs/metrics.md: Metrics of handlers: python 1": Asked(b"1", b"done", _FUNCTION),
+    "docs/tracing.md: What is passed on: python 1": Asked(b'{"a": 1}', b'{"rows":1}'),
 }
 DOUBLER = "docs/handlers.md: A class: python 1"
 SEQUENCES = "docs/handlers.md: Stateful sequences: python 1", "docs/handlers.md: Stateful sequences: yaml 1"
