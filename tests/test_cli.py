@@ -50,6 +50,8 @@ def test_flags() -> None:
             "l",
             "--cpp-log-config",
             "x",
+            "--otel",
+            "all",
         ]
     )
 
@@ -61,6 +63,7 @@ def test_flags() -> None:
         "disable_token_authorization": True,
         "enable_model_api": True,
         "compat_defaults": None,
+        "otel": "all",
     }
     assert (options.foreground, options.no_config_snapshots, options.plugins_path) == (True, True, "p")
 

@@ -19,7 +19,7 @@ from modelserver.auth.policy import notice
 from modelserver.daemon import Readiness, print_line, start_detached
 from modelserver.errors import ConfigError
 from modelserver.pidfile import address_file, is_alive, own_pid_file, pid_file, remove_orphan, running_server
-from modelserver.settings.key import BATCHER, OPENTELEMETRY, OWN, PAYLOADS, TORCHSERVE, Key, Kind
+from modelserver.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
 from modelserver.settings.keys import KEYS
 from modelserver.settings.load import LoadedSettings, explain, load_settings
 from modelserver.settings.sources import named_config_file
@@ -108,6 +108,12 @@ def build_parser() -> argparse.ArgumentParser:
         choices=(OWN, TORCHSERVE),
         help="whose defaults count for what is not set: modelserver's or torchserve's",
     )
+    add(
+        "--otel",
+        metavar="WHAT",
+        choices=KEYS["otel"].choices,
+        help="what a collector of OpenTelemetry is sent: off, traces, metrics or all",
+    )
     add_agent_flags(parser)
     add("--print-settings", action="store_true", help="print all settings and their sources at the start")
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
@@ -125,11 +131,7 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
 
 def agent_keys() -> list[Key]:
     """The settings that these flags set."""
-    return [
-        key
-        for key in KEYS.values()
-        if key.flag is not None and key.group in (BATCHER, OPENTELEMETRY, PAYLOADS)
-    ]
+    return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
 
 
 def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -192,6 +194,7 @@ def setting_flags(options: argparse.Namespace) -> dict[str, object]:
         "disable_token_authorization": options.disable_token_auth,
         "enable_model_api": options.enable_model_api,
         "compat_defaults": options.compat_defaults,
+        "otel": options.otel,
         **{
             key.name: value for key in agent_keys() if (value := getattr(options, key.name, None)) is not None
         },
