@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from tests.e2e.serving import ROOT, wait_until
 
 from modelserver import __version__
@@ -55,6 +56,7 @@ ASK = """
 import sys, urllib.request
 request = urllib.request.Request("http://127.0.0.1:8080/predictions/sleeper", sys.argv[1].encode())
 request.add_header("Authorization", "Bearer token-of-a-test")
+request.add_header("Content-Type", "application/octet-stream")
 print(urllib.request.urlopen(request, timeout=60).read().decode())
 """
 TOKENS = [f"MODELSERVER_{scope}_TOKEN=token-of-a-test" for scope in ("INFERENCE", "MANAGEMENT", "API")]
@@ -99,7 +101,7 @@ class Container:
         return self.engine.run("exec", self.id, "python", "-c", code, *arguments).stdout.strip()
 
     def health(self) -> str:
-        check = self.engine.inspect("image", IMAGE)["Config"]["Healthcheck"]["Test"]
+        check = self.engine.inspect("image", IMAGE)["Healthcheck"]["Test"]
         assert check[0] == "CMD"
         return self.engine.run("exec", self.id, *check[1:], check=False).stdout.strip()
 
@@ -231,12 +233,12 @@ def test_labels_say_what_it_was_made_from(engine: Engine) -> None:
 
 def test_a_layer_of_its_own_for_what_changes(engine: Engine) -> None:
     """Modelserver's is a small part; all others can stay where they are."""
-    history = engine.run("history", "--format", "{{.Size}}\t{{.CreatedBy}}", "--human=false", IMAGE).stdout
-    sizes = [int(line.split("\t")[0]) for line in history.splitlines() if "COPY dir" in line]
-    ours, packages = sizes[:2]
+    history = engine.run("history", "--format", "{{.Size}} {{.CreatedBy}}", IMAGE).stdout
+    ours, packages = (
+        float(line.split()[0]) for line in history.splitlines() if re.match(r"\S+ MB .* COPY dir", line)
+    )
 
-    print(f"modelserver {ours / 1e6:.1f} MB, packages {packages / 1e6:.1f} MB")
-    assert ours < 15e6 < 150e6 < packages < 400e6
+    assert ours < 15 < 150 < packages < 400
 
 
 def test_materials_and_nothing_of_torchs_tests(container: Container) -> None:
@@ -314,15 +316,14 @@ def test_it_starts_again_after_it_was_killed(engine: Engine, container: Containe
 
 def test_it_drains(engine: Engine, container: Container) -> None:
     """A request that has been accepted is answered, and then it ends well."""
-    answers: list[str] = []
-    asking = threading.Thread(target=lambda: answers.append(container.python(ASK, "5")))
-    asking.start()
+    engine.run("exec", "--detach", container.id, "python", "-c", ASK, "5")
     time.sleep(2)
     engine.run("stop", container.id)
-    asking.join()
 
-    assert answers == ["awake"]
     assert container.ended() == 0
+    log = engine.run("logs", container.id).stdout
+    assert re.search(r'"POST /predictions/sleeper HTTP/1.1" 200 5\d\d\d$', log, re.MULTILINE)
+    assert "modelserver stopped." in log
 
 
 def test_it_can_be_stopped_while_it_starts(engine: Engine, store: list[str]) -> None:
@@ -362,3 +363,18 @@ def test_read_only(engine: Engine, store: list[str]) -> None:
     assert started.python(copied) == ""
     engine.run("stop", started.id)
     assert started.ended() == 0
+
+
+def test_as_kserve_starts_it(engine: Engine, store: list[str]) -> None:
+    """The runtime's arguments and variables, volume and read-only root; the model has the service's name."""
+    (runtime, *_) = yaml.safe_load_all((ROOT / "deploy/kserve/clusterservingruntime.yaml").read_text("utf-8"))
+    (spec,) = runtime["spec"]["containers"]
+    filled = {each["name"]: each["value"].replace("{{.Name}}", "sleeper") for each in spec["env"]}
+    options = ["--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp"]
+    options += [f"--env={name}={value}" for name, value in filled.items()]
+    mounted = store[0].replace("/home/model-server/model-store", "/mnt/models")
+    arguments = [word.replace("{{.Name}}", "sleeper") for word in spec["args"]]
+    started = Container(engine, *options, mounted, IMAGE, *arguments).ready()
+
+    assert started.python(ASK, "0") == "awake"
+    engine.run("rm", "--force", "--time", 0, started.id)
