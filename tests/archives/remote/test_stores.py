@@ -7,11 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.object_stores import SECRETS, denying, google, hub, s3
+from tests.object_stores import SECRETS, azure, denying, google, hub, s3
 
 from modelserver.archives.remote.place import parse_place
 from modelserver.archives.remote.stores import Changed, Item, Store, is_missing, open_store, reason_of
-from modelserver.errors import InternalError
+from modelserver.errors import DownloadFailed, InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,6 +164,38 @@ def test_nothing_on_a_hub(repository: Hub, name: str) -> None:
     with pytest.raises(OSError) as caught:  # noqa: PT011
         opened(f"hf://{name}").items()
     assert is_missing(caught.value)
+
+
+def test_blobs_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are known by ETag and MD5; a blob with another ETag is not read."""
+    with azure() as container:
+        for name, value in container.variables.items():
+            monkeypatch.setenv(name, value)
+        container.blobs = {"store/x.mar": b"first", "store/deep/a.py": b"a"}
+        store = opened("az://models/store/x.mar")
+        (item,) = store.items()
+
+        assert (item.size, item.checksum) == (5, ("md5", hashlib.md5(b"first").hexdigest()))
+        assert store.read(item, 1, 4) == b"irs"
+        assert store.has_still([item])
+        assert sorted(opened("az://models/store").names()) == [("deep", True), ("x.mar", False)]
+        (other,) = opened("az://models/store/deep").items()
+        assert (other.name, other.checksum) == ("a.py", ("md5", hashlib.md5(b"a").hexdigest()))
+        container.blobs["store/x.mar"] = b"other"
+        assert not store.has_still([item])
+        with pytest.raises(Changed):
+            store.read(item, 0, 5)
+        with pytest.raises(FileNotFoundError):
+            opened("az://models/none").items()
+
+
+def test_an_account_of_azure_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the variables."""
+    for name in ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+    with pytest.raises(DownloadFailed, match="AZURE_STORAGE_ACCOUNT_NAME or AZURE_STORAGE_CONNECTION_STRING"):
+        opened("az://models/x.mar")
 
 
 def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,11 +61,6 @@ class Place:
         return self.path.rpartition("/")[2]
 
 
-def is_remote(url: str) -> bool:
-    """Whether it has one of the schemes."""
-    return scheme(url) in PACKAGES
-
-
 def parse_place(url: str) -> Place:
     """Raises ``BadRequest`` for a URL that is not of the plain form, or names no bucket that there can be."""
     kind, rest = scheme(url) or "", url.partition("://")[2]

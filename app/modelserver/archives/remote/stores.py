@@ -183,9 +183,17 @@ class _Google(Store):
 
 
 class _Azure(Store):
+    def _open(self) -> Any:
+        try:
+            return super()._open()
+        except ValueError as error:
+            raise DownloadFailed(
+                "no account is named: AZURE_STORAGE_ACCOUNT_NAME or AZURE_STORAGE_CONNECTION_STRING is needed"
+            ) from error
+
     @property
     def endpoint(self) -> str:
-        return str(self._files.account_name)
+        return str(self._files.service_client.primary_hostname)
 
     def _item(self, name: str, info: _Info) -> Item:
         md5 = (info.get("content_settings") or {}).get("content_md5")
