@@ -1,7 +1,7 @@
 """The container image, built and run: Debian's podman builds it on a stand-in for the base image, with empty
 packages in place of torch, and runs it without a network.
 
-It takes 6 minutes on 2 cores, nearly all of them for installing packages.
+It takes 4 minutes on 2 cores (230 s measured), most of them for installing packages.
 """
 
 from __future__ import annotations
