@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import perf_analyzer
 from benchmarks.grpc_load import Calls, call_once, grpc_echo_server, run_grpc
 from benchmarks.load import Client, Load, Outcome, chosen, run_load
 from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, named, ratio
@@ -50,6 +51,8 @@ def handle(data, context):
     return None if data is None else [{"ok": 1} for _ in data]
 '''
 MODEL = "noop"
+# The same with a signature, for perf_analyzer.
+TYPED = "typed-noop"
 CONTENTS = {"noop": (1, 16), "tensor": (1, 3, 224, 224)}
 TITLES = {"noop": "No-op: 16 numbers", "tensor": "Tensor: 1x3x224x224 of FP32"}
 PREDICTIONS = "/predictions"
@@ -171,6 +174,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--contents", nargs="+", choices=tuple(CONTENTS), default=tuple(CONTENTS), help="default: both")
     add("--connections", type=int, default=8, help="default: 8")
     add("--batch", type=int, default=8, help="batch_size of the model, adaptive; default: 8")
+    about = "also measure with this program, of PyPI's tritonclient 2.44.0"
+    add("--perf-analyzer", type=Path, metavar="PATH", help=about)
     return parser.parse_args(arguments)
 
 
@@ -196,25 +201,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(map(str, points)))
         return 0
     try:
-        samples = measure(points, options)
+        samples, rows = measure(points, options)
     except (BenchmarkError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     for content in options.contents:
         print(report(content, [point for point in points if point.content == content], samples))
+    if rows:
+        print(perf_analyzer.report(rows))
     summary = figures(samples)
-    write_json(options.out, {"machine": facts, "figures": summary, "samples": samples})
+    write_json(options.out, {"machine": facts, "figures": summary, "samples": samples, "perf_analyzer": rows})
     return 1 if any(figure.void for figure in summary) else 0
 
 
-def measure(points: Sequence[Point], options: argparse.Namespace) -> list[Sample]:
-    """All points in turns. Raises BenchmarkError if one of them is not answered as it should be."""
+def measure(points: Sequence[Point], options: argparse.Namespace) -> tuple[list[Sample], list[list[str]]]:
+    """All points in turns, and what perf_analyzer finds, if it is given.
+
+    Raises BenchmarkError if one of them is not answered as it should be.
+    """
     with started(options.batch) as servers:
         for point in points:
             check(servers, point)
             load(servers, point, options.connections, options.warmup / 4, options.client)
         takers: list[Callable[[int], Sample]] = [partial(take, servers, point, options) for point in points]
-        return interleaved(options.reps, takers, tell)
+        samples = interleaved(options.reps, takers, tell)
+        if options.perf_analyzer is None:
+            return samples, []
+        servers.ours.register(f"{TYPED}.mar", TYPED, batch_size=options.batch, batch_policy="adaptive")
+        ports = {"http": servers.ours.port, "grpc": servers.grpc_port}
+        asked = options.perf_analyzer, TYPED, ports, options.connections, options.duration
+        return samples, list(perf_analyzer.measure(*asked))
 
 
 @contextlib.contextmanager
@@ -226,11 +242,16 @@ def started(batch: int) -> Iterator[Servers]:
         store.mkdir()
         (folder / "noop.py").write_text(HANDLER, "utf-8")
         build_archive(ArchiveConfig(MODEL, str(folder / "noop.py"), "1.0", export_path=store))
+        (signature := folder / "model-config.yaml").write_text(perf_analyzer.SIGNATURE)
+        build_archive(
+            ArchiveConfig(TYPED, str(folder / "noop.py"), "1", export_path=store, config_file=signature)
+        )
         inference, management = free_ports(2)
         settings: dict[str, str | int] = {
             "enable_grpc_api": "true",
             "grpc_inference_port": inference,
             "grpc_management_port": management,
+            "shared_memory_prefix": "/",
         }
         ours = stack.enter_context(model_server(store, folder / "server", settings))
         ours.register(f"{MODEL}.mar", MODEL, batch_size=batch, batch_policy="adaptive")

@@ -48,6 +48,7 @@ CONFIGS = {
     "steps": f"{SIGNATURE}batchSize: 4\nsequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
     "maxNumSequence: 64\nmaxSequenceJobQueueSize: 8\n",
 }
+VERSIONS = {"plain": "1.0", "steps": "1"}
 HANDLER = """
 import time
 
@@ -101,7 +102,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (code := folder / "code.py").write_text(HANDLER)
     for name, text in CONFIGS.items():
         (config := folder / "model-config.yaml").write_text(text)
-        build_archive(ArchiveConfig(name, str(code), "1", export_path=store, config_file=config))
+        version = VERSIONS[name]
+        build_archive(ArchiveConfig(name, str(code), version, export_path=store, config_file=config))
     with serving(grpc_server(folder, store, shared_memory_prefix="/")) as started:
         for name in CONFIGS:
             started.registered(f"{name}.mar")

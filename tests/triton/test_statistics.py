@@ -70,8 +70,33 @@ def test_which_are_listed() -> None:
             raise ModelNotFound.named(name)
         return made
 
-    registry: Any = SimpleNamespace(get=get, versions=lambda name=None: [made, made] if name else [made] * 3)
+    registry: Any = SimpleNamespace(
+        get=get,
+        versions=lambda name=None: [made, made] if name else [made] * 3,
+        is_default=lambda _: True,
+    )
 
     assert [len(list_statistics(registry, *which)) for which in (("m", "1"), ("m",), ())] == [1, 2, 3]
     with pytest.raises(ModelNotFound):
         list_statistics(registry, "gone", "1")
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        (["1.0"], ["1"]),
+        (["1.0", "2.0"], ["2", "1"]),
+        (["1.0", "1.1"], ["1", "1.0"]),
+        (["1", "1.1"], ["1.1", "1"]),
+        (["v1", "1.2.3", "٣.0"], ["٣.0", "v1", "1"]),
+    ],
+)
+def test_versions_are_numbers(versions: list[str], told: list[str]) -> None:
+    """Triton's tools look for whole numbers, so that 1.0 is told as 1; the last one here is the default."""
+    made = []
+    for name in versions:
+        made.append(version())
+        made[-1].version = name
+    registry: Any = SimpleNamespace(versions=lambda _=None: made, is_default=lambda model: model is made[-1])
+
+    assert [each["version"] for each in list_statistics(registry, "m")] == told

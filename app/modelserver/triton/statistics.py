@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
@@ -21,13 +19,23 @@ _PHASES = ("before", "inference", "after")
 def list_statistics(registry: Registry, name: str = "", version: str | None = None) -> list[dict[str, Any]]:
     """Those of a version, of all versions of a model, or without a name of all models.
 
+    Triton's tools look for versions that are whole numbers: one such as 1.0 is told as 1, unless another
+    version in the list has that number; the default version has the first choice. One that the client names
+    is told as it is.
+
     Raises ModelNotFound, ModelVersionNotFound.
     """
     if name and version is not None:
-        models: Iterable[ModelVersion] = [registry.get(name, version)]
-    else:
-        models = registry.versions(name) if name else registry.versions()
-    return [statistics_of(model) for model in models]
+        return [statistics_of(registry.get(name, version))]
+    models = registry.versions(name) if name else registry.versions()
+    found = []
+    taken = {(model.name, model.version) for model in models}
+    for model in sorted(models, key=lambda model: not registry.is_default(model)):
+        number = model.version.partition(".")[0]
+        free = number.isascii() and number.isdigit() and (model.name, number) not in taken
+        taken.add((model.name, number))
+        found.append({**statistics_of(model), **({"version": number} if free else {})})
+    return found
 
 
 def statistics_of(model: ModelVersion) -> dict[str, Any]:
