@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -11,12 +12,13 @@ import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
 from modelserver.cluster import ray_helper
-from modelserver.cluster.ray_helper import Places, unreachable
-from modelserver.cluster.ray_messages import Ended, Place, Placed, Watch, Withdraw
+from modelserver.cluster.ray_helper import Places, _state, unreachable
+from modelserver.cluster.ray_messages import Ended, Place, Placed, Refused, Watch, Withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -211,6 +213,21 @@ def test_what_ray_refuses_has_ended(places: Places, ray: PlayedRay, said: list[F
     until(lambda: said)
 
     assert said == [Ended(1, "Ray refused it: bad options")]
+
+
+def test_a_cluster_that_was_started_anew(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """A helper of the one before can do nothing in it: it says that another one is needed."""
+    refused = Refused("the cluster was started anew, and has to be joined again")
+    ray.error = RuntimeError("RPC error: WrongClusterID: Perhaps the client is accessing GCS")
+    places.handle(_PLACE)
+    until(lambda: said)
+    assert said[0] == refused
+
+    ray.error = None
+    places.handle(_PLACE)
+    ray.nodes = Mock(side_effect=RuntimeError("WrongClusterID"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert _state(f"127.0.0.1:{listener.getsockname()[1]}", places) == refused
 
 
 def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(

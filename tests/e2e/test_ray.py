@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ import psutil
 import pytest
 from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
 from tests.e2e.elsewhere import store_beside
-from tests.e2e.serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, command_of, serving, wait_until
 from tests.e2e.test_distributed import CONFIG, SUMMING, pack
 
 if TYPE_CHECKING:
@@ -37,11 +38,33 @@ class Nodes:
     """A head without room for workers, and two nodes for two each; ``raylets`` are the nodes' processes."""
 
     def __init__(self, folder: Path) -> None:
-        self.cluster = RayCluster(folder, free_port())
+        self._folder, self._port = folder, free_port()
+        self.start()
+
+    def start(self) -> None:
+        """A cluster at the same address as any before it."""
+        self.cluster = RayCluster(self._folder, self._port)
         self.cluster.add(num_cpus=0)
-        # Of the resource, each has enough for one rank.
-        node = {"num_cpus": 2, "resources": {"rank": 1}}
-        self.raylets = [self.cluster.add(**node)["raylet"] for _ in range(2)]
+        self.raylets = [self.add(), self.add()]
+
+    def add(self) -> int:
+        """One more node; of its resource, it has enough for one rank."""
+        return self.cluster.add(num_cpus=2, resources={"rank": 1})["raylet"]
+
+    def processes(self) -> list[psutil.Process]:
+        """All that the cluster has started."""
+        return psutil.Process(self.cluster.process.pid).children(recursive=True)
+
+
+def on(nodes: Nodes) -> dict[str, Any]:
+    """A server's settings for the cluster."""
+    return {
+        "worker_launcher": "ray",
+        "ray_address": nodes.cluster.address,
+        "placement_timeout": 25,
+        "worker_lost_timeout": 5,
+        "default_response_timeout": 60,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +77,11 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def server(nodes: Nodes, model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = {
-        "worker_launcher": "ray",
-        "ray_address": nodes.cluster.address,
-        "placement_timeout": 25,
-        "worker_lost_timeout": 5,
-        "default_response_timeout": 60,
-    }
     home = Home(tmp_path_factory.mktemp("ray"))
     store = store_beside(model_store, home.path)
     ranks = "resources: {num_cpus: 0, custom: {rank: 2}}\n"
     pack(store, "summing", SUMMING, CONFIG.format(processes=2, fails="null") + ranks)
-    with serving(Server(home, store, settings=settings)) as made:
+    with serving(Server(home, store, settings=on(nodes))) as made:
         # The first of a node starts Ray's own processes.
         made.management.timeout = httpx.Timeout(_PATIENCE)
         made.registered("echo.mar", initial_workers=4, batch_size=4)
@@ -128,6 +144,32 @@ def test_workers_are_on_the_nodes(server: Server) -> None:
     assert server.predict("echo", b"x" * 1_000_000).content == b"x" * 1_000_000
 
 
+def test_another_server_of_the_cluster_is_killed(
+    server: Server, nodes: Nodes, model_store: Path, tmp_path: Path
+) -> None:
+    """Its worker and that one's place are gone; those of this server answer all the time."""
+    before = worker_pids(nodes)
+    settings = {**on(nodes), "worker_resources": '{"num_cpus": 0}'}
+    other = Server(Home(tmp_path), model_store, settings=settings)
+    with Load(server) as load:
+        try:
+            other.start()
+            other.management.timeout = httpx.Timeout(_PATIENCE)
+            other.registered("echo.mar")
+            assert other.predict("echo", b"x").content == b"x"
+            (pid,) = set(worker_pids(nodes)) - set(before)
+            worker = psutil.Process(pid)
+            place = worker.parent()
+            other.process.kill()
+            _, alive = psutil.wait_procs([worker, place], _PATIENCE)
+            assert alive == []
+        finally:
+            other.kill()
+        load.more()
+    assert load.failed == []
+    assert worker_pids(nodes) == before
+
+
 def try_a_worker_of_two_ranks(server: Server, nodes: Nodes) -> None:
     """Each has its part of the resources, here on a node of its own; they meet, and compute together. When
     one is killed, the whole worker ends, and gives back its places: another has them at once.
@@ -158,6 +200,8 @@ def test_no_room(server: Server, nodes: Nodes) -> None:
         answer = asked.result()
     assert answer.status_code == 500
     assert "no machine was found within 25 s. Ray has free 0 of 4 CPU" in answer.json()["message"]
+    described = [worker.get("failure") or "" for worker in server.describe("echo")["workers"]]
+    assert any("Ray has free 0 of 4 CPU" in failure for failure in described), described
     assert server.predict("echo", b"x").content == b"x"
     assert server.management.put("/models/echo", params={"min_worker": 4, "max_worker": 4}).is_success
 
@@ -175,13 +219,36 @@ def test_a_killed_worker(server: Server) -> None:
     assert len(load.failed) <= 4
 
 
+def test_a_node_is_killed(server: Server, nodes: Nodes) -> None:
+    """With all that runs there: what its workers had begun fails, and they are replaced on another node."""
+    added = nodes.add()
+    lost = psutil.Process(nodes.raylets[0])
+    theirs = {child.pid for child in lost.children(recursive=True)} & set(worker_pids(nodes))
+    assert len(theirs) == 2
+    with Load(server) as load:
+        load.more()
+        for process in (lost, *lost.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        began = time.monotonic()
+        wait_until(lambda: not theirs & {w["pid"] for w in workers(server)}, "they are missed", _PATIENCE)
+        print("missed after", time.monotonic() - began)
+        wait_until(lambda: len(workers(server)) == 4, "they are replaced", _PATIENCE)
+        print("replaced after", time.monotonic() - began)
+        load.more()
+    nodes.raylets[0] = added
+    assert {status for _, status, _ in load.failed} <= {500}
+    assert len(load.failed) <= len(theirs) * 4
+    assert sorted(places(server).values()) == [2, 2]
+
+
 def test_the_helper_and_a_raylet_are_killed(server: Server, nodes: Nodes) -> None:
     """What talks with Ray comes back; a node's Ray is gone, but not its workers: no request is lost."""
     before = {worker["pid"] for worker in workers(server)}
     with Load(server) as load:
         load.more()
         for process in psutil.Process(server.pid).children():
-            if "modelserver.cluster.ray_helper" in process.cmdline():
+            if "modelserver.cluster.ray_helper" in command_of(process):
                 process.kill()
         load.more()
         os.kill(nodes.raylets[0], signal.SIGKILL)
@@ -205,10 +272,43 @@ def test_scaled_to_none_and_back(server: Server, nodes: Nodes) -> None:
     assert server.predict("echo", b"x").content == b"x"
 
 
+@pytest.mark.timeout(240)
+def test_the_cluster_goes_and_comes_back(server: Server, nodes: Nodes) -> None:
+    """With a node's Ray that hangs, and without the head, what runs serves on. Once nothing runs, requests
+    are refused with Retry-After at once; a new cluster at that address brings the workers back by itself.
+    """
+    before = worker_pids(nodes)
+    said = server.home.log().count("it answers: it serves on")
+    with Load(server) as load:
+        os.kill(nodes.raylets[1], signal.SIGSTOP)
+        wait_until(
+            lambda: server.home.log().count("it answers: it serves on") > said, "the place is gone", _PATIENCE
+        )
+        load.more()
+        for process in nodes.processes():
+            if process.name() == "gcs_server":
+                process.kill()
+        load.more()
+        assert worker_pids(nodes) == before
+    assert load.failed == []
+
+    nodes.cluster.close()
+    wait_until(lambda: not workers(server), "no worker is left", _PATIENCE)
+    for _ in range(5):
+        refused = server.predict("echo", b"x")
+        assert (refused.status_code, refused.elapsed.total_seconds() < 2) == (503, True)
+        assert int(refused.headers["retry-after"]) >= 1
+    nodes.start()
+    began = time.monotonic()
+    wait_until(lambda: len(workers(server)) == 2, "they are placed", _PATIENCE)
+    print("placed after", time.monotonic() - began)
+    assert server.predict("echo", b"x").content == b"x"
+
+
 def worker_pids(nodes: Nodes) -> list[int]:
     """Processes of workers on the nodes."""
     found = []
-    for process in psutil.Process(nodes.cluster.process.pid).children(recursive=True):
+    for process in nodes.processes():
         with suppress(psutil.Error):
             if "modelserver.node.worker" in process.cmdline():
                 found.append(process.pid)

@@ -49,6 +49,8 @@ _IMPOSSIBLE_AFTER = 3.0
 _LAST_PATIENCE = 3.0
 # Creating and killing actors wait for Ray.
 _THREADS = 8
+# Ray's word for a head that was started anew at the address: what has joined the one before is of no use.
+_ANEW = "WrongClusterID"
 
 
 class Places:
@@ -120,6 +122,8 @@ class Places:
                 )
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses; the server is told
             self._creating.pop(request.name, None)
+            if _ANEW in str(error):
+                self._report(_left_behind())
             self._end(request.id, f"Ray refused it: {one_line(error)}")
             self._give_back(request, actors)
             return
@@ -283,13 +287,18 @@ def watch_ray(address: str, places: Places, report: Callable[[FromHelper], None]
         time.sleep(_LOOKS)
 
 
-def _state(address: str, places: Places) -> State:
+def _left_behind() -> Refused:
+    """Asks the server for another helper."""
+    return Refused("the cluster was started anew, and has to be joined again")
+
+
+def _state(address: str, places: Places) -> State | Refused:
     if lost := unreachable(address):
         return State(lost)
     try:
         return State("", *places.situation())
     except Exception as error:  # noqa: BLE001 - Ray has a dozen kinds; the server is told
-        return State(one_line(error))
+        return _left_behind() if _ANEW in str(error) else State(one_line(error))
 
 
 def unreachable(address: str) -> str:
