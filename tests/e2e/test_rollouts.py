@@ -322,6 +322,10 @@ def test_a_bad_version_is_taken_back(server: Server) -> None:
     assert 503 in statuses
     assert (told["promotion"]["state"], told["weights"]) == ("rolled back", {"1.0": 100, "2.0": 0})
     assert told["promotion"]["reason"].startswith("2.0 goes from 50 % to 0 %: failed: ")
+    (described,) = server.management.get("/models/m/2.0").json()
+    assert described["traffic"]["promotion"]["reason"] == told["promotion"]["reason"]
+    why = {"direction": "back", "reason": "errors"}
+    assert server.metric("modelserver_promotion_steps_total", model_name="m", **why) == 1
     assert {server.predict("m", b"fail").text for _ in range(10)} == {"1.0"}
 
 
@@ -381,9 +385,7 @@ def test_a_sequence_stays_on_its_version(server: Server) -> None:
 
 
 def test_weights_are_moved_under_load(server: Server) -> None:
-    """Moved a hundred times: every request has exactly one answer, its own; then the same with a worker that
-    is killed.
-    """
+    """Moved a hundred times, with and without a shadow: every request has exactly one answer, its own."""
     numbers = itertools.count()
     stop = threading.Event()
     wrong: list[object] = []

@@ -22,24 +22,24 @@ GOALS = st.builds(
 
 
 @pytest.mark.parametrize(
-    ("seen", "action", "reason"),
+    ("seen", "action", "cause", "reason"),
     [
-        (Evidence(), "stay", "0 of 1000 answers"),
-        (Evidence(999, 10, 10, 999, 9), "stay", "999 of 1000 answers"),
-        (Evidence(1000, 10, 10, 1000, 10), "on", "1000 answers within the bounds (failed 10 of 1000"),
-        (Evidence(50, 11, 0, 50, 0), "back", "failed: 11 of 50, 1 % are allowed"),
-        (Evidence(50, 0, 11, 50, 0), "back", "slower than 1.2 times the 99th percentile"),
-        (Evidence(50, 0, 0, 50, 11), "back", "differed: 11 of 50, 1 % are allowed"),
-        (Evidence(1000, 0, 0, 200, 3), "back", "differed: 3 of 200, 1 % are allowed"),
-        (Evidence(5000, 0, None, 99, 0), "stay", "99 of 100 comparisons"),
-        (Evidence(1000, 0, None, None, 0), "on", "1000 answers within the bounds (failed 0 of 1000)"),
+        (Evidence(), "stay", "kept", "0 of 1000 answers"),
+        (Evidence(999, 10, 10, 999, 9), "stay", "kept", "999 of 1000 answers"),
+        (Evidence(1000, 10, 10, 1000, 10), "on", "kept", "1000 answers within the bounds (failed 10 of 1000"),
+        (Evidence(50, 11, 0, 50, 0), "back", "errors", "failed: 11 of 50, 1 % are allowed"),
+        (Evidence(50, 0, 11, 50, 0), "back", "p99_ratio", "slower than 1.2 times the 99th percentile"),
+        (Evidence(50, 0, 0, 50, 11), "back", "agreement", "differed: 11 of 50, 1 % are allowed"),
+        (Evidence(1000, 0, 0, 200, 3), "back", "agreement", "differed: 3 of 200, 1 % are allowed"),
+        (Evidence(5000, 0, None, 99, 0), "stay", "kept", "99 of 100 comparisons"),
+        (Evidence(1000, 0, None, None, 0), "on", "kept", "1000 answers within the bounds (failed 0 of 1000)"),
     ],
 )  # fmt: skip
-def test_decisions(seen: Evidence, action: str, reason: str) -> None:
+def test_decisions(seen: Evidence, action: str, cause: str, reason: str) -> None:
     """Up after enough answers within the bounds, back as soon as they cannot be kept."""
     verdict = judge(ALL, seen)
 
-    assert verdict.action == action
+    assert (verdict.action, verdict.cause) == (action, cause)
     assert verdict.reason.startswith(reason)
 
 

@@ -183,7 +183,7 @@ async def test_a_promotion_from_the_first_step_to_the_last(
     assert weights == [HALVES, {"1.0": 0, "2.0": 100}, {"1.0": 0, "2.0": 100}]
     assert traffic.promotion is not None
     assert (traffic.promotion.state, traffic.plan.promote, direct.saved) == ("promoted", None, 3)
-    assert traffic.promotion.said == {"on": 3, "back": 0}
+    assert traffic.promotion.said == {"kept": 3, "errors": 0, "p99_ratio": 0, "agreement": 0}
 
 
 async def test_a_promotion_that_fails(
@@ -214,7 +214,7 @@ async def test_a_dry_run_only_says_it(direct: Direct, versions: dict[str, Versio
         traffic._look_again()
 
     assert traffic.promotion is not None
-    assert (traffic.plan.weights, direct.saved, traffic.promotion.said["on"]) == (HALVES, 0, 2)
+    assert (traffic.plan.weights, direct.saved, traffic.promotion.said["kept"]) == (HALVES, 0, 2)
     assert traffic.promotion.reason.startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
 
 

@@ -32,41 +32,45 @@ class Evidence:
     differed: int = 0
 
 
+Cause = Literal["kept", "errors", "p99_ratio", "agreement"]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do with the weight, and why."""
+    """What to do with the weight, and why; ``cause`` is the bound that was broken, or that all were kept."""
 
     action: Literal["stay", "on", "back"]
     reason: str
+    cause: Cause = "kept"
 
 
 def judge(goal: Promotion, seen: Evidence) -> Verdict:
     """``back`` as soon as a bound can no longer be kept, ``on`` after enough answers that kept them all."""
-    for name, bad, of, allowed in _bounds(goal, seen):
+    for cause, name, bad, of, allowed in _bounds(goal, seen):
         if bad > allowed * goal.after:
-            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed")
+            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed", cause)
     if seen.answers < goal.after:
         return Verdict("stay", f"{seen.answers} of {goal.after} answers")
     least = min(LEAST, goal.after)
     if goal.agreement is not None and seen.compared is not None and seen.compared < least:
         return Verdict("stay", f"{seen.compared} of {least} comparisons")
-    for name, bad, of, allowed in _bounds(goal, seen):
+    for cause, name, bad, of, allowed in _bounds(goal, seen):
         if bad > allowed * of:
-            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed")
-    kept = ", ".join(f"{name} {bad} of {of}" for name, bad, of, _ in _bounds(goal, seen))
+            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed", cause)
+    kept = ", ".join(f"{name} {bad} of {of}" for _, name, bad, of, _ in _bounds(goal, seen))
     return Verdict("on", f"{seen.answers} answers within the bounds ({kept})")
 
 
-def _bounds(goal: Promotion, seen: Evidence) -> list[tuple[str, int, int, float]]:
-    """What is bad, how many, of how many, and the share that is allowed."""
-    bounds = []
+def _bounds(goal: Promotion, seen: Evidence) -> list[tuple[Cause, str, int, int, float]]:
+    """The bound, what is bad, how many, of how many, and the share that is allowed."""
+    bounds: list[tuple[Cause, str, int, int, float]] = []
     if goal.errors is not None:
-        bounds.append(("failed", seen.failed, seen.answers, goal.errors))
+        bounds.append(("errors", "failed", seen.failed, seen.answers, goal.errors))
     if goal.p99_ratio is not None and seen.slow is not None:
         name = f"slower than {goal.p99_ratio:g} times the 99th percentile of the other version"
-        bounds.append((name, seen.slow, seen.answers, _SLOWEST))
+        bounds.append(("p99_ratio", name, seen.slow, seen.answers, _SLOWEST))
     if goal.agreement is not None and seen.compared is not None:
-        bounds.append(("differed", seen.differed, seen.compared, 1 - goal.agreement))
+        bounds.append(("agreement", "differed", seen.differed, seen.compared, 1 - goal.agreement))
     return bounds
 
 

@@ -38,7 +38,7 @@ class Meters:
             Counter(
                 "modelserver_promotion_steps_total",
                 "Steps of its weight by itself.",
-                (*_VERSION, "direction"),
+                (*_VERSION, "direction", "reason"),
             )
         )
         self._shown: set[tuple[str, ...]] = set()
@@ -55,8 +55,9 @@ class Meters:
                 for outcome, copies in shadow.counts.outcomes.items():
                     self._set(self._copies, copies, traffic.name, version, outcome)
             if (promotion := traffic.promotion) is not None:
-                for direction, steps in promotion.said.items():
-                    self._set(self._decisions, steps, traffic.name, promotion.version, direction)
+                for cause, steps in promotion.said.items():
+                    direction = "on" if cause == "kept" else "back"
+                    self._set(self._decisions, steps, traffic.name, promotion.version, direction, cause)
         for name, *labels in before - self._shown:
             family = next(each for each in self._families if each.name == name)
             family.remove(*labels)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from modelserver.rollout.guard import LEAST, Evidence, Verdict, judge, next_step
+from modelserver.rollout.guard import LEAST, Cause, Evidence, Verdict, judge, next_step
 from modelserver.rollout.latencies import Latencies
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ State = Literal["watching", "promoted", "rolled back", "stopped"]
 
 @dataclass(slots=True)
 class Report:
-    """The state of a promotion, or how it ended, and since when; ``said`` counts decisions by direction."""
+    """The state of a promotion, or how it ended, and since when; ``said`` counts decisions by cause."""
 
     version: str
     base: str
     state: State = "watching"
     reason: str = ""
     since: float = field(default_factory=time.time)
-    said: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("on", "back"), 0))
+    said: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(get_args(Cause), 0))
 
     def note(self, reason: str, state: State = "watching") -> None:
         """Something changed."""

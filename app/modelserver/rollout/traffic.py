@@ -279,7 +279,7 @@ class Traffic(Generic[V]):
         verdict, after = promoter.verdict(weight)
         if verdict.action == "stay":
             return
-        report.said[verdict.action] += 1
+        report.said[verdict.cause] += 1
         goes = "is promoted" if after is None else f"goes from {weight:g} % to {after:g} %"
         text = f"{promoter.version} {goes}: {verdict.reason}"
         promoter.begin()
