@@ -9,16 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from tests.e2e.elsewhere import LOST, Load, elsewhere, freezing
+from tests.e2e.conftest import MODEL_CODE
+from tests.e2e.elsewhere import LOST, Load, elsewhere, freezing, store_beside
 from tests.e2e.serving import wait_until
+from tests.e2e.test_distributed import pack
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
-    """One for all tests that do not end it."""
-    with elsewhere(tmp_path_factory.mktemp("c"), model_store) as one:
+    """One for all tests that do not end it, with a model whose requests may run twice."""
+    folder = tmp_path_factory.mktemp("c")
+    store = store_beside(model_store, folder)
+    pack(store, "again", (MODEL_CODE / "witness.py").read_text(), "idempotent: true\nbatchSize: 4\n")
+    with elsewhere(folder, store) as one:
         yield one
 
 
@@ -61,6 +66,17 @@ def test_killed_and_frozen_machines(server, model):
     assert set(load.statuses) <= {200, 500}
     assert load.statuses[500] <= 3 * 3 * 4
     assert all("Worker died." in error for error in load.errors)
+
+
+def test_requests_that_may_run_twice(server, model):
+    """With ``idempotent: true``, what a lost machine had begun is tried again: no request fails."""
+    name = model("again", initial_workers=2)
+    with Load(server, name) as load:
+        for _ in range(2):
+            server.agents(name)[0].kill()
+            server.wait_lost_and_replaced(name, 1, 2)
+    assert set(load.statuses) == {200}
+    assert load.wrong == []
 
 
 def test_a_short_pause_of_a_machine(server, model):

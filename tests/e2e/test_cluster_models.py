@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -61,6 +61,8 @@ def write_store(store: Path) -> None:
         ("meeting", "asyncCommunication: true\nbatchSize: 1\n"),
     ):
         pack(store, f"{name}s", (MODEL_CODE / f"{name}.py").read_text(), config)
+    sequences = "sequenceBatching: true\nmaxNumSequence: 8\nbatchSize: 4\n"
+    pack(store, "summed", (MODEL_CODE / "sums.py").read_text(), sequences)
     pack(store, "stays", (MODEL_CODE / "leaks.py").read_text(), "resources: local\n")
     pack(store, "counting", _COUNTING, "")
     environments.pack(
@@ -166,6 +168,24 @@ def test_an_asynchronous_handler(server: Elsewhere, tmp_path: Path) -> None:
         time.sleep(0.1)
     wait_until((tmp_path / "notes").exists, "it is cancelled")
     server.unregister("meeting")
+
+
+def test_sequences(server: Elsewhere) -> None:
+    """Each stays with the machine that has its state."""
+    server.registered("summed.mar", initial_workers=2)
+    names = [f"sequence-{number}" for number in range(6)]
+
+    def step(name: str) -> dict[str, Any]:
+        answer = server.predict("summed", {"add": 1}, headers={"ts_request_sequence_id": name})
+        told: dict[str, Any] = answer.json()
+        return told
+
+    with ThreadPoolExecutor(6) as pool:
+        steps = [list(pool.map(step, names)) for _ in range(3)]
+    assert [[told["seen"] for told in turn] for turn in steps] == [[[1] * count] * 6 for count in (1, 2, 3)]
+    (pids,) = {tuple(told["pid"] for told in turn) for turn in steps}
+    assert len(set(pids)) == 2
+    server.unregister("summed")
 
 
 def test_local_workers_beside_remote_ones(server: Elsewhere) -> None:

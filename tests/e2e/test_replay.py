@@ -116,17 +116,24 @@ def test_a_replay_to_the_same_server_differs_in_nothing(server, traffic, speed, 
     assert "<svg" in plot.read_text()
 
 
-def test_a_server_that_refuses_half(server, traffic, tmp_path_factory, model_store):
-    """Each refusal is told with both statuses, and the exit status is 1."""
-    with serving(Server(Home(tmp_path_factory.mktemp("other")), model_store)) as other:
+def test_a_server_that_refuses_half(server, tmp_path, model_store):
+    """Each refusal is told with both statuses, the other half is as recorded, and the exit status is 1."""
+    out = tmp_path / "two.msr"
+    with recording(server, out):
+        for number in range(6):
+            assert ask(server, number).status_code == 200
+            assert server.predict("mirror", b"%d" % number).status_code == 200
+        wait_until(lambda: len(read(out).calls) == 12, "all is in the file")
+    with serving(Server(Home(tmp_path / "other"), model_store)) as other:
         other.registered("rows.mar", batch_size=4, synchronous=True)
         done = server.home.run(
-            "replay", traffic, "--to", f"http://127.0.0.1:{other.port}", "--speed", "max", "--compare"
+            "replay", out, "--to", f"http://127.0.0.1:{other.port}", "--speed", "max", "--compare"
         )
 
     assert done.returncode == 1
-    assert "1 of 15 answers differ." in done.stdout
-    assert "/predictions/parts: status 200 became 404" in done.stdout
+    assert "6 of 12 answers differ." in done.stdout
+    assert done.stdout.count("/predictions/mirror: status 200 became 404") == 6
+    assert re.search(r"requests +12 +12\nerrors +0 +6\n", done.stdout)
 
 
 def test_a_failure_of_one_batch_shows_again(server, tmp_path):

@@ -104,6 +104,7 @@ ITS_WAYS = {
     "isolate_failures": "false",
     "token_authorization": "always",
     "ping_token": "true",
+    "enable_workflows": "false",
 }
 
 
@@ -148,11 +149,12 @@ def test_both_sets_as_values(tmp_path: Path) -> None:
 
 def test_what_is_set_is_the_same_in_both(tmp_path: Path) -> None:
     """A default gives way to any setting, an empty one too."""
-    text = "metrics_mode=prometheus\ntoken_expiration_min=\nbatch_policy=\n"
+    text = "metrics_mode=prometheus\ntoken_expiration_min=\nbatch_policy=\nenable_workflows=true\n"
     found = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
 
     assert (found.metrics_mode, found.token_expiration_min, found.batch_policy) == ("prometheus", None, None)
     assert found.enable_model_api
+    assert found.enable_workflows
     assert found.ping_token
 
 
