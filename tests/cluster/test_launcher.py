@@ -4,20 +4,24 @@ import asyncio
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cluster.conversation import Conversation, predict
+from tests.cluster.played import PlayedPlacer, close_all
 
+from modelserver.cluster.hub import Hub
+from modelserver.cluster.launcher import Cluster, ClusterLauncher
 from modelserver.cluster.processes import ProcessPlacer
 from modelserver.demand import Demand
-from modelserver.pools.spec import Ports, Ranks
-from modelserver.wire.messages import Answer, Loaded, LoadFailed, Recalled, Result, Stop
+from modelserver.pools.spec import Ports, Ranks, WorkerSpec
+from modelserver.tls.throwaway import make_certificate
+from modelserver.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Recalled, Result, Stop
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from modelserver.cluster.launcher import Cluster
 
 
 @pytest.fixture
@@ -203,3 +207,59 @@ async def test_a_rank_that_cannot_load(cluster: Cluster, tmp_path: Path) -> None
     assert message.message.startswith("Rank 1: ")
     assert "nothing to do here" in message.message
     assert "lost rank" in await asyncio.wait_for(conversation.worker.wait(), 10)
+
+
+@pytest.fixture
+async def crowded(bound: socket.socket) -> AsyncIterator[Cluster]:
+    """Machines that are played."""
+    hub = Hub(bound, "127.0.0.1", certificate=make_certificate(["127.0.0.1"]))
+    await hub.open()
+    yield Cluster(hub, PlayedPlacer(), placement_timeout=60.0, lost_after=30.0)
+    close_all()
+    hub.close()
+
+
+@pytest.mark.slow
+async def test_two_hundred_at_once(crowded: Cluster, tmp_path: Path) -> None:
+    """All that are asked for at the same time get their places and connections; each answers its own batch,
+    and nothing is left of them.
+    """
+    placer = crowded.placer
+    assert isinstance(placer, PlayedPlacer)
+    (tmp_path / "h.py").write_text("")
+    spec = WorkerSpec(Load("m", "1.0", str(tmp_path), "h", 1), threads=1, frame_limit=1 << 20)
+    answers: list[tuple[int, bytes]] = []
+
+    async def serve() -> None:
+        agent = await placer.agent()
+        agent.present()
+        agent.listen()
+        worker = await agent.worker()
+        while True:
+            message, body = await worker.hear()
+            if isinstance(message, Predict):
+                worker.say(Result(message.sequence, [Answer(len(body))], 0.0), [body])
+
+    async def ask(number: int) -> None:
+        answered = asyncio.Event()
+
+        def take(message: object, tail: memoryview) -> None:
+            answers.append((number, bytes(tail)))
+            answered.set()
+
+        launch = ClusterLauncher(crowded, Demand())
+        worker: Any = await launch(spec, f"W-{number}-m", take, lambda reason: None)
+        worker.send(*predict(0, b"batch of %d" % number))
+        await asyncio.wait_for(answered.wait(), 30)
+        worker.kill()
+        await worker.wait()
+
+    serving = [asyncio.create_task(serve()) for _ in range(200)]
+    await asyncio.gather(*(ask(number) for number in range(200)))
+    for each in serving:
+        each.cancel()
+    await asyncio.wait(serving)
+
+    assert sorted(answers) == [(number, b"batch of %d" % number) for number in range(200)]
+    assert [placement.is_withdrawn for placement in placer.placements] == [True] * 200
+    assert not crowded.hub._expected
