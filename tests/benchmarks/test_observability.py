@@ -44,9 +44,23 @@ def test_dry_run_names_the_points(capsys: pytest.CaptureFixture[str]) -> None:
     few = capsys.readouterr().out
     assert observability.main(["--all", "--batches", "8", "--dry-run"]) == 0
     many = capsys.readouterr().out
+    assert observability.main(["--tracing", "--dry-run"]) == 0
+    traced = capsys.readouterr().out
 
     assert few.count("\nbatch ") == 6
     assert "batch 8, log mode (metrics_mode=log)" in many
+    assert "traced" not in few + many
+    assert traced.count("\nbatch ") == 4
+
+
+def test_traces_are_compared_with_the_server_as_shipped() -> None:
+    """By requests per second."""
+    points = [ON, Point(1, "traced")]
+    samples = [taken(ON, 1000, 100), taken(points[1], 940, 110)]
+    (mark,) = marks(points, samples)
+
+    assert (mark.value, mark.reached) == (pytest.approx(0.94), False)
+    assert "| to on |" in report(points, samples)
 
 
 @pytest.mark.slow

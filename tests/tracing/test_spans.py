@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
     ALWAYS_ON,
@@ -14,13 +16,27 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
     TraceIdRatioBased,
 )
-from tests.tracing.spans import tracing
+from tests.tracing.spans import Kept, tracing
 
-from modelserver.tracing.spans import Clock, bound_of, traceparent
+from modelserver.tracing.spans import Clock, Tracing, bound_of, traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{CALLER}-01".encode()
+
+
+class OneByOne(IdGenerator):
+    """Counts."""
+
+    def __init__(self):
+        self.last = 0
+
+    def generate_trace_id(self):
+        self.last += 1
+        return self.last
+
+    def generate_span_id(self):
+        return 7
 
 
 class OnlyNamed(Sampler):
@@ -37,11 +53,12 @@ class OnlyNamed(Sampler):
 def test_a_new_trace():
     """Without a parent the sampler's share is traced, each in a trace of its own."""
     made, _ = tracing(ParentBased(TraceIdRatioBased(0.25)))
-    found = [made.sample([(b"host", b"x")], str) for _ in range(4000)]
+    found = [made.sample([(b"host", b"x")], "a") for _ in range(4000)]
 
     sampled = [contexts for contexts in found if contexts is not None]
     assert 850 < len(sampled) < 1150
     assert all(parent is None for _, parent in sampled)
+    assert all(context.trace_id % (1 << 64) < (1 << 62) for context, _ in sampled)
     assert Counter(context.trace_id for context, _ in sampled).most_common(1)[0][1] == 1
 
 
@@ -49,7 +66,7 @@ def test_a_caller_decides():
     """With a parent, whether its caller samples; the trace and its state go on."""
     made, _ = tracing(ParentBased(ALWAYS_OFF))
     headers = [(b"TraceParent", PARENT), (b"Tracestate", b"vendor=x"), (b"tracestate", b"other=y")]
-    found = made.sample(headers, str)
+    found = made.sample(headers, "a")
 
     assert found is not None
     context, parent = found
@@ -57,8 +74,8 @@ def test_a_caller_decides():
     assert parent is not None
     assert f"{parent.span_id:016x}" == CALLER
     assert context.trace_state.to_header() == "vendor=x,other=y"
-    assert made.sample([(b"traceparent", PARENT[:-1] + b"0")], str) is None
-    assert made.sample([], str) is None
+    assert made.sample([(b"traceparent", PARENT[:-1] + b"0")], "a") is None
+    assert made.sample([], "a") is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +93,7 @@ def test_a_caller_decides():
 def test_what_is_no_parent(headers, caplog):
     """It counts as none, and costs no line in the log."""
     made, _ = tracing()
-    found = made.sample(headers, str)
+    found = made.sample(headers, "a")
 
     assert found is not None
     context, parent = found
@@ -90,8 +107,19 @@ def test_a_sampler_of_ones_own():
     """It is asked, with the request's name."""
     made, _ = tracing(OnlyNamed())
 
-    assert made.sample([], lambda: "wanted") is not None
-    assert made.sample([], lambda: "other") is None
+    assert made.sample([], "wanted") is not None
+    assert made.sample([], "other") is None
+
+
+def test_ids_of_ones_own():
+    """They are asked for."""
+    kept = Kept()
+    made = Tracing(
+        TracerProvider(ALWAYS_ON, id_generator=OneByOne(), shutdown_on_exit=False), kept, kept.note
+    )
+    contexts = [made.sample([], "a") for _ in range(2)]
+
+    assert [found[0].trace_id for found in contexts if found is not None] == [1, 2]
 
 
 @pytest.mark.parametrize(

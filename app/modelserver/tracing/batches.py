@@ -58,7 +58,7 @@ class TracedBatch:
         self._export_batch(batch, now)
         request = self._members[0].request
         export, clock = request.tracing.export, request.clock
-        attributes = {"modelserver.batch.calls": result.calls}
+        attributes = {"modelserver.batch.calls": result.calls} if result.calls > 1 else None
         failures = sum(answer.failed for answer in result.answers)
         status = failed(f"{failures} of {batch.size} instances failed.") if failures else UNSET
         ended = min(started + result.handler_time, now)

@@ -141,8 +141,7 @@ class Queued:
             above = self.request
             context = above.tracing.child(above.context)
             above.tracing.export(
-                *("queue", context, above.context, above.clock(self._arrived), above.clock(now)),
-                self.attributes,
+                "queue", context, above.context, above.clock(self._arrived), above.clock(now)
             )
 
 
@@ -159,7 +158,7 @@ class TracedRoutes:
 
     def serve(self, exchange: Exchange) -> None:
         """See :class:`modelserver.http.exchange.HotRoutes`."""
-        contexts = self._tracing.sample(exchange.headers, exchange.__str__)
+        contexts = self._tracing.sample(exchange.headers, exchange)
         if contexts is not None:
             exchange.watcher = TracedExchange(exchange, self._tracing, contexts, exchange.watcher)
         self._hot.serve(exchange)
@@ -258,7 +257,7 @@ class TracedCalls:
         if method not in INFERENCE_CALLS:
             return None
         headers = [(name.encode(), _bytes(value)) for name, value in metadata]
-        contexts = self._tracing.sample(headers, lambda: path)
+        contexts = self._tracing.sample(headers, path)
         if contexts is None:
             return None
         told = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}

@@ -6,11 +6,13 @@ what does not fit into its queue is dropped, so a collector that hangs costs no 
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, get_current_span
@@ -43,6 +45,8 @@ _BY_ID = re.compile(
     re.DOTALL,
 )
 _IDS = 1 << 64
+_LENGTH = len(TRACEPARENT)
+_random_bits = random.Random().getrandbits  # noqa: S311 - no secret
 # Characters of a traceparent, of a later version too.
 _LONGEST = 256
 
@@ -65,7 +69,8 @@ class Tracing:
         self._resource = provider.resource
         self._export = processor.on_end
         self._close = processor.shutdown
-        self._bound = bound_of(provider.sampler)
+        plain = isinstance(provider.id_generator, RandomIdGenerator)
+        self._bound = bound_of(provider.sampler) if plain else None
 
     @classmethod
     def of_environment(cls, note: Callable[[str, str], None]) -> Tracing:
@@ -73,18 +78,22 @@ class Tracing:
         return cls(*open_provider(), note)
 
     def sample(
-        self, headers: Iterable[tuple[bytes, bytes]], name: Callable[[], str]
+        self, headers: Iterable[tuple[bytes, bytes]], name: object
     ) -> tuple[SpanContext, SpanContext | None] | None:
-        """The context of a new request's span, and that of its parent; None if it is not traced."""
+        """The context of a new request's span, and that of its parent; None if it is not traced.
+
+        ``name`` is the span's, as text if it is asked for.
+        """
         for header, _ in headers:
-            if len(header) == len(TRACEPARENT) and header.lower() == TRACEPARENT:
-                return self._sample(_parent(headers), name())
+            if len(header) == _LENGTH and header.lower() == TRACEPARENT:
+                return self._sample(_parent(headers), str(name))
         if self._bound is None:
-            return self._sample(None, name())
-        trace_id = self._ids.generate_trace_id()
-        if trace_id % _IDS >= self._bound:
+            return self._sample(None, str(name))
+        # Called for each request: an id is made only if it is needed, with the part that decides.
+        low = _random_bits(64)
+        if low >= self._bound:
             return None
-        return self.context(trace_id), None
+        return self.context(_random_bits(64) << 64 | low or 1), None
 
     def _sample(self, parent: Context | None, name: str) -> tuple[SpanContext, SpanContext | None] | None:
         caller = get_current_span(parent).get_span_context() if parent is not None else None
