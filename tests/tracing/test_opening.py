@@ -76,6 +76,8 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, OTEL_SERVICE_NAME="digits", OTEL_RESOURCE_ATTRIBUTES="zone=a")
     assert resource().attributes["service.name"] == "digits"
     assert resource().attributes["zone"] == "a"
+    assert resource() == resource()
+    assert hash(resource()) == hash(resource())
 
 
 async def test_nothing_to_send() -> None:

@@ -23,12 +23,23 @@ GRACE = 2.0
 _log = logging.getLogger("modelserver.tracing")
 
 
+class HashedOnce(Resource):
+    """The SDK's encoder asks for the hash with each span, and would make JSON of all attributes for it."""
+
+    def __init__(self, other: Resource) -> None:
+        super().__init__(dict(other.attributes), other.schema_url)
+        self._hash = hash(other)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 def resource() -> Resource:
     """What describes this service; its name is `modelserver` unless the environment says another."""
     found = Resource.create()
     if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        return found.merge(Resource({SERVICE_NAME: "modelserver"}))
-    return found
+        found = found.merge(Resource({SERVICE_NAME: "modelserver"}))
+    return HashedOnce(found)
 
 
 def is_wanted(signal: str) -> bool:
