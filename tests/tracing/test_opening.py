@@ -15,7 +15,7 @@ from modelserver.errors import ConfigError
 from modelserver.server import otel
 from modelserver.settings.settings import Settings
 from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.tracing.exporter import is_wanted, resource
+from modelserver.tracing.exporter import is_wanted
 from modelserver.tracing.opening import OpenTelemetry
 
 
@@ -67,17 +67,6 @@ def test_what_the_environment_turns_off(
 
     assert is_wanted("traces") is wanted
     assert (OpenTelemetry(Settings(otel="traces")).start(lambda *_: None) is not None) is wanted
-
-
-def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service is `modelserver`, or what the environment calls it."""
-    set_environment(monkeypatch)
-    assert resource().attributes["service.name"] == "modelserver"
-    set_environment(monkeypatch, OTEL_SERVICE_NAME="digits", OTEL_RESOURCE_ATTRIBUTES="zone=a")
-    assert resource().attributes["service.name"] == "digits"
-    assert resource().attributes["zone"] == "a"
-    assert resource() == resource()
-    assert hash(resource()) == hash(resource())
 
 
 async def test_nothing_to_send() -> None:
