@@ -37,6 +37,18 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_what_is_not_used_is_not_imported() -> None:
+    """Neither Ray nor the packages for other machines, recordings, workflows and traffic of versions."""
+    code = "import sys, modelserver.server; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    own = ("cluster", "recording", "workflows", "rollout", "migrating")
+    unwanted = ("ray", "torch", *(f"modelserver.{name}" for name in own))
+
+    assert [
+        name for name in run.stdout.split() if f"{name}.".startswith(tuple(f"{u}." for u in unwanted))
+    ] == []
+
+
 def test_descriptor_limit() -> None:
     """The soft limit of open files is raised to the hard one (F38)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -161,7 +161,9 @@ def test_a_failure_of_one_batch_shows_again(server, tmp_path):
 
 
 def test_limits_and_samples(server, tmp_path):
-    """The server ends the recording after so many requests, and records only the models that were named."""
+    """The server ends the recording after so many requests, and records only the models that were named; of
+    these, about the share that was asked for.
+    """
     out = tmp_path / "few.msr"
     with recording(server, out, "--requests", 2, "mirror") as process:
         ask(server, 1)
@@ -172,6 +174,14 @@ def test_limits_and_samples(server, tmp_path):
     assert process.returncode == 0
     assert [call.model for call in read(out).calls] == ["mirror", "mirror"]
     assert read(out).ended == "the limit of 2 was reached"
+
+    share = tmp_path / "share.msr"
+    with recording(server, share, "--sample", 0.5, "mirror"):
+        for _ in range(60):
+            server.predict("mirror", b"x")
+        wait_until(lambda: len(read(share).calls) >= 10, "some are in the file")
+        time.sleep(0.5)
+    assert 10 <= len(read(share).calls) <= 50
 
 
 def test_only_one_records_at_a_time(server, tmp_path):
