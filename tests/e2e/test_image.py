@@ -176,7 +176,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     finally:
         made.run("rm", "--all", "--force", "--time", 0, check=False)
         made.run("rmi", "--all", "--force", check=False)
-        shutil.rmtree(folder, ignore_errors=True)
+        # Podman mounts it on itself, and leaves it so.
+        subprocess.run(["umount", folder / "storage" / "overlay"], capture_output=True, check=False)
+        shutil.rmtree(folder)
 
 
 def build(
