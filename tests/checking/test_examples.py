@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,8 @@ _SOURCES = {
 _PICTURES = read_samples([_EXAMPLES / "mnist" / "digit-2.png", _EXAMPLES / "detector" / "shapes.png"], None)
 # It shows a handler as it is written for TorchServe, which leaves bad pictures to the server.
 _WARNINGS = {"resnet152": {"bad-row-retried", "empty-body"}}
+# Their memory is watched in the examples mnist and resnet152, which extend them.
+_WATCHED_ELSEWHERE = {"image_classifier", "densenet_handler"}
 _NUMBERS = [Sample("a", b"[1.0, 2.0]", JSON), Sample("b", b"[0.5, -1.0]", JSON)]
 _WORDS = [Sample("a", b'{"words": 5, "seed": 3}', JSON), Sample("b", b'{"words": 9, "seed": 4}', JSON)]
 _TEXTS = [Sample("a", b"a great dog", TEXT), Sample("b", b"an awful cat", TEXT)]
@@ -105,7 +108,10 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
         # Two at a time.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             patch.setenv(name, "1")
-        return dict(zip(wishes, executor.map(examine, wishes.values()), strict=True))
+        wished = [
+            replace(wish, calls=0) if name in _WATCHED_ELSEWHERE else wish for name, wish in wishes.items()
+        ]
+        return dict(zip(wishes, executor.map(examine, wished), strict=True))
 
 
 def mood(folder: Path) -> Path:
@@ -145,4 +151,5 @@ def check(name: str, chart: Chart) -> None:
     assert found.keys() == _WARNINGS.get(name, set()), found
     assert chart.count("error") == 0
     assert any(each.startswith("answers in batches of 2 and") for each in chart.checked)
-    assert "memory, threads and processes after 200 calls" in chart.checked
+    watched = "memory, threads and processes after 200 calls" in chart.checked
+    assert watched == (name not in _WATCHED_ELSEWHERE)

@@ -511,6 +511,12 @@ ANSWERS: Final[dict[str, Mapping[str, Callable[[Answer], Answer]]]] = {
             "Given URL file:///nowhere/plain.mar does not match any allowed URL(s): "
             "file:// needs an allowed_urls in the configuration",
         ),
+        "registration/other scheme": error(
+            404,
+            "ModelNotFoundException",
+            "Given URL s3://bucket/absent.mar does not match any allowed URL(s): "
+            "s3:// needs an allowed_urls in the configuration",
+        ),
         "registration/refused host": error(
             409, "ConflictStatusException", "Model file already exists plain.mar"
         ),

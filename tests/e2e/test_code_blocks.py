@@ -487,7 +487,9 @@ def test_a_script_is_served(clone: Clone) -> None:
         assert clone.run(f"curl -s -d 4 -H 'Content-Type: application/json' {url}") == "4"
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        status = process.wait(30)
+        print(output.read_text())
+        assert status == 0
 
 
 @pytest.mark.slow

@@ -100,7 +100,8 @@ class Load:
     def _send(self, client: int) -> None:
         with httpx.Client(timeout=_PATIENCE) as http:
             count = 0
-            while not self._end.is_set():
+            # Paced: as fast as they can, they would take the processors from the cluster.
+            while not self._end.wait(0.01):
                 count += 1
                 mark = f"{client}.{count}"
                 answer = http.post(self._url, content=mark.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,9 @@ def parent_of_the_next(server: Server) -> psutil.Process | None:
 
 def is_gone(process: psutil.Process) -> bool:
     """Whether it has ended, though whoever inherited it need not have looked yet."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def test_orphans_of_a_forked_worker(server: Server) -> None:

@@ -425,11 +425,3 @@ def test_methods_of_predict(shared_server):
             answer = port.get(path)
             assert answer.status_code == 404
             assert answer.json()["error"] == answer.json()["message"]
-
-
-def test_statistics_are_no_model(shared_server):
-    """Triton's `/v2/models/stats` is answered as what it is, an extension that is not there."""
-    answer = shared_server.inference.get("/v2/models/stats")
-
-    assert answer.status_code == 404
-    assert "statistics" in answer.json()["error"]

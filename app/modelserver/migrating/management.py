@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_plus
 
 from modelserver.migrating.changes import (
     BETTER,
@@ -27,13 +26,14 @@ RULES = Rules()
 
 @RULES.taking_over("urls", OTHER)
 def _urls(call: Call, theirs: Answer, ours: Answer) -> bool:
-    """`file://` is only for URLs in the operator's `allowed_urls` (404 otherwise); a download whose name
-    is taken is a conflict (409, not 500).
+    """`file://`, and `s3://`, `gs://`, `az://` and `hf://`, which TorchServe does not know, are only for
+    URLs in the operator's `allowed_urls` (404 otherwise); a download whose name is taken is a conflict (409,
+    not 500).
     """
     said = message_of(ours)
     taken = said == message_of(theirs) and said.startswith("Model file already exists")
-    local = "file://" in unquote_plus(call.path) and "does not match any allowed URL" in said
-    return registers(call) and ((taken and ours.status == 409) or (local and ours.status == 404))
+    refused = ours.status == 404 and "needs an allowed_urls" in said
+    return registers(call) and ((taken and ours.status == 409) or refused)
 
 
 @RULES.changing("numbers", BETTER)
