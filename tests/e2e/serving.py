@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
+import random
 import re
 import resource
 import signal
@@ -26,18 +28,26 @@ STARTED = "Model server started."
 PATIENCE = 30.0
 ROOT = Path(__file__).parents[2]
 
-_given_out: set[int] = set()
+# Between those of Ray's workers and those that connections get, and others for each process of pytest-xdist:
+# nobody takes a port before the server that it is for.
+_PORTS = range(20_000, 32_000)
+_PROCESSES = 8
+_share = len(_PORTS) // _PROCESSES
+_first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES * _share
+_own = _PORTS[_first : _first + _share]
+_start = random.randrange(_share)
+_ports = itertools.cycle([*_own[_start:], *_own[:_start]])
 
 
-def free_port() -> int:
-    """A port that nobody listens on, and that no test of this run got before."""
+def free_port(adjacent: int = 1) -> int:
+    """The first of so many adjacent ports that nobody uses, and that no other test of this run gets soon."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port not in _given_out:
-            _given_out.add(port)
-            return port
+        ports = [next(_ports) for _ in range(adjacent)]
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(ports[0], ports[0] + adjacent):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            if ports[-1] == port:
+                return ports[0]
 
 
 def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

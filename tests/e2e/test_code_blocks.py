@@ -476,7 +476,7 @@ def test_the_client_of_grpc(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 def test_a_script_is_served(clone: Clone) -> None:
     """By the README's command, on other ports; Ctrl-C stops it."""
-    port = free_port()
+    port = free_port(3)
     command: list[Any] = [*shlex.split(BLOCKS[SERVE].text), "--port", str(port)]
     output = clone.path / "serve.txt"
     with output.open("wb") as file:

@@ -178,7 +178,7 @@ def test_serve(variables: dict[str, str], bucket: Bucket, tmp_path: Path) -> Non
     """``modelserver serve`` takes such a URL without a setting, and shows the progress."""
     assert bucket
     home = Home(tmp_path, variables)
-    process = home.popen("serve", "s3://models/other/new.mar", "--port", free_port())
+    process = home.popen("serve", "s3://models/other/new.mar", "--port", free_port(3))
     try:
         wait_until(lambda: "Ctrl-C" in home.output() or process.poll() is not None, "it serves")
     finally:

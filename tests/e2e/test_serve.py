@@ -164,16 +164,6 @@ def started(home: Home, port: int, *command: object) -> Iterator[Served]:
         process.wait()
 
 
-def three_ports() -> int:
-    """The first of three adjacent free ports."""
-    while True:
-        first = free_port()
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + 3):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
-
-
 @contextlib.contextmanager
 def asked_all_the_time(client: httpx.Client, path: str, row: object) -> Iterator[list[str]]:
     """The answers so far to one request after the other."""
@@ -194,7 +184,7 @@ def asked_all_the_time(client: httpx.Client, path: str, row: object) -> Iterator
 
 
 def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[Served]:
-    port = three_ports()
+    port = free_port(3)
     return started(home, port, "-m", "modelserver", "serve", *arguments, "--port", port)
 
 
@@ -259,7 +249,7 @@ def test_a_script_that_serves_itself(home: Home) -> None:
     """``modelserver.serve`` serves the class until Ctrl-C; its workers do not serve it again. If the script
     is killed, nothing of it is left.
     """
-    port = three_ports()
+    port = free_port(3)
     (home.path / "doubler.py").write_text(_HANDLER.format(port=port))
     (home.path / "helper.py").write_text("FACTOR = 2\n")
     with started(home, port, "doubler.py") as served:
@@ -437,7 +427,7 @@ def test_scripts_that_cannot_be_served(home: Home) -> None:
 
     with serve(home, "two.py", "--reload") as served:
         served.await_text("Waiting for a change")
-        with socket.create_server(("127.0.0.1", three_ports())) as taken:
+        with socket.create_server(("127.0.0.1", free_port(3))) as taken:
             port = taken.getsockname()[1]
             second = Home(home.path / "second", {"NO_COLOR": "1"})
             told = second.run("serve", "../two.py:First", "--port", port, timeout=PATIENCE)
