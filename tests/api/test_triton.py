@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -84,8 +85,10 @@ async def test_cuda(tmp_path: Path) -> None:
             await asked.post(f"{base}/region/r/register", json={"raw_handle": {"b64": "x"}})
 
 
-async def test_who_may_change_the_log(tmp_path: Path) -> None:
+async def test_who_may_change_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients on this machine; others may look."""
+    # It is put back afterwards.
+    monkeypatch.setattr(logging.getLogger("modelserver"), "level", logging.INFO)
     async with client(tmp_path, "10.0.0.1") as asked:
         assert (await asked.get("/v2/logging")).status_code == 200
         with pytest.raises(MethodNotAllowed, match="PUT /logging"):

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections import deque
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,9 @@ from modelserver.pools.output import (
     Capture,
     LineReader,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -86,9 +90,25 @@ async def test_flood(reader: LineReader, tail: deque[str], caplog: pytest.LogCap
     ]  # fmt: skip
 
 
+async def test_the_end_of_a_flood(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """How many lines were dropped is told in the next second, though nothing more is printed."""
+    reader._loop = clock = _Clock(5.5)  # type: ignore[assignment]
+    reader.data_received(b"line\n" * (LINES_A_SECOND + 700))
+    reader.data_received(b"line\n" * 300)
+    ((when, tell),) = clock.calls
+    tell()
+
+    assert when == 6.0
+    assert caplog.messages[-1] == f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]"
+
+
 class _Clock:
     def __init__(self, now: float) -> None:
         self._now = now
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        self.calls.append((when, callback))
 
     def time(self) -> float:
         return self._now

@@ -137,6 +137,9 @@ class LineReader:
             pieces = rest.rsplit(b"\n", LINES_KEPT)
             for line in pieces[max(0, len(pieces) - 1 - min(left_out, LINES_KEPT - 1)) : -1]:
                 self._tail.append(_text(line))
+            if not self._left_out:
+                # Though nothing more may be printed.
+                self._loop.call_at(self._second + 1, self._tell_left_out)
             self._left_out += left_out
             rest = pieces[-1]
         self._partial = rest[:LINE_LIMIT]
