@@ -156,3 +156,10 @@ def raw(datatype: bytes, count: int = 1_600_000) -> tuple[bytes, bytes]:
     """An input of so many elements of four bytes, and its contents beside it."""
     shape = b"\1" + varint(count)
     return field(5, field(1, b"x") + field(2, datatype) + field(3, shape)), field(7, bytes(4 * count))
+
+
+def merging(levels: int) -> bytes:
+    """Small YAML that stands for an enormous one."""
+    lines = ["l0: &l0 {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}"]
+    lines += [f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, levels)]
+    return "\n".join(lines).encode()

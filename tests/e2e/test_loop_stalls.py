@@ -17,7 +17,7 @@ import grpc
 import pytest
 from tests.e2e.grpc_client import PATIENCE, channel, grpc_server, stub
 from tests.e2e.serving import serving, wait_until
-from tests.e2e.stalls import MOST, asking, field, given, listed, many, raw, tensor, undisturbed, v2
+from tests.e2e.stalls import MOST, asking, field, given, listed, many, merging, raw, tensor, undisturbed, v2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,13 +153,6 @@ def test_management(server: Server, name: str) -> None:
     )
 
     assert answer.status_code == status, answer.text[:300]
-
-
-def merging(levels: int) -> bytes:
-    """A small configuration that stands for an enormous one."""
-    lines = ["l0: &l0 {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}"]
-    lines += [f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, levels)]
-    return "\n".join(lines).encode()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import grpc
 import pytest
 from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
 from tests.e2e.serving import serving, wait_until
-from tests.e2e.stalls import MOST, asking, field, listed, many, raw, tensor, undisturbed, v2
+from tests.e2e.stalls import MOST, asking, field, listed, many, merging, raw, tensor, undisturbed, v2
 
 from modelserver.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
 
@@ -244,13 +244,6 @@ def test_management(server: Server, name: str) -> None:
     )
 
     assert answer.status_code == status, answer.text[:300]
-
-
-def merging(levels: int) -> bytes:
-    """A small specification that stands for an enormous one."""
-    lines = ["l0: &l0 {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}"]
-    lines += [f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, levels)]
-    return "\n".join(lines).encode()
 
 
 WORKFLOW_FILES: dict[str, tuple[bytes, bytes]] = {
