@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -282,6 +283,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = torch.export.export(net, (torch.ones(2, 2),), dynamic_shapes=({0: rows},))
     torch.export.save(program, folder / "exported.pt2")
     torch.save(net.state_dict(), folder / "weights.pt")
+    with torch.no_grad():
+        net.weight += 1
+    program = torch.export.export(net, (torch.ones(2, 2),), dynamic_shapes=({0: rows},))
+    torch.export.save(program, folder / "by-four.pt2")
     write_onnx(folder / "graph.onnx")
     (folder / "loads.py").write_text(_LOADS)
     (folder / "length.py").write_text(_FUNCTION)
@@ -299,21 +304,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(300)
 def test_each_kind_of_source(home: Home, models: Path) -> None:
-    """A class by its name with weights and several workers, a program and a folder answer; of what is no
-    model, and a script without a handler, the reason is told, with status 1.
+    """A class by its name with weights and several workers, a program and a folder answer, the latter two
+    also when they are replaced; of what is no model, and a script without a handler, the reason is told, with
+    status 1.
     """
+    sources = home.path / "sources"
+    shutil.copytree(models, sources)
     weights = ("--model-file", models / "weights.pt", "--batch-size", 8, "--workers", 2)
     rows = [1.0, 2.0], [3.0, 6.0]
     with contextlib.ExitStack() as stack:
 
         def begin(source: str, *flags: object) -> Served:
             own = Home(home.path / source.replace(":", "-"))
-            return stack.enter_context(serve(own, models / source, *flags))
+            return stack.enter_context(serve(own, sources / source, *flags))
 
         good = [
             begin("loads.py:Scaled", *weights),
-            begin("exported.pt2"),
-            begin("unpacked"),
+            begin("exported.pt2", "--reload"),
+            begin("unpacked", "--reload"),
         ]
         bad = [begin("broken.pt"), begin("empty.py")]
         for served, (body, answer) in zip(good, [rows, rows, ("abc", 3)], strict=True):
@@ -323,6 +331,12 @@ def test_each_kind_of_source(home: Home, models: Path) -> None:
             assert told.json() == answer, served.home.output()
         (described,) = good[0].management.get("/models/Scaled").json()
         assert (described["batchSize"], len(described["workers"])) == (8, 2)
+        os.replace(sources / "by-four.pt2", sources / "exported.pt2")
+        (sources / "unpacked" / "own.py").write_text(_FUNCTION.replace("len(", "2 * len("))
+        for served, body, answer in ((good[1], rows[0], [4.0, 8.0]), (good[2], "abc", 6)):
+            served.await_text("is the new one now")
+            (model,) = served.management.get("/models").json()["models"]
+            assert served.client.post(f"/predictions/{model['modelName']}", json=body).json() == answer
         for served in good:
             served.end()
         for served, reason in zip(
