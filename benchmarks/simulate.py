@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from benchmarks.options import run
+from benchmarks.options import numbers, run
 from benchmarks.report import heading, machine, number, table, write_json
 from benchmarks.servers import BenchmarkError, model_server
 from benchmarks.simulation.arrivals import OPEN, PATTERNS, Pattern
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--cost", type=_cost, action="append", help="NAME=A,B: t(n) = A + B*n ms (default: medium=40,4)")
     add("--costs-from", type=Path, help="fit the costs to the JSON of benchmarks.batching --out")
     add("--batch", type=int, default=8, help="batch size (default: 8)")
-    add("--workers", type=_counts, default=(1, 4), help="default: 1,4")
+    add("--workers", type=numbers, default=(1, 4), help="default: 1,4")
     add("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS), help="default: all")
     add(
         "--loads",
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=(0.1, 0.3, 0.45, 0.6, 0.75, 0.85, 0.95),
         help="shares of the capacity",
     )
-    add("--window-ms", type=_counts, default=(10, 100), help="windows to compare with (default: 10,100)")
+    add("--window-ms", type=numbers, default=(10, 100), help="windows to compare with (default: 10,100)")
     add("--cap-ms", type=int, default=100, help="the cap of adaptive (default: 100, the server's)")
     add("--requests", type=int, default=20_000, help="of one simulation (default: 20000)")
     add("--seed", type=int, default=1, help="one seed gives one result (default: 1)")
@@ -90,13 +90,6 @@ def _cost(text: str) -> Cost:
         return parse_cost(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: NAME=A,B is needed, in ms") from error
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    values = tuple(int(part) for part in text.split(","))
-    if any(value < 1 for value in values):
-        raise argparse.ArgumentTypeError("whole numbers of at least 1 are needed")
-    return values
 
 
 def _shares(text: str) -> tuple[float, ...]:

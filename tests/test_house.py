@@ -205,6 +205,7 @@ _ALLOWED = {
         "recording",
         "settings",
         "simulation",
+        "tensors",
         "testing",
         "tuning",
     },

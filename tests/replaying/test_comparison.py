@@ -46,6 +46,34 @@ def test_bodies(make_call, then, now, said) -> None:
     assert compared(make_call, then, now) == said
 
 
+def test_deep_json(make_call) -> None:
+    """What is nested deeper than it can be walked through differs, in short."""
+    deep = b"[" * 700 + b"%d" + b"]" * 700
+
+    assert compared(make_call, deep % 1, deep % 2).startswith("'[[[[")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "then", "now", "said"),
+    [
+        ("BF16", b"\x80\x3f", b"\x81\x3f", "output y[0]: 1 became 1.00781"),
+        ("BF16", b"\x80\x7f", b"\x80\x7f", ""),
+        ("INT64", (2**60).to_bytes(8, "little"), (2**60 + 1).to_bytes(8, "little"), "output y[0]: "),
+        ("BOOL", b"\0", b"\1", "output y: its bytes differ"),
+    ],
+)
+def test_each_datatype(make_call, datatype, then, now, said) -> None:
+    """Exactly, where no tolerance is asked for: also integers that are the same as floats."""
+    parameters = {"binary_data_size": len(then)}
+    output = {"name": "y", "datatype": datatype, "shape": [1], "parameters": parameters}
+    head = json.dumps({"outputs": [output]}).encode()
+    call = make_call(answer=head + then)
+    found = difference(call, Answered(0, 0, 200, b"", head + now), Tolerance(0, 0))
+
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
 def test_an_id_that_the_client_chose(make_call) -> None:
     """Must come back."""
     asked = {"target": "/v2/models/m/infer", "body": b'{"id": "mine"}'}

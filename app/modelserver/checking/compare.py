@@ -28,10 +28,9 @@ def difference(alone: Answer, other: Answer, tolerance: float) -> str:
     if alone.body == other.body:
         return ""
     try:
-        left, right = json.loads(alone.body), json.loads(other.body)
-    except ValueError:
+        return _difference(json.loads(alone.body), json.loads(other.body), tolerance)
+    except (ValueError, RecursionError):
         return f"{shown(other)} instead of {shown(alone)}"
-    return _difference(left, right, tolerance)
 
 
 def shown(answer: Answer) -> str:

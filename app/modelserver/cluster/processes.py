@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import subprocess
 import sys
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelserver.demand import Demand
-
-_log = logging.getLogger("modelserver.workers")
 
 # Seconds for an agent to end by itself.
 _GRACE = 5.0

@@ -154,8 +154,9 @@ def bring_in_line(plan: Plan) -> dict[tuple[str, str], str]:
 
     Returns why versions could not be registered, by name and version.
     """
-    here = {(version.name, version.version): version for version in plan.ours.versions()}
-    first = {version.name: version for version in reversed(plan.ours.versions())}
+    versions = plan.ours.versions()
+    here = {(version.name, version.version): version for version in versions}
+    first = {version.name: version for version in reversed(versions)}
     refused: dict[tuple[str, str], str] = {}
     chosen: set[str] = set()
     for theirs in plan.theirs.versions():

@@ -72,12 +72,12 @@ class Place:
                 raise ConfigError(f"--ca-file={ca_file}: {error}") from error
         return cls(parts.hostname, port, parts.path.rstrip("/"), tuple(headers), tls)
 
-    def request(self, call: Call, extra: Sequence[tuple[str, str]] = ()) -> bytes:
+    def request(self, call: Call) -> bytes:
         """The bytes of the request."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [f"{call.method.decode()} {self.prefix}{call.target} HTTP/1.1", f"host: {host}:{self.port}"]
         given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers)
-        lines += [f"{name}: {value}" for name, value in (*given, *self.headers, *extra)]
+        lines += [f"{name}: {value}" for name, value in (*given, *self.headers)]
         lines += [f"content-length: {len(call.body)}", "", ""]
         return "\r\n".join(lines).encode("latin-1") + call.body
 

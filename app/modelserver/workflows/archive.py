@@ -12,8 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from modelserver.archives.incoming import Transfer
-from modelserver.archives.sources import Located, download, locate
+from modelserver.archives.sources import Located, locate
 from modelserver.archives.unpack import UnsafeEntryError, safe_parts, unpack
 from modelserver.archives.urls import leaves_its_place, scheme
 from modelserver.errors import InternalError, InvalidModel, InvalidWorkflow, ModelNotFound, WorkflowNotFound
@@ -60,10 +59,7 @@ class WorkflowArchive:
 
     def remove(self) -> None:
         """Deletes what was unpacked, and the downloaded file. It blocks."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self.downloaded is not None:
-            with contextlib.suppress(OSError):
-                self.downloaded.unlink(missing_ok=True)
+        _discard(self.folder, self.downloaded)
 
 
 class ArchiveReader:
@@ -108,11 +104,8 @@ async def find_archive(url: str, store: Path | None, policy: UrlPolicy, workdir:
         raise WorkflowNotFound(f"Relative path is not allowed in url: {url}")
     kind = scheme(url)
     try:
-        if kind in ("http", "https"):
-            path = await download(url, store, policy)
-            return Located(url, path, downloaded=path)
-        if kind in (None, "file"):
-            located = await locate(url, store, policy, workdir, Transfer())
+        if kind in (None, "file", "http", "https"):
+            located = await locate(url, store, policy, workdir)
             if located.path.is_file() and located.single is None:
                 return located
     except ModelNotFound as error:
@@ -170,4 +163,5 @@ def _text(folder: Path, name: str, what: str) -> str:
 def _discard(folder: Path, downloaded: Path | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if downloaded is not None:
-        downloaded.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            downloaded.unlink(missing_ok=True)
