@@ -289,14 +289,14 @@ def stop(*, quiet: bool) -> int:
     path = pid_file()
     pid = running_server(path)
     if pid is None:
-        path.unlink(missing_ok=True)
+        remove_orphan(path)
         print_line("modelserver is not currently running.")
         return 0
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
         print_line("modelserver already stopped.")
-        path.unlink(missing_ok=True)
+        remove_orphan(path)
         return 0
     except PermissionError:
         print_line(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
@@ -308,7 +308,7 @@ def stop(*, quiet: bool) -> int:
             print_line("Stopping modelserver took too long.")
             return 0
         time.sleep(0.05)
-    path.unlink(missing_ok=True)
+    remove_orphan(path)
     if not quiet:
         print_line("modelserver has stopped.")
     return 0

@@ -120,7 +120,8 @@ class Server:
         self._on_started = on_started
         self._on_progress = on_progress
         self._on_notice = on_notice
-        self._given_state = parse_snapshot(loaded.settings.model_snapshot or "{}")
+        given = loaded.settings.model_snapshot or "{}"
+        self._given_state, self._given_workflows = parse_snapshot(given), parse_workflows(given)
         if loaded.settings.as_torchserve:
             check_archives(self._given_state, loaded.settings.local_store)
         command = loaded.settings.system_metrics_cmd
@@ -371,7 +372,7 @@ class Server:
         return watch_system(monitor, metrics, settings.metric_time_interval)
 
     async def _load(self, registry: Registry) -> None:
-        registry.workflows.update(parse_workflows(self._settings.model_snapshot or "{}"))
+        registry.workflows.update(self._given_workflows)
         self._all_loaded = await load_first(
             *(registry, self._loaded, self._given_state, self._snapshots),
             registrations=self._registrations,

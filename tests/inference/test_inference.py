@@ -1,14 +1,16 @@
-"""Many requests for models that are not there."""
+"""Requests that are refused: for models that are not there, and for versions that clients named."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from modelserver.errors import ServiceUnavailable
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.inference import routes
-from modelserver.inference.inference import InferenceApi
+from modelserver.inference.inference import InferenceApi, _fail
 from modelserver.models.registry import Registry
 from modelserver.telemetry.metrics import ServerMetrics
 
@@ -59,3 +61,19 @@ def test_unknown_names_make_no_series(route: str) -> None:
     assert series(metrics) == before
     assert f'Requests4XX{{Level="Host",Hostname="h"}} {FLOOD + 1}.0' in metrics.render().decode()
     assert routes._kept_target.cache_info().currsize <= 1024 < FLOOD
+
+
+@pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])
+def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counted: list[int]) -> None:
+    """Their answers do not, either; those of requests that leave the version to the server do."""
+    told: list[int] = []
+    traffic = SimpleNamespace(refused=lambda _, status: told.append(status))
+    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
+    exchange, model, codec = (cast("Any", SimpleNamespace(**each)) for each in (
+        {"target": api.find(path.encode())},
+        {"traffic": traffic},
+        {"fail": lambda *_: None},
+    ))  # fmt: skip
+    _fail(exchange, codec, model, ServiceUnavailable("The queue is full."))
+
+    assert told == counted

@@ -187,6 +187,19 @@ def test_a_request_that_is_cut() -> None:
     assert [span.name for span in kept.spans].count("batch") == 2
 
 
+def test_a_call_has_the_id_of_its_request() -> None:
+    """That of the first, which the handler and the log have too, though the client sent none."""
+    made, _ = tracing()
+    sampled = (("traceparent", PARENT[1].decode()),)
+    call = TracedCalls(made).begin("inference.GRPCInferenceService/ModelInfer", sampled, 1.0)
+    assert call is not None
+    assert call.request_id == ""
+    for name in ("first", "second"):
+        call.queue(SimpleNamespace(id=name, arrived=1.0), MODEL)
+
+    assert call.request_id == "first"
+
+
 def test_calls() -> None:
     """Those for inference are traced; their code says whether they failed."""
     made, kept = tracing()

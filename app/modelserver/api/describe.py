@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from modelserver.api import descriptions as oas
-from modelserver.api.shares import SHARE, describe_share
+from modelserver.api.shares import SHARE, describe_share, moment
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
 from modelserver.telemetry.system import NO_GPU, gpu_usage, worker_memory
@@ -86,7 +85,7 @@ def describe_replacement(model: ModelVersion) -> dict[str, Any] | None:
         "modelVersion": coming.version or None,
         "status": coming.state,
         "failure": coming.failure or None,
-        "since": _shown(coming.since),
+        "since": moment(coming.since),
     }
 
 
@@ -110,7 +109,7 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
     }
     if (event := state.event) is not None:
         answer["lastChange"] = {
-            "time": _shown(event.at), "from": event.before, "to": event.after, "reason": event.reason
+            "time": moment(event.at), "from": event.before, "to": event.after, "reason": event.reason
         }  # fmt: skip
     return answer
 
@@ -139,7 +138,7 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
     """One worker; ``failure`` is None if it has not failed."""
     return {
         "id": str(worker.id),
-        "startTime": _shown(worker.created),
+        "startTime": moment(worker.created),
         "status": worker.state.value,
         **_whereabouts(worker),
         "failure": worker.failure or None,
@@ -164,11 +163,6 @@ def _whereabouts(worker: Worker) -> dict[str, Any]:
         "gpuUsage": node.gpu or NO_GPU,
         "node": {"name": node.name, "host": node.host},
     }
-
-
-def _shown(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def describe_batching(model: ModelVersion) -> dict[str, Any]:

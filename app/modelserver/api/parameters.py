@@ -69,10 +69,7 @@ class Parameters:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()
         if content_type != "application/json":
             return cls.of_query(request)
-        try:
-            values = json.loads(await read_parameters_body(request))
-        except (ValueError, RecursionError) as error:
-            raise BadRequest(f"The body is not valid JSON: {error}") from error
+        values = await read_json(request)
         if not isinstance(values, dict):
             raise BadRequest("The body must be a JSON object of parameters.")
         return cls({name: value for name, value in values.items() if value is not None})
@@ -124,3 +121,11 @@ class Parameters:
         if value.strip().lower() not in ("true", "false"):
             raise BadRequest(f"{name}={value[:100]}: true or false is needed")
         return self.boolean(name)
+
+
+async def read_json(request: Request) -> Any:
+    """The body. Raises BadRequest, PayloadTooLarge."""
+    try:
+        return json.loads(await read_parameters_body(request))
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"The body is not valid JSON: {error}") from error

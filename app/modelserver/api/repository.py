@@ -120,15 +120,15 @@ async def load_model(registry: Registry, settings: Settings, name: str) -> None:
         ModelNotFound: the store has no such model.
         ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
     """
-    stored = await registry.preparation.store.by_name()
     before = registry.get(name) if name in registry.names() else None
-    if before is None:
-        url = stored.get(name)
+    if before is not None and scheme(before.url) in OBJECT_STORES:
+        url: str | None = before.url
     else:
-        file = file_of(before.url)
-        url = file if file in stored.values() else stored.get(name, before.url)
-        if scheme(before.url) in OBJECT_STORES:
-            url = before.url
+        stored = await registry.preparation.store.by_name()
+        url = stored.get(name)
+        if before is not None:
+            file = file_of(before.url)
+            url = file if file in stored.values() else stored.get(name, before.url)
     if url is None:
         raise ModelNotFound.named(name)
     workers = settings.default_workers_per_model or 1

@@ -35,13 +35,12 @@ def describe_promotion(traffic: Traffic[ModelVersion]) -> dict[str, Any] | None:
     if promotion is None:
         return None
     slowest = {name: milliseconds(seconds) for name, seconds in traffic.percentiles.items()}
-    moment = datetime.fromtimestamp(promotion.since, timezone.utc)
     return {
         "version": promotion.version,
         "base": promotion.base,
         "state": promotion.state,
         "reason": promotion.reason or None,
-        "since": moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z",
+        "since": moment(promotion.since),
         "next": traffic.next_weight,
         **traffic.evidence,
         "p99": slowest or None,
@@ -85,3 +84,9 @@ SHARE = oas.record(
     },
     description="Its part in the traffic between the versions; absent if that is not set.",
 )
+
+
+def moment(seconds: float) -> str:
+    """A time since the epoch as text."""
+    found = datetime.fromtimestamp(seconds, timezone.utc)
+    return found.strftime("%Y-%m-%dT%H:%M:%S.") + f"{found.microsecond // 1000:03d}Z"

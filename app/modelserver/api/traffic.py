@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 
 from modelserver.api import descriptions as oas
+from modelserver.api.parameters import read_json
 from modelserver.api.shares import PERCENT, PROMOTION, describe_promotion, milliseconds
-from modelserver.errors import BadRequest
 from modelserver.http.answers import JSON, pretty
-from modelserver.http.content import read_parameters_body
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -29,7 +27,7 @@ def add_traffic(app: FastAPI, registry: Registry) -> None:
         return Response(pretty(describe_traffic(registry.get(name))), media_type=JSON)
 
     async def change(request: Request, name: str) -> Response:
-        await registry.change_traffic(name, await _document(request))
+        await registry.change_traffic(name, await read_json(request))
         return await show(name)
 
     async def drop(name: str) -> Response:
@@ -42,14 +40,6 @@ def add_traffic(app: FastAPI, registry: Registry) -> None:
     for endpoint, described in ((show, _SHOW), (change, _CHANGE), (drop, _DROP)):
         oas.add(app, "/models/{name}/traffic", endpoint, **described)
     oas.add(app, "/models/{name}/shadow", shadows, get=_SHADOWS)
-
-
-async def _document(request: Request) -> Any:
-    """The body. Raises BadRequest, PayloadTooLarge."""
-    try:
-        return json.loads(await read_parameters_body(request))
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"The body is not valid JSON: {error}") from error
 
 
 def describe_traffic(model: ModelVersion) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.frontend.link import Link
 from modelserver.http.answers import is_kserve
 from modelserver.http.exchange import UNREAD, Exchange, with_header
+from modelserver.telemetry.logs import MULTILINE
 from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def _write_record(message: messages.Told) -> None:
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):
         return
-    extra: dict[str, Any] = {"multiline": True}
+    extra: dict[str, Any] = {**MULTILINE}
     if message.trace_id:
         extra["trace_id"] = message.trace_id
     record = logger.makeRecord(

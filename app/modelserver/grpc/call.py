@@ -34,7 +34,9 @@ class Method(Protocol):
 
 
 class CallTrace(Protocol):
-    """A traced call. ``traceparent`` is what its handlers get."""
+    """A traced call. ``traceparent`` is what its handlers get, ``request_id`` that of its first request."""
+
+    request_id: str
 
     @property
     def traceparent(self) -> str: ...

@@ -122,7 +122,7 @@ class Served:
         finally:
             seconds = time.monotonic() - call.arrived
             if call.trace is not None:
-                request_id = request_id or id_of(call)
+                request_id = request_id or call.trace.request_id or id_of(call)
                 call.trace.end(request_id, code)
             self._around.on_call(call.client, self._path, code, http_class(code), seconds, request_id)
 

@@ -162,7 +162,7 @@ class InferenceApi:
 
 def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError) -> None:
     """Answers a request that was not queued."""
-    if model is not None and model.traffic is not None:
+    if model is not None and model.traffic is not None and exchange.target.route.version is None:
         model.traffic.refused(model, error.status)
     codec.fail(exchange, error, model)
 

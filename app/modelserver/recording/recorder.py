@@ -16,7 +16,7 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
-from modelserver.http.exchange import Watcher
+from modelserver.http.exchange import INFERENCE_CALLS, Watcher
 from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
 from modelserver.settings.checks import holds_credentials
 
@@ -54,9 +54,6 @@ _SIGN_OF_LIFE: Final = 0.3
 _GRACE: Final = 10.0
 _SERVER_TIMING: Final = b"server-timing: "
 _BATCH: Final = b"x-batch-id: "
-_INFERENCE_CALLS: Final = frozenset(
-    {"Predictions", "StreamPredictions", "StreamPredictions2", "ModelInfer", "ModelStreamInfer"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class Recorder:
 
     def called(self, path: str) -> None:
         """A call over gRPC has ended."""
-        if self.now is not None and path.rpartition("/")[2] in _INFERENCE_CALLS:
+        if self.now is not None and path.rpartition("/")[2] in INFERENCE_CALLS:
             self.now.grpc += 1
 
     def close(self) -> None:

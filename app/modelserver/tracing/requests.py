@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.sdk.trace import Event
 from opentelemetry.trace import SpanKind
 
-from modelserver.http.exchange import Watcher
+from modelserver.http.exchange import INFERENCE_CALLS, Watcher
 from modelserver.tracing.batches import TracedBatch
 from modelserver.tracing.spans import TRACEPARENT, UNSET, Clock, failed, traceparent
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange, HotRoutes, Target
     from modelserver.tracing.spans import Tracing
 
-# Calls over gRPC that are traced, by the names of their methods.
-INFERENCE_CALLS = frozenset(
-    {"Predictions", "StreamPredictions", "StreamPredictions2", "ModelInfer", "ModelStreamInfer"}
-)
 # Codes of gRPC that are the server's fault, as OpenTelemetry's conventions have them: UNKNOWN,
 # DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
 _FAULTS = frozenset({2, 4, 12, 13, 14, 15})
@@ -231,7 +227,14 @@ class TracedExchange(Watcher):
 
 
 class TracedCall(TracedRequest):
-    """The span of a call over gRPC."""
+    """The span of a call over gRPC. ``request_id`` is that of its first request."""
+
+    request_id = ""
+
+    def queue(self, request: Any, model: Any) -> None:
+        """See :class:`TracedRequest`."""
+        self.request_id = self.request_id or request.id
+        super().queue(request, model)
 
     def end(self, request_id: str, code: int) -> None:
         """The call has ended with this code."""
