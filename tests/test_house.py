@@ -19,7 +19,7 @@ from packaging.version import Version
 import modelserver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = {"modelserver": _ROOT / "app", "modelserver_handlers": _ROOT / "handlers"}
@@ -69,13 +69,18 @@ _ALLOWED = {
     },
     "cli": {
         "auth",
+        "checking",
         "daemon",
         "errors",
+        "migrating",
         "models",
         "pidfile",
+        "replaying",
         "server",
+        "serving",
         "settings",
         "telemetry",
+        "tuning",
     },
     "console": {
         "api",
@@ -169,6 +174,7 @@ _ALLOWED = {
     "node": {"environments", "errors", "pools", "telemetry", "wire", "workdir", "worker"},
     "offload": {"errors"},
     "options": {"demand", "errors", "settings", "tensors"},
+    "otlp": set(),
     "payloads": {"errors", "ids", "settings"},
     "pidfile": {"file_locks"},
     "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},
@@ -183,6 +189,7 @@ _ALLOWED = {
         "listeners",
         "models",
         "payloads",
+        "recording",
         "resources",
         "settings",
         "telemetry",
@@ -268,7 +275,7 @@ _ALLOWED = {
         "workdir",
     },
     "tls": {"errors", "settings"},
-    "tracing": {"http", "settings", "telemetry", "wire"},
+    "tracing": {"http", "otlp", "settings", "telemetry", "wire"},
     "triton": {"errors", "models", "telemetry", "tensors"},
     "tuning": {
         "archiver",
@@ -283,7 +290,7 @@ _ALLOWED = {
     "watching": {"grpc", "models", "payloads", "pools", "recording", "telemetry"},
     "wire": set(),
     "workdir": {"file_locks"},
-    "worker": {"modelserver_handlers", "tensors", "wire"},
+    "worker": {"modelserver_handlers", "otlp", "tensors", "wire"},
     "workflows": {
         "archives",
         "batching",
@@ -323,6 +330,30 @@ class Module:
                 yield node.module
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
+    def late_imports(self) -> Iterator[str]:
+        """Those that are imported by name, when they are used: in calls, and in tables for such calls."""
+        nodes = list(ast.walk(self.tree))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and _imports_by_name(node)]
+        for call in calls:
+            yield from _names_among(call.args)
+        if not all(any(isinstance(each, ast.Constant) for each in call.args) for call in calls):
+            for node in nodes:
+                if isinstance(node, ast.Dict):
+                    yield from _names_among(node.values)
+
+
+def _imports_by_name(call: ast.Call) -> bool:
+    """Whether it calls ``import_module``, or has a thread call it."""
+    parts = (call.func, *call.args)
+    return "import_module" in {getattr(part, "id", getattr(part, "attr", "")) for part in parts}
+
+
+def _names_among(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
+    """The texts that name a module of ours."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in _NAMES:
+            yield node.value
+
 
 def room_of(name: str) -> str:
     """The room of a module's name."""
@@ -347,7 +378,8 @@ _NAMES = {module.name for module in _MODULES}
 
 def imported_rooms(module: Module) -> set[str]:
     """The other rooms that a module imports from."""
-    ours = {name for name in module.imports() if name in _NAMES and name != "modelserver"}
+    everything = (*module.imports(), *module.late_imports())
+    ours = {name for name in everything if name in _NAMES and name != "modelserver"}
     return {room_of(name) for name in ours} - {module.room}
 
 

@@ -12,10 +12,10 @@ import pytest
 from tests.tracing.collector import collector, environment
 
 from modelserver.errors import ConfigError
+from modelserver.otlp.exporter import is_wanted
 from modelserver.server import otel
 from modelserver.settings.settings import Settings
 from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.tracing.exporter import is_wanted
 from modelserver.tracing.opening import OpenTelemetry
 
 
@@ -41,7 +41,7 @@ def test_off_imports_nothing() -> None:
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server does not start, and says what to install."""
     monkeypatch.delitem(sys.modules, "modelserver.tracing.opening")
-    monkeypatch.delitem(sys.modules, "modelserver.tracing.exporter")
+    monkeypatch.delitem(sys.modules, "modelserver.otlp.exporter")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
     with pytest.raises(ConfigError, match=r"otel=all: .*; pip install 'modelserver\[otel\]'"):

@@ -71,7 +71,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     """The handler serves, and the log says once that its spans are not exported."""
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    monkeypatch.setitem(sys.modules, "modelserver.tracing.exporter", None)
+    monkeypatch.setitem(sys.modules, "modelserver.otlp.exporter", None)
     exporting.open()
     exporting.open()
 

@@ -29,8 +29,8 @@ from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from modelserver import __version__
+from modelserver.otlp.exporter import resource
 from modelserver.telemetry.prometheus import Distribution, Histogram
-from modelserver.tracing.exporter import resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from modelserver.tracing.exporter import GRACE, close_within, is_wanted
+from modelserver.otlp.exporter import GRACE, close_within, is_wanted
 from modelserver.tracing.spans import Tracing
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ class Exporting:
         if not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
             return
         try:
-            exporter = import_module("modelserver.tracing.exporter")
+            exporter = import_module("modelserver.otlp.exporter")
         except ImportError as error:
             _log.warning("The handler's spans are not exported: %s", error)
             return
@@ -49,7 +49,7 @@ class Exporting:
     def close(self) -> None:
         """Exports the rest, for two seconds at most."""
         if self._processor is not None:
-            exporter = import_module("modelserver.tracing.exporter")
+            exporter = import_module("modelserver.otlp.exporter")
             exporter.close_within(exporter.GRACE, self._processor.shutdown)
 
 

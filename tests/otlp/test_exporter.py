@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from modelserver.tracing.exporter import close_within, resource
+from modelserver.otlp.exporter import close_within, resource
 
 if TYPE_CHECKING:
     import pytest

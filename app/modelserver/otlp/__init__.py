@@ -1,0 +1,1 @@
+"""OpenTelemetry's exporters, for the server and for workers."""
