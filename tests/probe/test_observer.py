@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_SOURCE = """
+# What takes less than a millisecond to import is not told.
+_SOURCE = """import time; time.sleep(0.002)
 class Observed:
     def initialize(self, context):
         self.ready = True
@@ -65,7 +66,7 @@ def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: P
         "initialize": Place("observed_handler.py", 3, "initialize"),
         "handle": Place("observed_handler.py", 6, "handle"),
     }
-    assert "observed_handler" in {each.name for each in loaded.imported} or loaded.import_seconds < 0.001
+    assert "observed_handler" in {each.name for each in loaded.imported}
 
     assert handler.entry(["a", "b"], None) == [True, True]
     assert received(reports) == Called(2, 2)

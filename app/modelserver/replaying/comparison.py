@@ -85,7 +85,7 @@ def _differs(then: Any, now: Any, tolerance: Tolerance, where: str) -> str:
             return ""
     elif then == now and isinstance(then, bool) == isinstance(now, bool):
         return ""
-    place = f"{where.lstrip('.')}: " if where else ""
+    place = f"{_short(where.lstrip('.'))}: " if where else ""
     return f"{place}{_short(json.dumps(then))} became {_short(json.dumps(now))}"
 
 
