@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 from tests.e2e.serving import wait_until
 
-CLIENTS = 24
+CLIENTS = 64
 GRPC_CLIENTS = 2
 BATCH = 8
 ANSWER_SECONDS = 60.0
