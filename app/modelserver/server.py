@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,7 +45,7 @@ from modelserver.telemetry.stalls import LoopWatch
 from modelserver.telemetry.system import SystemMonitor, gpu_count
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
-from modelserver.watching import call_observer, show_pools, watch_collector, watch_system
+from modelserver.watching import call_observer, note_arrivals, show_pools, watch_collector, watch_system
 from modelserver.wire.marks import end_orphans
 from modelserver.workdir import work_directory
 
@@ -319,7 +320,8 @@ class Server:
             running.append(loop.create_task(self._watch(metrics)))
         if self._otel is not None:
             running.append(loop.create_task(self._otel.send_metrics(metrics)))
-        loop_watch = LoopWatch(metrics.stalled)
+        noting = partial(note_arrivals, registry) if self._settings.has_console else None
+        loop_watch = LoopWatch(metrics.stalled, each_second=noting)
         if not self._apps_late:
             freeze_garbage()
         running.append(await self._tell_started(registry, stopping))

@@ -76,6 +76,12 @@ def show_pools(registry: Registry) -> None:
         model.metrics.set_nodes(_by_node(model.pool.workers))
 
 
+def note_arrivals(registry: Registry, now: float) -> None:
+    """Adds what has come since the last second to the history of each version."""
+    for model in registry.versions():
+        model.arrivals.look(now, model.metrics, len(model.pool.workers))
+
+
 def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:
     """The number of loaded workers on each other machine, and the bytes of memory that they use."""
     found: dict[str, tuple[int, int]] = {}

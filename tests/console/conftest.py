@@ -10,12 +10,17 @@ import pytest
 from tests.console.doubles import Hot
 
 from modelserver.console.console import Console
+from modelserver.errors import ModelNotFound
 from modelserver.http.edge import Edge
 from modelserver.settings.keys import KEYS
 from modelserver.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def absent(name: str, _: str) -> None:
+    raise ModelNotFound.named(name)
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def hot() -> Hot:
 def console(hot: Hot) -> Iterator[Console]:
     """One on loopback, without tokens and models."""
     sources = {**dict.fromkeys(KEYS, "default"), "job_queue_size": "flag --x"}
-    registry: Any = SimpleNamespace(versions=list, preparation=SimpleNamespace(sources=sources))
+    registry: Any = SimpleNamespace(versions=list, get=absent, preparation=SimpleNamespace(sources=sources))
     settings = Settings(job_queue_size=7, keystore_pass="swordfish")
     made = Console(SimpleNamespace(registry=registry, settings=settings, tokens=None), hot)  # type: ignore[arg-type]
     yield made

@@ -132,13 +132,14 @@ async def test_a_stream_asks_for_its_token_each_time(console: Console) -> None:
 
 
 async def test_estimates_need_what_they_are_made_of(client: httpx.AsyncClient) -> None:
-    """What is no JSON, has an unknown policy or too much is refused with the reason."""
-    asked: dict[str, Any] = {"history": [[1, 1, 1, 1, 0.1]], "now": CHOICE, "then": CHOICE}
+    """What is no JSON, has an unknown policy, names no model or is too much is refused with the reason."""
+    asked: dict[str, Any] = {"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}
     wrong = [
         (b"{", 400, "cannot be estimated"),
         (json.dumps({**asked, "now": {**CHOICE, "policy": "best"}}).encode(), 400, "best"),
         (json.dumps({**asked, "now": {**CHOICE, "workers": 65}}).encode(), 400, "64"),
-        (json.dumps({**asked, "history": []}).encode(), 400, "length >= 1"),
+        (json.dumps({**asked, "factor": 0}).encode(), 400, "> 0.0"),
+        (json.dumps(asked).encode(), 404, "Model not found: m"),
         (b" " * 2000, 413, ""),
     ]
     for body, status, message in wrong:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.archives.manifest import Manifest
 from modelserver.errors import ModelNotFound
 from modelserver.options.resolve import ModelOptions
+from modelserver.telemetry.arrivals import Arrivals
 
 if TYPE_CHECKING:
     from modelserver.options.resolve import Registration
@@ -129,6 +130,7 @@ class Preparation:
             registration=registration,
             replacement=None,
             traffic=None,
+            arrivals=Arrivals(0.0),
             sequence_headers=None,
         )
         self.built.append(model)

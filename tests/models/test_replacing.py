@@ -203,6 +203,7 @@ async def test_a_model_is_replaced(registry: Registry, preparation: Preparation,
     assert before.pool.closed
     assert before.archive.closed
     assert not before.archive.removed
+    assert after.arrivals is before.arrivals
 
 
 async def test_a_failed_replacement_changes_nothing(registry: Registry, preparation: Preparation) -> None:

@@ -71,3 +71,24 @@ async def test_waiting_is_no_stall() -> None:
     watch.close()
 
     assert stalls(metrics)["sum"] - before < 0.1
+
+
+async def test_what_is_due_each_second_needs_no_timer_of_its_own() -> None:
+    """It is called at once, then a second later; a failure of it does not end the watch."""
+    called: list[float] = []
+
+    def fail(now: float) -> None:
+        called.append(now)
+        raise ValueError("once more")
+
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    watch = LoopWatch(lambda _: None, each_second=fail)
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        if len(called) == 2:
+            break
+    watch.close()
+
+    assert len(failures) == 2
+    assert 1.0 <= called[1] - called[0] < 3.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 _PAGE = "/console"
 _STATIC = f"{_PAGE}/static/"
 _TRY = f"{_PAGE}/try/"
-# Bytes of the description of an estimate: five minutes of figures have a tenth of that.
-_MOST_ASKED = 1 << 18
+# Bytes of the question for an estimate.
+_MOST_ASKED = 1 << 14
 
 _read_asked = msgspec.json.Decoder(Asked).decode
 
@@ -120,7 +121,9 @@ class Console:
             asked = _read_asked(body)
         except msgspec.MsgspecError as error:
             raise BadRequest(f"This cannot be estimated: {error}") from None
-        return _json(await self._estimates.make(asked))
+        model = self._services.registry.get(asked.model, asked.version)
+        measured = model.arrivals.measured(time.monotonic(), model.metrics, len(model.pool.workers))
+        return _json(await self._estimates.make(asked, measured))
 
 
 def _check_method(request: Request, *allowed: str) -> None:

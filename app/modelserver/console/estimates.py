@@ -1,5 +1,7 @@
 """What would happen if: the model's cost and arrivals as measured, simulated with other settings.
 
+If more came than can be simulated, some stretches of it are, spread evenly over all.
+
 A helper process simulates, so the event loop does not stall.
 """
 
@@ -18,32 +20,23 @@ from modelserver.offload.helpers import Helpers
 from modelserver.simulation.costs import Cost, fit
 from modelserver.simulation.engine import Server, Simulation
 from modelserver.simulation.figures import summarize
+from modelserver.telemetry.arrivals import Interval, Measured  # noqa: TC001 - read at run time
+from modelserver.telemetry.metrics import REQUEST_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Of one simulation; the newest intervals count.
+# Of one simulation, and the stretches they are taken from.
 _MOST_REQUESTS: Final = 8000
+_STRETCHES: Final = 40
 # CPU seconds and bytes of address space of the helper.
 _SECONDS: Final = 10.0
 _MEMORY: Final = 1 << 30
 # What comes first, while the policy learns, does not count.
 _WARMUP: Final = 0.1
+_SEND: Final = "Send some requests first."
 # Mean sizes of batches that differ by less do not tell fixed cost from cost per instance.
 _SPREAD: Final = 0.5
-
-_Count = Annotated[int, Meta(ge=0, le=10_000_000)]
-_Seconds = Annotated[float, Meta(ge=0.0, le=3600.0)]
-
-
-class Interval(msgspec.Struct, array_like=True, frozen=True):
-    """What came and what was done in so many seconds; ``worked`` is the handlers' time in seconds."""
-
-    seconds: _Seconds
-    arrived: _Count
-    batches: _Count
-    instances: _Count
-    worked: _Seconds
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -57,20 +50,19 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What was measured, and the settings to compare.
+    """A model, and its settings to compare. ``factor``: of the arrivals."""
 
-    ``overhead``: seconds of a request beside queue and handler. ``factor``: of the arrivals.
-    """
-
-    history: Annotated[list[Interval], Meta(min_length=1, max_length=2000)]
+    model: str
+    version: str
     now: Choice
     then: Choice
-    overhead: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     factor: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0
 
 
-class Simulated(msgspec.Struct, frozen=True):
-    """Answered and refused requests per second, mean batch, latencies, the share of time workers are busy."""
+class Figures(msgspec.Struct, frozen=True):
+    """Measured or simulated: answered and refused requests per second, mean batch, latencies, the share of
+    time that workers are busy.
+    """
 
     rate: float
     refused: float
@@ -81,10 +73,11 @@ class Simulated(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """Both simulations, and what they were made with.
+    """What was measured, both simulations, and what they were made with.
 
     A batch of n takes ``fixed_ms`` + ``each_ms`` * n; ``is_guess``: all batches had about the same size, and
-    half of their cost is taken as fixed.
+    half of their cost is taken as fixed. ``requests`` are simulated, of ``of_requests`` that came in
+    ``of_seconds``.
     """
 
     fixed_ms: float
@@ -92,8 +85,11 @@ class Estimate(msgspec.Struct, frozen=True):
     is_guess: bool
     requests: int
     seconds: float
-    now: Simulated
-    then: Simulated
+    of_requests: int
+    of_seconds: float
+    measured: Figures
+    now: Figures
+    then: Figures
 
 
 class Estimates:
@@ -102,10 +98,10 @@ class Estimates:
     def __init__(self) -> None:
         self._helpers = Helpers("estimates", 1, _MEMORY, PayloadTooLarge)
 
-    async def make(self, asked: Asked) -> Estimate:
+    async def make(self, asked: Asked, measured: Measured) -> Estimate:
         """Raises BadRequest if nothing was measured, or it takes too long."""
         try:
-            return await self._helpers.call(_SECONDS, estimate, asked)
+            return await self._helpers.call(_SECONDS, estimate, asked, measured)
         except PayloadTooLarge:
             raise BadRequest("This is too much to simulate; choose fewer requests.") from None
 
@@ -114,17 +110,20 @@ class Estimates:
         self._helpers.close()
 
 
-def estimate(asked: Asked) -> Estimate:
+def estimate(asked: Asked, measured: Measured) -> Estimate:
     """Simulates both choices; the same request always gives the same answer. Raises BadRequest."""
-    cost, is_guess = cost_of(asked.history)
-    times, seconds = arrivals(asked.history, asked.factor)
+    history = measured.intervals
+    cost, is_guess = cost_of(history)
+    times, seconds = arrivals(stretches(history, _MOST_REQUESTS / asked.factor), asked.factor)
     if not times:
-        raise BadRequest("No requests were measured to make an estimate of.")
+        raise BadRequest(f"No requests were measured to make an estimate of. {_SEND}")
     now, then = (
-        _simulated(choice, cost, asked.overhead, times, seconds) for choice in (asked.now, asked.then)
+        _simulated(choice, cost, measured.overhead, times, seconds) for choice in (asked.now, asked.then)
     )
+    came, lasted = math.fsum(i.arrived for i in history), math.fsum(i.seconds for i in history)
     return Estimate(
-        *(cost.fixed * 1e3, cost.each * 1e3, is_guess, len(times), seconds, now, then),
+        *(cost.fixed * 1e3, cost.each * 1e3, is_guess, len(times), seconds, round(came), lasted),
+        *(_measured(measured, lasted), now, then),
     )
 
 
@@ -133,7 +132,7 @@ def cost_of(history: Sequence[Interval]) -> tuple[Cost, bool]:
     points = [(each.instances / each.batches, each.worked / each.batches) for each in history if each.batches]
     points = [(size, seconds) for size, seconds in points if size > 0 and seconds > 0]
     if not points:
-        raise BadRequest("No batches were measured to make an estimate of.")
+        raise BadRequest(f"No batches were measured to make an estimate of. {_SEND}")
     sizes = [size for size, _ in points]
     if max(sizes) - min(sizes) >= _SPREAD:
         return fit("measured", points), False
@@ -141,40 +140,86 @@ def cost_of(history: Sequence[Interval]) -> tuple[Cost, bool]:
     return Cost("measured", seconds / 2, seconds / 2 / size), True
 
 
-def arrivals(history: Sequence[Interval], factor: float) -> tuple[list[float], float]:
+def stretches(history: Sequence[Interval], most: float) -> list[tuple[float, float]]:
+    """The seconds and requests of each interval, or if there were more than ``most``, of parts of some.
+
+    All requests are divided into stretches of equally many. One of every so many is kept, whole.
+    """
+    every = math.ceil(math.fsum(each.arrived for each in history) / most)
+    if every <= 1:
+        return [(each.seconds, each.arrived) for each in history]
+    length = math.fsum(each.arrived for each in history) / (every * _STRETCHES)
+    found: list[tuple[float, float]] = []
+    begin = 0.0
+    for each in history:
+        # The stretch in which the interval begins, and those up to its end.
+        number, end = int(begin / length), begin + each.arrived
+        while True:
+            inside = max(0.0, min(end, (number + 1) * length) - max(begin, number * length))
+            if number % every == every - 1:
+                share = inside / each.arrived if each.arrived else 1.0
+                found.append((each.seconds * share, inside))
+            number += 1
+            if number * length >= end:
+                break
+        begin = end
+    return found
+
+
+def arrivals(history: Sequence[tuple[float, float]], factor: float) -> tuple[list[float], float]:
     """Ascending times, as many per interval as were measured, times ``factor``, and the seconds of all.
 
-    Within an interval they are random. The newest intervals count if there are more than can be simulated.
+    Within an interval they are random.
     """
-    kept: list[Interval] = []
-    total = 0.0
-    for each in reversed(history):
-        total += each.arrived * factor
-        if total > _MOST_REQUESTS and kept:
-            break
-        kept.append(each)
     chance = Random(1)  # noqa: S311 - no secret
     times: list[float] = []
     begin = owed = 0.0
-    for each in reversed(kept):
-        owed += each.arrived * factor
-        count = min(int(owed), _MOST_REQUESTS - len(times))
-        owed -= int(owed)
-        times += sorted(begin + chance.random() * each.seconds for _ in range(count))
-        begin += each.seconds
+    for seconds, arrived in history:
+        owed += arrived * factor
+        count = int(owed)
+        owed -= count
+        times += sorted(begin + chance.random() * seconds for _ in range(count))
+        begin += seconds
     return times, begin
+
+
+def _measured(measured: Measured, seconds: float) -> Figures:
+    _, answered, lost, batches, instances, worked, available = map(
+        math.fsum, zip(*measured.intervals, strict=True)
+    )
+    p50, p99 = (quantile(share, REQUEST_BOUNDS, measured.latencies) for share in (0.5, 0.99))
+    return Figures(
+        rate=answered / seconds,
+        refused=lost / seconds,
+        batch=instances / batches,
+        p50_ms=p50,
+        p99_ms=p99,
+        busy=worked / max(available, 1e-9),
+    )
+
+
+def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
+    """As Prometheus' histogram_quantile: linear within a bucket. In ms; None without observations."""
+    left = share * math.fsum(counts)
+    if not left:
+        return None
+    for low, high, count in zip((0.0, *bounds), bounds, counts, strict=False):
+        if count >= left:
+            return 1e3 * (low + (high - low) * left / count)
+        left -= count
+    return 1e3 * bounds[-1]
 
 
 def _simulated(
     choice: Choice, cost: Cost, overhead: float, times: Sequence[float], seconds: float
-) -> Simulated:
+) -> Figures:
     server = Server(cost, choice.size, choice.workers, overhead, choice.queue)
     coming: Iterator[float] = iter(times)
     trace = Simulation(server, make_policy(choice.policy, choice.delay / 1e3), coming, 1).run(math.inf)
     begin = _WARMUP * seconds
     figures = summarize(trace, begin, seconds)
     busy = figures.device_ms / 1e3 * figures.rate / choice.workers
-    return Simulated(
+    return Figures(
         rate=figures.rate,
         refused=trace.refused / seconds if seconds else 0.0,
         batch=figures.batch,

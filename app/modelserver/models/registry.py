@@ -357,6 +357,8 @@ class Registry:
             found.version: found
             for found in (model if each is before else each for each in entry.versions.values())
         }
+        model.arrivals = before.arrivals
+        model.arrivals.replaced()
         self._follow(entry, (before.version, model.version))
 
     def _holds(self, model: ModelVersion) -> bool:

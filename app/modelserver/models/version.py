@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from modelserver.options.resolve import Registration
 from modelserver.options.signature import Signature
+from modelserver.telemetry.arrivals import Arrivals
 from modelserver.tensors.tensor import TensorSpec
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ class ModelVersion:
 
     ``sequence_headers`` name the sequences that its requests belong to, if any. ``envelope`` is the name of
     the handler's envelope, if any. ``replacement``: a version that is replacing it, or failed to.
-    ``exposes_errors``: clients see what went wrong in the handler. ``traffic``: what happens to requests that
-    name no version, if it is more than that the default version gets them; all versions have the same.
+    ``exposes_errors``: clients see what went wrong in the handler. ``arrivals`` also has those of versions
+    that it replaced. ``traffic``: what happens to requests that name no version, if it is more than that the
+    default version gets them; all versions have the same.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ModelVersion:
     registration: Registration = field(default_factory=Registration)
     replacement: Replacement | None = None
     exposes_errors: bool = False
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals(time.monotonic()))
     traffic: Traffic[ModelVersion] | None = None
 
     @property

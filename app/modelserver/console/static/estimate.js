@@ -10,6 +10,9 @@ const ROWS = [
   ["Latency p50", "p50_ms", "ms", 1], ["Latency p99", "p99_ms", "ms", 1], ["Workers busy", "busy", "%", 100],
 ];
 
+const lasting = (seconds) => (seconds < 600 ? `${Math.round(seconds)} s`
+  : seconds < 36_000 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`);
+
 export class Estimate {
   constructor(guarded, propose) {
     this.guarded = guarded;
@@ -47,10 +50,8 @@ export class Estimate {
     };
   }
 
-  update(facts, history, bounds) {
+  update(facts) {
     this.facts = facts;
-    this.history = history;
-    this.bounds = bounds;
     const { now } = this;
     for (const [name, control] of Object.entries(this.controls)) {
       if (name in now && !control.classList.contains("edited")) control.value = now[name];
@@ -67,18 +68,13 @@ export class Estimate {
   }
 
   async ask() {
-    const measured = this.history.measured(this.bounds);
-    if (!measured) {
-      this.tell("Send some requests first: an estimate needs what they cost and how they arrive.", "bad");
-      return;
-    }
     const { size, policy, delay, workers, factor } = this.controls;
     const then = {
       size: Number(size.value), policy: policy.value, delay: Number(delay.value), workers: Number(workers.value),
       queue: this.facts.queueSize,
     };
-    const { history, overhead } = measured;
-    const asked = { history, overhead, now: this.now, then, factor: Number(factor.value) };
+    const { modelName: model, modelVersion: version } = this.facts;
+    const asked = { model, version, now: this.now, then, factor: Number(factor.value) };
     this.button.disabled = true;
     this.tell("Simulating…", "");
     this.place.replaceChildren();
@@ -86,7 +82,7 @@ export class Estimate {
       const body = JSON.stringify(asked);
       const headers = { "content-type": "application/json" };
       const answer = await this.guarded(() => json("console/estimate", { method: "POST", headers, body }));
-      this.show(measured, answer, asked.factor);
+      this.show(answer, asked.factor);
     } catch (error) {
       this.tell(error.message, "bad");
     } finally {
@@ -94,13 +90,14 @@ export class Estimate {
     }
   }
 
-  show(measured, answer, factor) {
+  show(answer, factor) {
     const cost = `${shown(answer.fixed_ms)} + ${shown(answer.each_ms)} · n ms`;
     const guess = answer.is_guess
       ? " (a guess: all batches had about the same size, so half of the cost is taken as fixed)" : " (measured)";
-    const seconds = Math.round(answer.seconds);
-    this.tell(`${answer.requests} requests in ${seconds} s, as they came; a batch of n takes ${cost}${guess}.`, "");
-    const columns = [measured, answer.now, answer.then];
+    const came = `${answer.of_requests} requests in ${lasting(answer.of_seconds)}`;
+    const part = answer.seconds < 0.999 * answer.of_seconds ? `, ${lasting(answer.seconds)} of it simulated` : "";
+    this.tell(`${came}, as they came${part}; a batch of n takes ${cost}${guess}.`, "");
+    const columns = [answer.measured, answer.now, answer.then];
     const rows = ROWS.map(([label, name, unit, scale]) => h("tr", {}, h("th", { scope: "row" }, label),
       ...columns.map((column) => h("td", {}, shown(column[name] === null ? null : scale * column[name], unit)))));
     const now = factor === 1 ? "Simulated as it is" : `Simulated as it is, ${factor} × arrivals`;

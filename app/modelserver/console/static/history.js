@@ -27,7 +27,6 @@ export class History {
   constructor() {
     this.times = [];
     this.series = Object.fromEntries(SERIES.map((name) => [name, []]));
-    this.intervals = [];
     this.last = null;
     this.at = 0;
   }
@@ -68,8 +67,6 @@ export class History {
       fill: batches ? (100 * fill) / batches : null,
       busy: workers ? Math.min(100, (100 * handler[0]) / seconds / workers) : null,
     });
-    this.intervals.push({ seconds, answered, lost, batches, instances, latency, queue, handler, workers });
-    if (this.intervals.length > POINTS) this.intervals.shift();
   }
 
   push(now, point) {
@@ -83,33 +80,5 @@ export class History {
 
   latest(name) {
     return this.series[name].at(-1) ?? null;
-  }
-
-  // All intervals together, from the first with a request on.
-  measured(bounds) {
-    const first = this.intervals.findIndex((each) => each.answered + each.lost > 0);
-    if (first < 0) return null;
-    const kept = this.intervals.slice(first);
-    const add = (name) => kept.map((each) => each[name]).reduce((a, b) => a.map((value, i) => value + b[i]));
-    const total = (name) => sum(kept.map((each) => each[name]));
-    const [latency, queue, handler] = ["latency", "queue", "handler"].map(add);
-    const seconds = total("seconds");
-    const answers = total("answered");
-    const waited = sum(queue.slice(1));
-    const beside = answers && waited && total("batches")
-      ? latency[0] / answers - queue[0] / waited - handler[0] / total("batches") : 0;
-    return {
-      seconds,
-      history: kept.map((each) => [
-        each.seconds, each.answered + each.lost, each.batches, Math.round(each.instances), each.handler[0],
-      ]),
-      overhead: Math.min(1, Math.max(0, beside)),
-      rate: answers / seconds,
-      refused: total("lost") / seconds,
-      batch: total("batches") ? total("instances") / total("batches") : 0,
-      p50_ms: quantile(0.5, bounds.latency, latency.slice(1)),
-      p99_ms: quantile(0.99, bounds.latency, latency.slice(1)),
-      busy: handler[0] / Math.max(1e-9, sum(kept.map((each) => each.seconds * (each.workers || 1)))),
-    };
   }
 }

@@ -10,7 +10,6 @@ import { listen } from "./stream.js";
 import { stateLabel } from "./workers.js";
 
 const versions = new Map(); // key -> { facts, history, entry }
-let bounds = {};
 let life = "";
 let selected = "";
 let view = null;
@@ -78,7 +77,6 @@ function take(event) {
     for (const each of versions.values()) each.history.interrupt();
     summariesAsked = false;
   }
-  bounds = event.bounds;
   for (const key of [...versions.keys()]) {
     if (!(key in event.figures)) forget(key);
   }
@@ -86,7 +84,7 @@ function take(event) {
     if (!versions.has(key)) add(key);
     const each = versions.get(key);
     each.facts = event.facts[key] ?? each.facts;
-    each.history.add(event.at, figures, bounds, each.facts.workers.filter((w) => w.status === "READY").length);
+    each.history.add(event.at, figures, event.bounds, each.facts.workers.filter((w) => w.status === "READY").length);
     showEntry(each);
   }
   byId("none").hidden = versions.size > 0;
@@ -163,7 +161,7 @@ function show() {
   const each = versions.get(selected);
   if (!each?.facts || !view) return;
   document.title = `${each.facts.modelName} · modelserver`;
-  view.update(each.facts, each.history, bounds, summaries);
+  view.update(each.facts, summaries);
   view.figures(each.history);
 }
 

@@ -34,7 +34,7 @@ export class ModelView {
     ];
   }
 
-  update(facts, history, bounds, summaries) {
+  update(facts, summaries) {
     this.facts = facts;
     setText(this.name, `${facts.modelName} ${facts.modelVersion}`);
     if (this.state.textContent !== facts.state) this.state.replaceChildren(stateLabel(facts.state));
@@ -45,7 +45,7 @@ export class ModelView {
     this.workers.update(facts);
     this.change.update(facts);
     this.try.update(facts);
-    this.estimate.update(facts, history, bounds);
+    this.estimate.update(facts);
     this.tellOptions(facts, summaries);
   }
 
