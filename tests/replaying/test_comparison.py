@@ -48,7 +48,7 @@ def test_bodies(make_call, then, now, said) -> None:
 
 @pytest.mark.parametrize("depth", [100, 700, 100_000])
 def test_deep_json(make_call, depth) -> None:
-    """Differs, in short, whether or not it can be walked through, which depends on the interpreter's limit."""
+    """Differs, in short, whether or not the interpreter can walk through it."""
     deep = b"[" * depth + b"%d" + b"]" * depth
 
     said = compared(make_call, deep % 1, deep % 2)
