@@ -29,7 +29,7 @@ from modelserver.http.aside import Aside
 from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
-from modelserver.models.snapshot import parse_snapshot, parse_workflows
+from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
 from modelserver.pools.devices import DeviceRing
@@ -121,10 +121,9 @@ class Server:
         self._on_started = on_started
         self._on_progress = on_progress
         self._on_notice = on_notice
-        given = loaded.settings.model_snapshot or "{}"
-        self._given_state, self._given_workflows = parse_snapshot(given), parse_workflows(given)
+        self._given = parse_snapshot(loaded.settings.model_snapshot or "{}")
         if loaded.settings.as_torchserve:
-            check_archives(self._given_state, loaded.settings.local_store)
+            check_archives(self._given.models, loaded.settings.local_store)
         command = loaded.settings.system_metrics_cmd
         python = loaded.settings.python or sys.executable
         own_readings = command is None or is_torchserves(command)
@@ -374,9 +373,9 @@ class Server:
         return watch_system(monitor, metrics, settings.metric_time_interval)
 
     async def _load(self, registry: Registry) -> None:
-        registry.workflows.update(self._given_workflows)
+        registry.workflows.update(self._given.workflows)
         self._all_loaded = await load_first(
-            *(registry, self._loaded, self._given_state, self._snapshots),
+            *(registry, self._loaded, self._given.models, self._snapshots),
             registrations=self._registrations,
             on_progress=self._on_progress,
             on_notice=self._on_notice,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelserver import __version__
+from modelserver import __version__, cli
 from modelserver.container import __main__ as container
 from modelserver.container.__main__ import WRITTEN, prepare
 from modelserver.errors import ConfigError
@@ -50,6 +50,11 @@ def test_flags_reach_the_server_as_they_are(arguments: list[str]) -> None:
     environment = {"TS_JOB_QUEUE_SIZE": "7", "TS_CONFIG_FILE": "y"}
 
     assert prepare(arguments, environment) == ([*_ALWAYS, *arguments], environment)
+
+
+def test_all_commands_are_known() -> None:
+    """Those of ``modelserver`` are no commands of their own in the image."""
+    assert set(container._COMMANDS) == set(cli._COMMANDS)
 
 
 @pytest.mark.parametrize("word", ["serve", "torchserve", "modelserver"])

@@ -155,6 +155,6 @@ def test_killed_at_any_moment(tmp_path: Path, model_store: Path) -> None:
         expected = seen
         found = SnapshotFolder(home.path / "logs" / "config", {}).newest()
         assert found is not None
-        written: dict[str, Any] = {m.name: m.registration.batch_size for m in found.models}
+        written: dict[str, Any] = {m.name: m.registration.batch_size for m in found[1].models}
         assert written in expected[-2:]
     assert len(expected) > 3

@@ -55,7 +55,7 @@ class Registry:
             traffic=None,
         )
 
-    def get(self, name: str, version: str | None = None) -> Any:
+    def version_for(self, name: str, *_: Any) -> Any:
         if name != "m":
             raise ModelNotFound.named(name)
         return self.model

@@ -100,7 +100,7 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
         batches=False, splits_tensors="always", exposes_errors=True, traffic=None,
     )  # fmt: skip
     aside = Aside(SIZE)
-    registry: Any = SimpleNamespace(get=lambda *_: model)
+    registry: Any = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)
     settings = Settings(max_request_instances=4)
     services: Any = SimpleNamespace(
         registry=registry, settings=settings, aside=aside, intake=Intake(1 << 30), shared=None

@@ -78,7 +78,7 @@ def entry(url: str, workers: int = 0, *, default: bool = True, **fields: Any) ->
 
 
 def saved(**models: dict[str, Any]) -> tuple[SavedModel, ...]:
-    return parse_snapshot(json.dumps({"models": models}))
+    return parse_snapshot(json.dumps({"models": models})).models
 
 
 async def restore(registry: Registry, items: tuple[SavedModel, ...]) -> Registry:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.models.conftest import entry, naming, restore, saved, write_model
 
+from modelserver.archives.store import ModelStore
 from modelserver.cli import build_parser, setting_flags
 from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUnavailable, StartFailed
 from modelserver.models.loading import default_name, initial, load_first, load_initial, tell_first_loads
@@ -44,7 +45,7 @@ async def test_everything_comes_back(new_registry: Callable[..., Registry], stor
     await before.register(Registration(url="b", model_name="c", split_instances="false"))
     await before.set_default("a", "2.0")
     document = registry_document(before)
-    after = await restore(new_registry(), parse_snapshot(json.dumps(document)))
+    after = await restore(new_registry(), parse_snapshot(json.dumps(document)).models)
 
     assert described(after) == document["models"]
     model = after.get("a", "1.0")
@@ -134,7 +135,12 @@ async def test_settings_and_snapshot(
 ) -> None:
     """What the settings name is loaded beside what is restored, and nothing twice (design, section 9)."""
     registry = await restore(new_registry(), saved(a={"1.0": entry("a", batchSize=4)}))
-    await load_initial(registry, await initial(naming(store, "a", "b")), lambda _: None, restored=True)
+    await load_initial(
+        registry,
+        await initial(naming(store, "a", "b"), registry.preparation.store),
+        lambda _: None,
+        restored=True,
+    )
 
     assert registry.names() == ["a", "b"]
     assert registry.get("a").options.batch_size == 4
@@ -173,7 +179,12 @@ async def test_a_folder_outside_of_the_store(
         write_model(tmp_path, name, name)
     registry = new_registry()
     settings = naming(store, f"{tmp_path}/mine")
-    assert await load_initial(registry, await initial(settings), lambda _: None, restored=False) == []
+    assert (
+        await load_initial(
+            registry, await initial(settings, registry.preparation.store), lambda _: None, restored=False
+        )
+        == []
+    )
     document = registry_document(registry)
     assert document["models"]["mine"]["1.0"]["trusted"] is True
 
@@ -182,7 +193,7 @@ async def test_a_folder_outside_of_the_store(
     with pytest.raises(ModelNotFound, match="outside the model store"):
         await registry.register(Registration(url=f"{tmp_path}/other"))
 
-    again = await restore(new_registry(), parse_snapshot(json.dumps(document)))
+    again = await restore(new_registry(), parse_snapshot(json.dumps(document)).models)
     assert again.get("mine").archive.model_dir == tmp_path / "mine"
     await registry.close(0)
     await again.close(0)
@@ -212,7 +223,9 @@ async def test_each_way_of_naming_leads_anywhere(
     (tmp_path / "config.properties").write_text(file)
     loaded = load_settings({**flags, "model_store": str(store)}, environment, tmp_path)
     registry = new_registry()
-    left_out = await load_initial(registry, await initial(loaded.settings), lambda _: None, restored=False)
+    left_out = await load_initial(
+        registry, await initial(loaded.settings, registry.preparation.store), lambda _: None, restored=False
+    )
 
     assert left_out == []
     assert registry.names() == ["folder", "mine", "file"]
@@ -225,7 +238,7 @@ async def test_load_initial(
     """What cannot be loaded at start is logged and left out; progress is told (F55)."""
     registry, told = new_registry(), list[str]()
     left_out = await load_initial(
-        registry, await initial(naming(store, "absent", "a")), told.append, restored=False
+        registry, await initial(naming(store, "absent", "a"), ModelStore(store)), told.append, restored=False
     )
 
     assert registry.get("a").loaded_at_startup
@@ -237,7 +250,12 @@ async def test_load_initial(
 async def test_a_model_without_a_name(registry: Registry) -> None:
     """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
     settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))
-    assert await load_initial(registry, await initial(settings), lambda _: None, restored=False) == []
+    assert (
+        await load_initial(
+            registry, await initial(settings, ModelStore(None)), lambda _: None, restored=False
+        )
+        == []
+    )
     with pytest.raises(InvalidModel):
         await registry.register(Registration(url="-1.0.mar"))
 
@@ -264,7 +282,7 @@ async def test_a_start(new_registry: Callable[..., Registry], store: Path) -> No
 async def test_named_at_start(store: Path) -> None:
     """What the settings name is loaded, under the names they give."""
     items = ModelToLoad("a.mar", "own"), ModelToLoad("b.mar")
-    found = await initial(Settings(model_store=store, load_models=items))
+    found = await initial(Settings(model_store=store, load_models=items), ModelStore(store))
 
     assert [(item.model_name, item.url) for item in found] == [("own", "a.mar"), (None, "b.mar")]
     assert all(item.trusted for item in found)
@@ -277,7 +295,7 @@ async def test_all_at_start(store: Path) -> None:
     for name in ("b.mar", "c.model", "d.tar.gz", "notes.txt", ".hidden.mar"):
         (store / name).touch()
 
-    assert [item.url for item in await initial(naming(store, "All"))] == [
+    assert [item.url for item in await initial(naming(store, "All"), ModelStore(store))] == [
         "a",
         "b",
         "b.mar",

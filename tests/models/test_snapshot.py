@@ -10,7 +10,7 @@ import pytest
 from modelserver.archives.archive import ModelArchive
 from modelserver.archives.manifest import Manifest
 from modelserver.errors import ConfigError
-from modelserver.models.snapshot import parse_snapshot, parse_workflows, registry_document
+from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import mar_name
 from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
 from modelserver.rollout.plan import Plan, patched
@@ -48,7 +48,7 @@ def document(*models: Any) -> dict[str, Any]:
 
 def restored(*models: Any) -> list[Registration]:
     """The registrations that a snapshot of these versions leads to."""
-    return [saved.registration for saved in parse_snapshot(json.dumps(document(*models)))]
+    return [saved.registration for saved in parse_snapshot(json.dumps(document(*models))).models]
 
 
 def test_document() -> None:
@@ -79,14 +79,14 @@ def test_the_traffic_is_with_the_default_version() -> None:
     versions = version(), version(version="2.0")
     for each in versions:
         each.traffic = SimpleNamespace(plan=plan)
-    saved = parse_snapshot(json.dumps(document(*versions)))
+    saved = parse_snapshot(json.dumps(document(*versions))).models
 
     assert [each.traffic for each in saved] == [plan, None]
 
 
 def test_snapshot_of_torchserve() -> None:
     """A state that TorchServe wrote is understood; timeouts that it lacks are 120 s."""
-    (saved,) = parse_snapshot(TORCHSERVE)
+    (saved,) = parse_snapshot(TORCHSERVE).models
 
     assert (saved.name, saved.version, saved.default) == ("noop", "1.11", True)
     assert saved.registration == Registration(
@@ -181,9 +181,8 @@ def test_file_that_was_fetched() -> None:
 )
 def test_state_that_is_not_understood(text: str, problem: str) -> None:
     """The message says where the state is wrong and what is needed there."""
-    parse = parse_workflows if "workflows" in text else parse_snapshot
     with pytest.raises(ConfigError, match="Invalid configuration: model_snapshot") as raised:
-        parse(text)
+        parse_snapshot(text)
 
     assert problem in str(raised.value)
 
@@ -191,4 +190,4 @@ def test_state_that_is_not_understood(text: str, problem: str) -> None:
 def test_nothing_registered() -> None:
     """The state of an empty registry restores nothing."""
     assert restored() == []
-    assert parse_snapshot("{}") == ()
+    assert parse_snapshot("{}") == ((), {})

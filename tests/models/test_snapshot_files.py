@@ -36,7 +36,7 @@ def write(snapshots: SnapshotFolder, model: str) -> Path:
 def models(snapshots: SnapshotFolder) -> list[str]:
     """The names of what would be restored."""
     found = snapshots.newest()
-    return [] if found is None else [model.name for model in found.models]
+    return [] if found is None else [model.name for model in found[1].models]
 
 
 def test_names_and_content(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def saved(**fields: str) -> tuple[SavedModel, ...]:
     """A state with one version."""
-    return parse_snapshot(json.dumps({"models": {"m": {"2.0": {"marName": "m.mar", **fields}}}}))
+    return parse_snapshot(json.dumps({"models": {"m": {"2.0": {"marName": "m.mar", **fields}}}})).models
 
 
 def test_the_newest_whole_file_is_the_configuration(tmp_path: Path) -> None:

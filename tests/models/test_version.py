@@ -25,7 +25,7 @@ async def test_failed_version_stays_in_the_state(new_registry: Callable[..., Reg
     """When the archive is back, the next start finds the model as it was."""
     items = saved(gone={"1.0": entry("gone", workers=2, handler="own.py")})
     registry = await restore(new_registry(), items)
-    again = parse_snapshot(json.dumps(registry_document(registry)))
+    again = parse_snapshot(json.dumps(registry_document(registry))).models
 
     assert again[0].registration.min_workers == 2
     assert again[0].registration.handler == "own.py"
@@ -36,7 +36,12 @@ async def test_failed_version_gives_way(new_registry: Callable[..., Registry], s
     """It can be registered again or removed, and is the default only as long as there is no other."""
     write_model(store, "a2", "a", "2.0")
     registry = await restore(new_registry(), saved(a={"1.0": entry("gone")}, gone={"1.0": entry("gone.mar")}))
-    await load_initial(registry, await initial(naming(store, "a2")), lambda _: None, restored=True)
+    await load_initial(
+        registry,
+        await initial(naming(store, "a2"), registry.preparation.store),
+        lambda _: None,
+        restored=True,
+    )
     assert registry.get("a").version == "2.0"
     await registry.register(Registration(url="a"))
     assert not isinstance(registry.get("a", "1.0"), FailedVersion)

@@ -148,7 +148,7 @@ def test_snapshot_keeps_it(source: str, on: bool) -> None:
         autoscale_down_pause=7000,
         sources=dict.fromkeys(names, source),
     )
-    (saved,) = parse_snapshot(json.dumps(document(options)))
+    (saved,) = parse_snapshot(json.dumps(document(options))).models
     found = saved.registration
 
     assert [getattr(found, name) for name in names] == [on, 5, 600, 7000]
@@ -157,7 +157,9 @@ def test_snapshot_keeps_it(source: str, on: bool) -> None:
 
 def test_snapshot_leaves_the_archive_its_say() -> None:
     """What came from elsewhere is not written down: it may change there."""
-    (saved,) = parse_snapshot(json.dumps(document(ModelOptions(autoscale=True, sources={"autoscale": YAML}))))
+    (saved,) = parse_snapshot(
+        json.dumps(document(ModelOptions(autoscale=True, sources={"autoscale": YAML})))
+    ).models
 
     assert saved.registration.autoscale is None
 

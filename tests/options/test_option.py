@@ -106,7 +106,7 @@ def test_snapshots_give_back_own_options(name: str) -> None:
     for value, is_read in ((value_of(name), True), ([], False)):
         text = json.dumps({"models": {"m": {"1.0": {"marName": "m.mar", _OWN[name].key: value}}}})
         if is_read:
-            (saved,) = parse_snapshot(text)
+            (saved,) = parse_snapshot(text).models
             assert getattr(saved.registration, name) == value
         else:
             with pytest.raises(ConfigError, match=_OWN[name].key):

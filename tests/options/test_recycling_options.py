@@ -56,7 +56,7 @@ def test_a_change() -> None:
 def test_a_snapshot_keeps_them() -> None:
     """They are read as they are written."""
     settings = {"marName": "m.mar", "maxWorkerMemory": 1 << 33, "maxWorkerRequests": 8, "workerThreads": 2}
-    (saved,) = parse_snapshot(json.dumps({"models": {"m": {"1.0": settings}}}))
+    (saved,) = parse_snapshot(json.dumps({"models": {"m": {"1.0": settings}}})).models
 
     assert (saved.registration.max_worker_memory, saved.registration.max_worker_requests) == (1 << 33, 8)
     assert saved.registration.worker_threads == 2

@@ -190,7 +190,7 @@ def test_a_request_that_is_cut() -> None:
 def test_a_call_has_the_id_of_its_request() -> None:
     """That of the first, which the handler and the log have too, though the client sent none."""
     made, _ = tracing()
-    sampled = (("traceparent", PARENT[1].decode()),)
+    sampled = [PARENT]
     call = TracedCalls(made).begin("inference.GRPCInferenceService/ModelInfer", sampled, 1.0)
     assert call is not None
     assert call.request_id == ""
@@ -204,7 +204,7 @@ def test_calls() -> None:
     """Those for inference are traced; their code says whether they failed."""
     made, kept = tracing()
     calls = TracedCalls(made)
-    metadata = (("traceparent", PARENT[1].decode()), ("some-bin", b"\xff"))
+    metadata = [PARENT, (b"some-bin", b"\xff")]
     assert calls.begin("inference.GRPCInferenceService/ServerLive", metadata, 1.0) is None
     for code, fails in ((0, False), (5, False), (13, True)):
         kept.spans.clear()
@@ -217,5 +217,5 @@ def test_calls() -> None:
         assert span.attributes["rpc.grpc.status_code"] == code
         assert span.status.is_ok is not fails
         assert call.traceparent == f"00-{TRACE}-{span.context.span_id:016x}-01"
-    off = (("traceparent", PARENT[1].decode()[:-1] + "0"),)
+    off = [(b"traceparent", PARENT[1][:-1] + b"0")]
     assert calls.begin("inference.GRPCInferenceService/ModelInfer", off, 1.0) is None

@@ -95,12 +95,12 @@ class Flow:
         )
         self.run.start()
 
-    def get(self, name: str) -> Model:
+    def version_for(self, name: str, _version: None, asked: Any) -> Any:
         """As the registry."""
         model = self.models.get(name.removeprefix("w__"))
         if model is None:
             raise ModelNotFound.named(name)
-        return model
+        return model if model.traffic is None else model.traffic.choose(asked)
 
     def end(self, run: Run) -> None:
         self.ended.append(run)

@@ -12,7 +12,7 @@ from tests.models import doubles
 
 from modelserver.errors import Conflict, InvalidModel, InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.models.registry import Registry
-from modelserver.models.snapshot import parse_workflows, registry_document
+from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import SavedWorkflow
 from modelserver.options.resolve import Registration
 from modelserver.settings.settings import Settings
@@ -95,7 +95,7 @@ async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
     document = registry_document(known.registry)
     saved = {"url": "w.war", "responseTimeout": 5, "startupTimeout": 6}
     assert (document["models"], document["workflows"]) == ({}, {"w": saved})
-    assert parse_workflows(json.dumps(document)) == {"w": SavedWorkflow("w.war", 5, 6)}
+    assert parse_snapshot(json.dumps(document)).workflows == {"w": SavedWorkflow("w.war", 5, 6)}
 
 
 async def test_unregistering_takes_everything_away(known: Known) -> None:

@@ -33,7 +33,7 @@ WRITTEN: Final = "modelserver-kserve.properties"
 
 _ALWAYS = ("--foreground",)
 _WORDS = ("modelserver", "serve", "torchserve")
-_COMMANDS = ("check", "migrate", "record", "replay", "tune")
+_COMMANDS = ("check", "migrate", "record", "replay", "serve", "tune")
 _NOT_FOUND = 127  # as shells have it
 
 
@@ -79,9 +79,7 @@ def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
     """
     words = list(arguments[1:] if arguments[:1] and arguments[0] in _WORDS else arguments)
     if words and words[0] in _COMMANDS:
-        return words, dict(environ)
-    if arguments[:2] == ["modelserver", "serve"]:
-        # Another one than TorchServe's: a server for one script.
+        # Here, ``serve`` is not TorchServe's: a server for one script.
         return words, dict(environ)
     # Other flags are passed on to the server.
     pod, rest = _parser().parse_known_args(words)

@@ -95,7 +95,7 @@ class Served:
         """Serves a call to its end, with ``body`` as its message unless it is a stream of messages."""
         served.request = self._path
         if self._around.traces is not None:
-            call.trace = self._around.traces.begin(self._path, call.head.metadata, call.arrived)
+            call.trace = self._around.traces.begin(self._path, call.head.headers, call.arrived)
         code, request_id = StatusCode.OK, ""
         try:
             self._around.gate.check(self._path, call)

@@ -49,6 +49,14 @@ class Head:
     encoding: str
     wrong: int
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The metadata as headers."""
+        return [
+            (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
+            for name, value in self.metadata
+        ]
+
 
 def read_head(fields: Fields) -> Head:
     """What the header fields of a request say."""

@@ -15,7 +15,7 @@ import msgspec
 from modelserver.batching.sequences import SequencedRequest
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, tell_batch, version_for
+from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.statuses import Refused, tell_prediction
 from modelserver.http.answers import pretty
 from modelserver.inference.codec import Parsed
@@ -97,7 +97,7 @@ class InferenceService:
         try:
             if not asked.model_name:
                 raise BadRequest("Parameter model_name is required.")
-            model = version_for(self._registry, asked.model_name, version, call)
+            model = self._registry.version_for(asked.model_name, version, call.head)
             return Pending(model, _read(asked, model), call, version, parts=parts)
         except ModelServerError as error:
             raise Refused(error) from error

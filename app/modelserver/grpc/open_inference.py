@@ -19,7 +19,7 @@ from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.grpc.encoded import Encoded
 from modelserver.grpc.management import Finishing
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, tell_batch, version_for
+from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.reading import ModelInfer
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
 from modelserver.http.aside import Aside
@@ -159,7 +159,7 @@ class OpenInferenceService:
     async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None]:
         """The answer to one request, alone or in a stream, and the batch id if clients are told one."""
         version = asked.model_version or None
-        model = version_for(self._registry, asked.model_name, version, call)
+        model = self._registry.version_for(asked.model_name, version, call.head)
         read = await self._codec.read(asked, model)
         async with Pending(model, read, call, version) as pending:
             await pending.answers()

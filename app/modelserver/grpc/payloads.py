@@ -75,10 +75,7 @@ def _begin(  # noqa: PLR0917 - all that there is to know of a call
     log: PayloadLog, asked: AnyMessage, call: Call, path: str, model: str, version: str
 ) -> LoggedCall:
     """A call whose request is logged."""
-    headers = [
-        (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
-        for name, value in call.head.metadata
-    ]
+    headers = call.head.headers
     if call.trace is not None:
         headers = with_header(headers, b"traceparent", call.trace.traceparent.encode())
     logged = LoggedCall(log, headers, (("modelname", model), ("modelversion", version), ("path", path)))

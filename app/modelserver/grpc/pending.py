@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
     from modelserver.batching.request import Request
     from modelserver.grpc.call import Call
     from modelserver.inference.codec import Parsed
-    from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer
 
 REQUEST_ID = "x-request-id"
+_REQUEST_ID = REQUEST_ID.encode()
 BATCH_HEADER = "x-batch-id"
 # Bytes of the parts of an answer that may wait for the client.
 MAX_UNSENT = 64 << 20
-_TRACE_CONTEXT = frozenset({"traceparent", "tracestate", "baggage"})
+_TRACE_CONTEXT = frozenset({b"traceparent", b"tracestate", b"baggage"})
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -159,36 +158,9 @@ class Pending:
         return contents_of(request)
 
 
-def version_for(registry: Registry, name: str, version: str | None, call: Call) -> ModelVersion:
-    """The version for a request that names it, or none. Raises ModelNotFound, ModelVersionNotFound."""
-    model = registry.get(name, version)
-    if model.traffic is not None and version is None:
-        model = model.traffic.choose(_Metadata(call))
-    model.metrics.request(version is not None)
-    return model
-
-
-class _Metadata:
-    """A call's metadata as headers."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        return [
-            (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
-            for name, value in self._call.head.metadata
-        ]
-
-
 def _context_of(call: Call) -> bytes:
     """The call's trace context (W3C), which handlers get as headers."""
-    found = [
-        (name.encode(), value.encode("latin-1", "replace"))
-        for name, value in call.head.metadata
-        if name in _TRACE_CONTEXT and isinstance(value, str)
-    ]
+    found = [header for header in call.head.headers if header[0] in _TRACE_CONTEXT]
     if call.trace is not None:
         found = with_header(found, b"traceparent", call.trace.traceparent.encode())
     return _pack(found) if found else NO_HEADERS
@@ -201,7 +173,5 @@ def tell_batch(call: Call, batch_id: str) -> None:
 
 def id_of(call: Call) -> str:
     """The id from the call's metadata if it is valid, otherwise a new one."""
-    with contextlib.suppress(StopIteration):
-        value = next(value for name, value in call.head.metadata if name == REQUEST_ID)
-        return accept_request_id(value.encode("latin-1", "replace") if isinstance(value, str) else value)
-    return make_uuid()
+    given = next((value for name, value in call.head.headers if name == _REQUEST_ID), None)
+    return make_uuid() if given is None else accept_request_id(given)

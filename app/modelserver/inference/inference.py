@@ -85,10 +85,8 @@ class InferenceApi:
             if exchange.encoding or not route.model:
                 _check_light(exchange)
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
-            model = self._registry.get(route.model or _named(exchange) or self._only_one(), route.version)
-            if model.traffic is not None and route.version is None:
-                model = model.traffic.choose(exchange)
-            model.metrics.request(route.version is not None)
+            name = route.model or _named(exchange) or self._only_one()
+            model = self._registry.version_for(name, route.version, exchange)
             asked = codec.read(exchange, model)
             self._submit(exchange, codec, model, asked, monotonic())
         except weight.TooHeavy:
@@ -114,11 +112,9 @@ class InferenceApi:
             if model is None:
                 encoding, exchange.encoding = exchange.encoding, b""
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
-                name: str | None = route.model or await asyncio.to_thread(_named, exchange)
-                model = self._registry.get(name or self._only_one(), route.version)
-                if model.traffic is not None and route.version is None:
-                    model = model.traffic.choose(exchange)
-                model.metrics.request(route.version is not None)
+                named: str | None = route.model or await asyncio.to_thread(_named, exchange)
+                name = named or self._only_one()
+                model = self._registry.version_for(name, route.version, exchange)
             asked = await codec.read_aside(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, asked, now)

@@ -10,7 +10,7 @@ from msgspec import Raw
 from modelserver.batching.queue import AtOnce
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
-from modelserver.inference.sequences import read_sequence
+from modelserver.inference.sequences import given_id, read_sequence, said_in
 from modelserver.wire.messages import Row
 
 if TYPE_CHECKING:
@@ -67,10 +67,8 @@ def home_of_sequence(
 ) -> ModelVersion:
     """The version that has the request's sequence, else ``model``, which was chosen for the request."""
     names = model.sequence_headers
-    wanted = b"" if names is None else names.id.lower().encode()
-    said = {name.lower(): value.strip() for name, value in _unpack(headers_of(parsed, packed))}
-    given = said.get(wanted)
-    return traffic.home(given.decode("latin-1"), model) if given else model
+    given = None if names is None else given_id(said_in(_unpack(headers_of(parsed, packed))), names)
+    return traffic.home(given, model) if given else model
 
 
 def headers_of(parsed: Parsed, packed: bytes) -> bytes:

@@ -19,7 +19,7 @@ import msgspec
 from modelserver.batching.sequences import SequencedRequest, SequenceMark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from modelserver.batching.request import Request
     from modelserver.wire.messages import SequenceHeaders
@@ -31,18 +31,28 @@ _encode = msgspec.msgpack.Encoder().encode
 def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, bytes]:
     """The mark in the headers (msgpack of [[name, value], ...]), and the headers for the handler."""
     headers = _decode(packed)
-    said = {name.lower(): value.strip() for name, value in headers}
+    said = said_in(headers)
     starts = _is_true(said.get(names.start.lower().encode()))
     ends = _is_true(said.get(names.end.lower().encode()))
-    given = said.get(names.id.lower().encode())
+    given = given_id(said, names)
     if given:
-        return SequenceMark(given.decode("latin-1"), starts, ends), packed
+        return SequenceMark(given, starts, ends), packed
     # Not the cheaper ids of requests, which can be guessed from one another.
     sequence_id = f"ts-seq-{uuid.uuid4()}"
     own = {names.id.encode(): sequence_id.encode(), names.start.encode(): b"true"}
     unnamed = {name.lower() for name in own}
     seen = [(name, value) for name, value in headers if name.lower() not in unnamed]
     return SequenceMark(sequence_id, True, ends), _encode([*seen, *own.items()])
+
+
+def said_in(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The headers by their names in lower case."""
+    return {name.lower(): value.strip() for name, value in headers}
+
+
+def given_id(said: Mapping[bytes, bytes], names: SequenceHeaders) -> str:
+    """The id of the sequence that the client names; empty if it names none."""
+    return said.get(names.id.lower().encode(), b"").decode("latin-1")
 
 
 def sequence_headers(

@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from modelserver.archives.store import ModelStore
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.models.version import FailedVersion, mar_name
 from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
@@ -18,6 +17,7 @@ from modelserver.telemetry.text import shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from modelserver.archives.store import ModelStore
     from modelserver.models.registry import Registry
     from modelserver.models.snapshot_files import SnapshotFolder
     from modelserver.models.version import ModelVersion, SavedModel
@@ -52,8 +52,9 @@ async def load_first(
         and not settings.as_torchserve
         and (found := await asyncio.to_thread(snapshots.newest))
     ):
-        saved, origin = found.models, str(found.path)
-        registry.workflows.update(found.workflows)
+        path, (saved, workflows) = found
+        origin = str(path)
+        registry.workflows.update(workflows)
     alone = settings.as_torchserve and settings.model_snapshot is not None
     if saved:
         also = "nothing" if alone else ",".join(map(str, settings.load_models)) or "nothing"
@@ -67,7 +68,7 @@ async def load_first(
         on_notice(restored)
     if registrations is None:
         try:
-            registrations = [] if alone else await initial(settings)
+            registrations = [] if alone else await initial(settings, registry.preparation.store)
         except ModelServerError as error:
             on_notice(f"The model store cannot be listed: {error.message}")
             _log.error("The model store cannot be listed: %s", error.message)
@@ -160,10 +161,10 @@ async def load_initial(
     return left_out
 
 
-async def initial(settings: Settings) -> list[Registration]:
+async def initial(settings: Settings, store: ModelStore) -> list[Registration]:
     """The registrations that the settings ask for. Raises OSError, ModelServerError."""
     if settings.load_all and settings.model_store is not None:
-        return [Registration(url=name) for name in sorted(await ModelStore(settings.model_store).loadable())]
+        return [Registration(url=name) for name in sorted(await store.loadable())]
     return [Registration(url=item.url, model_name=item.name, trusted=True) for item in settings.load_models]
 
 

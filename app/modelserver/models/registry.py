@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from modelserver.options.resolve import Registration
     from modelserver.pools.worker import Worker
     from modelserver.rollout.plan import Plan
-    from modelserver.rollout.traffic import Traffic
+    from modelserver.rollout.traffic import Headed, Traffic
 
 _log = logging.getLogger("modelserver.models")
 
@@ -92,6 +92,17 @@ class Registry:
         if found is None:
             raise ModelVersionNotFound.named(name, version or model.default)
         return found
+
+    def version_for(self, name: str, version: str | None, asked: Headed) -> ModelVersion:
+        """The version for a request, which is counted; without a named version, weights may choose it.
+
+        Raises ModelNotFound, ModelVersionNotFound.
+        """
+        model = self.get(name, version)
+        if model.traffic is not None and version is None:
+            model = model.traffic.choose(asked)
+        model.metrics.request(version is not None)
+        return model
 
     def has(self, name: str, version: str) -> bool:
         """Whether the version is registered, even if it failed."""

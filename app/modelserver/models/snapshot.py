@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
@@ -33,6 +33,13 @@ DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have n
 _FETCHED = ("http", "https")
 
 Read = TypeVar("Read", int, str, bool)
+
+
+class Saved(NamedTuple):
+    """The state in a snapshot: the versions in order, the workflows by name."""
+
+    models: tuple[SavedModel, ...]
+    workflows: dict[str, SavedWorkflow]
 
 
 def registry_document(registry: Registry) -> dict[str, Any]:
@@ -89,20 +96,21 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
     return document
 
 
-def parse_snapshot(text: str) -> tuple[SavedModel, ...]:
-    """The versions of a document, in order. Raises ConfigError naming the invalid field."""
-    models = _mapping(_document(text).get("models", {}), "models")
-    return tuple(
+def parse_snapshot(text: str) -> Saved:
+    """The state in a document. Raises ConfigError naming the invalid field."""
+    try:
+        document = _mapping(json.loads(text), "the whole")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"Invalid configuration: model_snapshot: a JSON object is needed ({error})"
+        ) from None
+    models = tuple(
         _saved(name, version, _mapping(settings, f"models.{name}.{version}"))
-        for name, versions in models.items()
+        for name, versions in _mapping(document.get("models", {}), "models").items()
         for version, settings in _mapping(versions, f"models.{name}").items()
     )
-
-
-def parse_workflows(text: str) -> dict[str, SavedWorkflow]:
-    """A document's workflows by name. Raises ConfigError naming the invalid field."""
-    workflows = _mapping(_document(text).get("workflows", {}), "workflows")
-    return {name: _saved_workflow(name, given) for name, given in workflows.items()}
+    workflows = _mapping(document.get("workflows", {}), "workflows")
+    return Saved(models, {name: _saved_workflow(name, given) for name, given in workflows.items()})
 
 
 def _saved_workflow(name: str, given: Any) -> SavedWorkflow:
@@ -110,16 +118,6 @@ def _saved_workflow(name: str, given: Any) -> SavedWorkflow:
     fields = _Fields(place, {"url": given} if isinstance(given, str) else _mapping(given, place))
     url = fields.text("url", needed=True) or ""
     return SavedWorkflow(url, fields.number("responseTimeout"), fields.number("startupTimeout"))
-
-
-def _document(text: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"Invalid configuration: model_snapshot: a JSON object is needed ({error})"
-        ) from None
-    return _mapping(document, "the whole")
 
 
 def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:

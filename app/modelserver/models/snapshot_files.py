@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,14 +23,15 @@ import msgspec
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
-from modelserver.models.snapshot import parse_snapshot, parse_workflows
+from modelserver.models.snapshot import parse_snapshot
 from modelserver.settings.properties import dump, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from modelserver.models.version import SavedModel, SavedWorkflow
+    from modelserver.models.snapshot import Saved
+    from modelserver.models.version import SavedModel
 
 
 Kind = Literal["startup", "snapshot", "shutdown"]
@@ -45,15 +45,6 @@ _STAMP = "%Y%m%d%H%M%S%f"
 _LARGEST = 64 << 20  # bytes
 
 _log = logging.getLogger("modelserver.models")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A snapshot that can be restored; ``workflows`` are by name."""
-
-    path: Path
-    models: tuple[SavedModel, ...]
-    workflows: Mapping[str, SavedWorkflow]
 
 
 class SnapshotFolder:
@@ -71,11 +62,11 @@ class SnapshotFolder:
         self._now = now
         self._last = ""
 
-    def newest(self) -> Found | None:
-        """The newest valid snapshot; invalid ones are logged."""
+    def newest(self) -> tuple[Path, Saved] | None:
+        """The newest valid snapshot and what is in it; invalid ones are logged."""
         for path in reversed(self._files()):
             try:
-                return Found(path, *read_snapshot(path))
+                return path, read_snapshot(path)
             except ConfigError as error:  # noqa: PERF203 - the first valid one ends the loop
                 _log.warning("Skipping snapshot %s: %s", path, error)
         return None
@@ -139,8 +130,8 @@ def _indented(document: Mapping[str, Any]) -> str:
         return json.dumps(document, indent=2)
 
 
-def read_snapshot(path: Path) -> tuple[tuple[SavedModel, ...], dict[str, SavedWorkflow]]:
-    """The models and workflows of a file. Raises ConfigError if it cannot be read or was modified."""
+def read_snapshot(path: Path) -> Saved:
+    """The state in a file. Raises ConfigError if it cannot be read or was modified."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
@@ -151,15 +142,15 @@ def read_snapshot(path: Path) -> tuple[tuple[SavedModel, ...], dict[str, SavedWo
     return parse_file(data)
 
 
-def parse_file(data: bytes) -> tuple[tuple[SavedModel, ...], dict[str, SavedWorkflow]]:
-    """The models and workflows of a file's content. Raises ConfigError."""
+def parse_file(data: bytes) -> Saved:
+    """The state in a file's content. Raises ConfigError."""
     checksum = _CHECKSUM.match(data)
     if checksum is not None and hashlib.sha256(data[checksum.end() :]).hexdigest().encode() != checksum[1]:
         raise ConfigError("it does not match its checksum, so it was modified or is incomplete")
     text = parse(data).get(STATE_KEY)
     if text is None:
         raise ConfigError(f"it has no {STATE_KEY}")
-    return parse_snapshot(text), parse_workflows(text)
+    return parse_snapshot(text)
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -196,7 +187,7 @@ def _after(stamp: str) -> str:
 def newest_configuration(folder: Path) -> Path | None:
     """The path of the newest valid snapshot in the folder."""
     found = SnapshotFolder(folder, {}).newest()
-    return None if found is None else found.path
+    return None if found is None else found[0]
 
 
 def check_archives(saved: Iterable[SavedModel], store: Path | None) -> None:

@@ -129,8 +129,9 @@ async def archive_of(model: str | None, settings: Settings) -> Registration:
 
     None is the only model of a server. Raises ConfigError if there is no archive of that name.
     """
+    store = ModelStore(settings.model_store)
     try:
-        first = await initial(settings)
+        first = await initial(settings, store)
     except ModelServerError as error:
         raise ConfigError(f"The model store cannot be listed: {error.message}") from error
     listed = {item.model_name or default_name(item.url or ""): item for item in first}
@@ -139,7 +140,7 @@ async def archive_of(model: str | None, settings: Settings) -> Registration:
     if model is None:
         raise ConfigError("requests name no model: --models needs the only one of their server")
     found = listed.get(model)
-    if found is None and (file := (await ModelStore(settings.model_store).by_name()).get(model)):
+    if found is None and (file := (await store.by_name()).get(model)):
         found = Registration(url=file)
     if found is None:
         raise ConfigError(f"{model}: no archive is found; --models {model}=ARCHIVE or --model-store names it")

@@ -165,11 +165,6 @@ class Regions:
         self._regions: dict[str, Region] = {}
         self.memory = Memory({}, most, prefix is not None)
 
-    @property
-    def allowed(self) -> bool:
-        """Whether clients may register any."""
-        return self._prefix is not None
-
     def register(self, name: str, key: str, offset: int, size: int) -> None:
         """Adds a region: ``size`` bytes from ``offset`` on of the shared memory that POSIX calls ``key``.
 
@@ -218,7 +213,7 @@ class Regions:
         self._publish()
 
     def _publish(self) -> None:
-        self.memory = Memory(dict(self._regions), self._most, self.allowed)
+        self.memory = Memory(dict(self._regions), self._most, self._prefix is not None)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """The region of this name, or all. Raises ResourceNotFound."""

@@ -13,8 +13,6 @@ from modelserver.tracing.batches import TracedBatch
 from modelserver.tracing.spans import TRACEPARENT, UNSET, Clock, failed, traceparent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from opentelemetry.trace import SpanContext, Status
 
     from modelserver.http.exchange import Exchange, HotRoutes, Target
@@ -252,20 +250,13 @@ class TracedCalls:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
-    def begin(
-        self, path: str, metadata: Iterable[tuple[str, str | bytes]], arrived: float
-    ) -> TracedCall | None:
+    def begin(self, path: str, headers: list[tuple[bytes, bytes]], arrived: float) -> TracedCall | None:
         """The span of a call of `service/method` if it is traced."""
         service, _, method = path.partition("/")
         if method not in INFERENCE_CALLS:
             return None
-        headers = [(name.encode(), _bytes(value)) for name, value in metadata]
         contexts = self._tracing.sample(headers, path)
         if contexts is None:
             return None
         told = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
         return TracedCall(self._tracing, path, contexts, arrived, dict(told))
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value if isinstance(value, bytes) else value.encode("latin-1", "replace")

@@ -112,11 +112,8 @@ class Run:
         left = min(self._workflow.specification.nodes[node].options.timeout_ms / 1000.0, self._deadline - now)
         model: ModelVersion | None = None
         try:
-            model = self._registry.get(self._workflow.model_name(node))
+            model = self._registry.version_for(self._workflow.model_name(node), None, self._exchange)
             traffic = model.traffic
-            if traffic is not None:
-                model = traffic.choose(self._exchange)
-            model.metrics.request(False)
             asked = self._input(node)
             request = make_request(asked, model, self._exchange.request_id, self._packed, now, left, False)
             request.on_done = partial(self._answered, node, model)
