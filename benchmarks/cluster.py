@@ -4,7 +4,7 @@ One server for each way to a worker: the socket pair of a worker of the same mac
 an agent's (with shared memory), TCP and TLS over loopback; with ``--peers`` also Ray Serve with
 ``@serve.batch``. All have the same model, batch and window and are asked in turns. Noise only ever adds:
 figures are the best of the rounds. Then, over TLS: how soon another worker is ready, and how soon a lost node
-is noticed and replaced.
+is noticed and replaced. With ``--many`` only so many workers are asked for at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import cluster_faults
+from benchmarks import cluster_faults, cluster_many
 from benchmarks.archives import build_mlp, build_noop
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.lone import Lone, measure_lone
@@ -120,6 +120,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--lone-requests", type=int, default=300, help="of each way in each round; default: 300")
     add("--archive-mb", type=int, default=1000, help="of a model that is sent; 0: none; default: 1000")
     add("--no-faults", action="store_true", help="nothing is killed")
+    add("--many", type=int, metavar="N", help="nothing but what N workers at once take")
     return parser.parse_args(arguments)
 
 
@@ -137,6 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"{row.title}: {', '.join(way.name for way in ways)}" for row in rows))
         return 0
     try:
+        if options.many:
+            return _many(options)
         taken = measure(rows, ways, options)
         happened = None if options.no_faults else cluster_faults.measure(_tell, options.archive_mb)
     except (BenchmarkError, RuntimeError) as error:
@@ -162,6 +165,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         },
     )
     return 1 if any(figure.void for figure in figures(taken.samples)) else 0
+
+
+def _many(options: argparse.Namespace) -> int:
+    many = cluster_many.measure(options.many, _tell)
+    found = cluster_many.marks(many)
+    print(cluster_many.report(many))
+    print("\n".join(map(str, found)))
+    write_json(options.out, {"machine": _facts(options), "many": many, "marks": found})
+    return 0 if all(mark.reached for mark in found) else 1
 
 
 def _facts(options: argparse.Namespace) -> dict[str, str]:

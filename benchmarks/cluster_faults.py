@@ -105,7 +105,7 @@ def send_archive(size_mb: int) -> Sent:
             server.register(archive, NAME, initial_workers=0)
             before = peak_mb(server.pid, anew=True)
             began = time.perf_counter()
-            _scale(server, 1)
+            scale(server, 1)
             return Sent(size_mb, time.perf_counter() - began, peak_mb(server.pid) - before)
 
 
@@ -142,15 +142,16 @@ def peak_mb(pid: int, *, anew: bool = False) -> float:
 def another(server: ModelServer) -> float:
     """Seconds until one more worker serves; afterwards there is one again. Raises BenchmarkError."""
     began = time.perf_counter()
-    _scale(server, 2)
+    scale(server, 2)
     ready = time.perf_counter() - began
-    _scale(server, 1)
+    scale(server, 1)
     return ready
 
 
-def _scale(server: ModelServer, workers: int) -> None:
+def scale(server: ModelServer, workers: int) -> None:
+    """Returns when so many serve. Raises BenchmarkError."""
     target = f"/models/{NAME}?min_worker={workers}&max_worker={workers}&synchronous=true"
-    status, answer = call(server.management_port, "PUT", target, timeout=300)
+    status, answer = call(server.management_port, "PUT", target, timeout=600)
     if status != 200:
         raise BenchmarkError(f"PUT {target} was answered {status}: {answer.decode(errors='replace')}")
 

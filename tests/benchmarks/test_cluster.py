@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks import cluster, cluster_faults
+from benchmarks import cluster, cluster_faults, cluster_many
 from benchmarks.cluster import LOCAL, PAIR, RAY, ROWS, TCP, TLS, Row, Taken, best, label, marks, report
 from benchmarks.cluster_faults import Happened, Loss, Sent
 from benchmarks.lone import Lone
@@ -162,3 +162,20 @@ def test_a_short_run(
     assert written["faults"]["frozen"]["noticed"] > 1
     assert written["faults"]["sent"]["size_mb"] == 3
     assert said.out.count("reached") + said.out.count("REACHED") == 10
+
+
+@pytest.mark.slow
+def test_many_workers_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All become ready, answer right and end; what they use is told."""
+    monkeypatch.setattr(cluster_many, "SECONDS", 0.2)
+    monkeypatch.setattr(cluster_many, "IDLE_SECONDS", 0.2)
+    out = tmp_path / "many.json"
+    assert cluster.main(["--many", "3", "--out", str(out)]) == 0
+    many = json.loads(out.read_text())["many"]
+
+    assert many["workers"] == 3
+    assert many["answers"]["right"] > 0 == many["answers"]["wrong"]
+    assert min(many["agent_mb"], many["worker_mb"], many["descriptors"]) > 1
+    assert "3 workers at once" in capsys.readouterr().out

@@ -16,6 +16,7 @@ HOST = "127.0.0.1"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
+_RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d+\r\n", re.IGNORECASE)
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 _ANSWERED_BY_NOTHING = (204, 304)
 
@@ -26,11 +27,14 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer. ``closes``: it says that the connection ends with it."""
+    """A whole answer. ``closes``: it says that the connection ends with it; ``retry_after``: that a request
+    may come later.
+    """
 
     status: int
     body: bytes
     closes: bool
+    retry_after: bool
 
 
 def take_answer(received: bytearray, *, ended: bool = False, head: bool = False) -> Answer | None:
@@ -69,7 +73,7 @@ def take_answer(received: bytearray, *, ended: bool = False, head: bool = False)
             raise Malformed(b"cut short: " + lines[:200])
         return None
     del received[: end + 4 + size]
-    return Answer(status, body, _CLOSE.search(lines) is not None)
+    return Answer(status, body, _CLOSE.search(lines) is not None, _RETRY_AFTER.search(lines) is not None)
 
 
 def receive_answer(connection: socket.socket) -> Answer | None:

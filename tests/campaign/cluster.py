@@ -1,8 +1,9 @@
-"""Marked requests while the machines of workers are killed, frozen, paused and scaled at random: each gets
-exactly one answer, its own or an error that a fault explains, and the workers come back.
+"""Marked requests by all protocols while the machines of workers are killed, frozen, paused and scaled at
+random: each gets exactly one answer, its own or an error that a fault explains, and the workers come back.
 
 Half of the time the machines are agents of this one, and half, if Ray is installed, nodes of a Ray cluster on
-loopback, of which whole nodes are killed and others join.
+loopback: whole nodes are killed and others join, the GCS ends and comes back with its state in Redis, or
+everything ends and another cluster takes its place.
 """
 
 from __future__ import annotations
@@ -12,24 +13,32 @@ import random
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
+from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
 from tests.campaign.targets import MIB, Holdings, build_store, quiet, settled, tracebacks
-from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
-from tests.e2e.elsewhere import LOST, Elsewhere, Load, freezing
+from tests.cluster.ray_nodes import RayCluster, free_port, guarded, redis, short_folder
+from tests.e2e.elsewhere import LOST, Elsewhere, freezing
+from tests.e2e.grpc_client import grpc_settings
 from tests.e2e.serving import serving, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.campaign.report import Report
 
 MODEL, WORKERS, BATCH = "witness", 3, 4
+CLIENTS, GRPC_CLIENTS = 8, 2
+# Seconds between a client's requests: as fast as they can, they would take the processors from the cluster.
+PAUSE = 0.002
+CAUSES = {(MODEL, 500): "its worker was lost", (MODEL, 503): "there was no worker"}
 # Seconds for all workers to be back; with Ray, a node's first has to start Ray's own processes.
 _BACK = {"agents": 60.0, "Ray": 180.0}
 # Batches that a worker may have begun or been handed when it is lost.
@@ -96,16 +105,30 @@ class Agents:
 
 
 class Nodes:
-    """Those of a Ray cluster, with room for two workers each."""
+    """Those of a Ray cluster at this port: a head without room for workers, and two nodes for two each.
 
-    def __init__(self, server: Elsewhere, cluster: RayCluster, raylets: list[int]) -> None:
+    ``variables`` are more of the cluster's environment.
+    """
+
+    def __init__(self, server: Elsewhere, folder: Path, port: int, variables: Mapping[str, str]) -> None:
         self._server = server
-        self._cluster = cluster
-        self._raylets = raylets
+        self._folder, self._port, self._variables = folder, port, variables
+        self.start()
+
+    def start(self) -> None:
+        """A cluster that knows nothing of any before it."""
+        self.cluster = RayCluster(self._folder, self._port, **self._variables)
+        self.cluster.add(num_cpus=0)
+        self._raylets = [self._add(), self._add()]
+
+    def _add(self) -> int:
+        return self.cluster.add(num_cpus=2)["raylet"]
 
     @property
     def faults(self) -> Sequence[Callable[[random.Random], int]]:
-        return (self.node_killed, self.worker_killed, self.helper_killed, self.scaled)
+        often = (self.node_killed, self.worker_killed, self.helper_killed, self.scaled)
+        head = (self.gcs_killed,) if self._variables else ()
+        return (*often, *often, *head, *head, self.cluster_replaced)
 
     def node_killed(self, chance: random.Random) -> int:
         """With all that runs there; a new one joins."""
@@ -113,7 +136,7 @@ class Nodes:
         for process in (raylet, *raylet.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._raylets.append(self._cluster.add(num_cpus=2)["raylet"])
+        self._raylets.append(self._add())
         return 2
 
     def worker_killed(self, chance: random.Random) -> int:
@@ -129,6 +152,28 @@ class Nodes:
 
     def scaled(self, chance: random.Random) -> int:
         return scale(self._server, chance)
+
+    def gcs_killed(self, chance: random.Random) -> int:
+        """And a worker, before it is started anew with what it knew: the nodes stay."""
+        self._kill_gcs()
+        time.sleep(chance.uniform(0.5, 3.0))
+        lost = self.worker_killed(chance)
+        time.sleep(chance.uniform(0.5, 3.0))
+        self.cluster.start_gcs_anew()
+        return lost
+
+    def cluster_replaced(self, chance: random.Random) -> int:
+        """Some time after its GCS all of it ends, with all workers."""
+        self._kill_gcs()
+        time.sleep(chance.uniform(1.0, 5.0))
+        self.cluster.close()
+        self.start()
+        return WORKERS
+
+    def _kill_gcs(self) -> None:
+        for process in psutil.Process(self.cluster.process.pid).children(recursive=True):
+            if process.name() == "gcs_server":
+                process.kill()
 
 
 def scale(server: Elsewhere, chance: random.Random) -> int:
@@ -147,16 +192,17 @@ def run(report: Report, seconds: float) -> None:
     if not has_ray:
         report.skip("nodes of a Ray cluster", "Ray is not installed")
         return
-    with _folder() as folder, short_folder() as short, guarded(short):
-        cluster = RayCluster(short, free_port())
+    with _folder() as folder, short_folder() as short, guarded(short), redis(short) as variables:
+        if not variables:
+            report.skip("a GCS that comes back with its state", "redis-server is not installed")
+        port = free_port()
+        server = _server(folder, worker_launcher="ray", ray_address=f"127.0.0.1:{port}")
+        nodes = Nodes(server, short, port, variables)
         try:
-            cluster.add(num_cpus=0)
-            raylets = [cluster.add(num_cpus=2)["raylet"] for _ in range(2)]
-            settings = {"worker_launcher": "ray", "ray_address": cluster.address}
-            with serving(_server(folder, **settings)) as server:
-                disturb(report, "Ray", server, Nodes(server, cluster, raylets), share)
+            with serving(server):
+                disturb(report, "Ray", server, nodes, share)
         finally:
-            cluster.close()
+            nodes.cluster.close()
 
 
 @contextlib.contextmanager
@@ -169,7 +215,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _server(folder: Path, **settings: Any) -> Elsewhere:
-    server = Elsewhere(folder, build_store(folder), **settings)
+    server = Elsewhere(folder, build_store(folder), **grpc_settings(), **settings)
     server.management.timeout = 200.0
     return server
 
@@ -178,37 +224,52 @@ def disturb(report: Report, what: str, server: Elsewhere, machines: Machines, se
     """One server; what holds is told under the name ``what``."""
     server.registered(f"{MODEL}.mar", batch_size=BATCH, initial_workers=WORKERS)
     chance, done, back = random.Random(7), Counter[str](), list[float]()
-    lost = 0
-    with Load(server, MODEL) as load:
-        time.sleep(min(2.0, seconds / 4))
-        before, end = Holdings.of(server), time.monotonic() + seconds
-        while time.monotonic() < end:
-            fault = chance.choice(machines.faults)
-            lost += fault(chance)
-            done[fault.__name__] += 1
-            began = time.monotonic()
-            # A fault that is not noticed yet is none that has been recovered from.
-            time.sleep(chance.uniform(0.2, 1.0))
-            wait_until(lambda: server.ready(MODEL) == WORKERS, f"{WORKERS} workers are back", _BACK[what])
-            back.append(time.monotonic() - began)
+    lost, tally, ended = 0, Tally(CAUSES), threading.Event()
+
+    def going() -> bool:
+        return not ended.is_set()
+
+    with ThreadPoolExecutor(GRPC_CLIENTS + 1) as pool:
+        load = [pool.submit(ask_by_http, server, tally, CLIENTS, going, PAUSE)]
+        load += [
+            pool.submit(ask_by_grpc, server, tally, client, going, PAUSE) for client in range(GRPC_CLIENTS)
+        ]
+        try:
+            time.sleep(min(2.0, seconds / 4))
+            before, end = Holdings.of(server), time.monotonic() + seconds
+            while time.monotonic() < end:
+                fault = chance.choice(machines.faults)
+                lost += fault(chance)
+                done[fault.__name__] += 1
+                began = time.monotonic()
+                # A fault that is not noticed yet is none that has been recovered from.
+                time.sleep(chance.uniform(0.2, 1.0))
+                wait_until(lambda: server.ready(MODEL) == WORKERS, f"{WORKERS} workers are back", _BACK[what])
+                back.append(time.monotonic() - began)
+        finally:
+            ended.set()
+    for each in load:
+        each.result()
     wait_until(lambda: quiet(server), "nothing waits or runs")
     after = settled(server, before, GROWTH / before.memory)
-    statuses = dict(sorted(load.statuses.items()))
-    report.figure(f"{what}: answers by status", statuses)
-    report.figure(f"{what}: wrong or missing answers", len(load.wrong))
+    report.figure(f"{what}: requests answered with their own", tally.answered.total())
+    for kind, count in sorted(tally.answered.items()):
+        report.figure(f"{what}:   {kind}", count)
+    for error, cause in CAUSES.items():
+        report.figure(f"{what}: an error because {cause}", tally.failed[error])
+    report.figure(f"{what}: broken off by their clients", tally.broken_off)
+    report.figure(f"{what}: wrong, missing or unexplained answers", len(tally.wrong))
+    report.figure(f"{what}: slowest answer", f"{tally.slowest:.1f} s")
     report.figure(f"{what}: faults", ", ".join(f"{count} {name}" for name, count in sorted(done.items())))
     report.figure(
         f"{what}: all workers back after", f"{statistics.median(back):.1f} s, at most {max(back):.1f} s"
     )
     report.figure(f"{what}: resident memory", f"{before.memory / MIB:.0f} -> {after.memory / MIB:.0f} MiB")
     report.figure(f"{what}: descriptors", f"{before.descriptors} -> {after.descriptors}")
-    report.failures += [f"{what}: {wrong}" for wrong in load.wrong]
-    report.hold(set(statuses) <= {200, 500, 503}, f"{what}: answers {statuses}")
-    most = lost * _HELD * BATCH
-    report.hold(
-        load.statuses[500] <= most, f"{what}: {load.statuses[500]} requests failed, by {lost} lost workers"
-    )
-    report.hold(load.slowest < LOST + 10, f"{what}: a request took {load.slowest:.1f} s")
+    report.failures += [f"{what}: {wrong}" for wrong in tally.wrong]
+    failed = tally.failed[MODEL, 500]
+    report.hold(failed <= lost * _HELD * BATCH, f"{what}: {failed} requests failed, by {lost} lost workers")
+    report.hold(tally.slowest < LOST + 10, f"{what}: a request took {tally.slowest:.1f} s")
     report.hold(
         after.memory - before.memory <= GROWTH, f"{what}: resident memory grew to {after.memory / MIB:.0f}"
     )

@@ -5,21 +5,17 @@ F71).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import grpc
-import uvloop
-from tests.campaign.callers import REQUESTS, Caller, Malformed, rows_told
-from tests.campaign.targets import MIB, Holdings, port_of, quiet, settled, slope, target, tracebacks
+from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
+from tests.campaign.targets import MIB, Holdings, quiet, settled, slope, target, tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,15 +24,11 @@ if TYPE_CHECKING:
     from tests.campaign.report import Report
     from tests.e2e.serving import Server
 
-from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 from tests.e2e.serving import wait_until
 
 CLIENTS = 64
 GRPC_CLIENTS = 2
 BATCH = 8
-ANSWER_SECONDS = 60.0
-# Of 100 requests that many are broken off: sent in part or whole by a client that does not wait.
-BROKEN_OFF = 2
 # The model ``steady`` is there all the time, with workers that are killed; ``changing`` comes and goes.
 MODELS = ("steady", "changing")
 # What may be answered otherwise than with the rows, and why.
@@ -46,9 +38,6 @@ CAUSES = {
     ("changing", 404): "the model was not registered",
     ("changing", 503): "the model had no workers, or was leaving",
 }
-CODES = {
-    "INTERNAL": 500, "NOT_FOUND": 404, "UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 503
-}  # fmt: skip
 # The server may end larger than it was once it was warm by so much, and grow by so much in an hour.
 GROWTH = 16 * MIB
 SLOPE = 64 * MIB / 3600
@@ -66,16 +55,21 @@ def soak(report: Report, server: Server, what: str, seconds: float) -> None:
     """One server; what holds is told under the name ``what``."""
     for model in MODELS:
         server.registered("witness.mar", model_name=model, batch_size=BATCH, initial_workers=2)
-    tally = Tally()
-    asyncio_load(server, tally, min(5.0, seconds / 4))
+    tally = Tally(CAUSES)
+    warm = time.monotonic() + min(5.0, seconds / 4)
+    ask_by_http(server, tally, CLIENTS, lambda: time.monotonic() < warm)
     before = Holdings.of(server)
     readings: list[tuple[float, int]] = []
     end = time.monotonic() + seconds
     disturber = Disturber(server, end)
+
+    def going() -> bool:
+        return time.monotonic() < end
+
     with ThreadPoolExecutor(GRPC_CLIENTS + 2) as pool:
-        beside = [pool.submit(call_by_grpc, server, number, end, tally) for number in range(GRPC_CLIENTS)]
+        beside = [pool.submit(ask_by_grpc, server, tally, number, going) for number in range(GRPC_CLIENTS)]
         beside += [pool.submit(disturber.run), pool.submit(read_memory, server, end, readings)]
-        asyncio_load(server, tally, seconds)
+        ask_by_http(server, tally, CLIENTS, going)
     for each in beside:
         each.result()
     disturber.mend()
@@ -84,141 +78,6 @@ def soak(report: Report, server: Server, what: str, seconds: float) -> None:
     tell(report, server, what, tally, disturber)
     tell_growth(report, what, before, after, readings)
     report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
-
-
-class Tally:
-    """What came of the requests; threads share it."""
-
-    def __init__(self) -> None:
-        self.answered: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
-        self.killed = 0
-        self.broken_off = 0
-        self.wrong: list[str] = []
-        self._lock = threading.Lock()
-
-    def right(self, kind: str) -> None:
-        with self._lock:
-            self.answered[kind] += 1
-
-    def other(self, model: str, status: int, said: object) -> None:
-        """An answer that is an error."""
-        cause = CAUSES.get((model, status))
-        with self._lock:
-            if cause is None:
-                self.wrong.append(f"{model} answered {status}: {str(said)[:300]}")
-                return
-            self.failed[cause] += 1
-            self.killed += model == "steady"
-
-    def odd(self, what: str) -> None:
-        with self._lock:
-            self.wrong.append(what)
-
-
-def asyncio_load(server: Server, tally: Tally, seconds: float) -> None:
-    """The HTTP clients, for so long."""
-
-    async def crowd() -> None:
-        end = time.monotonic() + seconds
-        port = port_of(server, "inference")
-        await asyncio.gather(*(call_by_http(port, client, end, tally) for client in range(CLIENTS)))
-
-    uvloop.run(crowd())
-
-
-async def call_by_http(port: int, client: int, end: float, tally: Tally) -> None:
-    """One client: asks, and now and then crashes and comes back."""
-    chance = random.Random(client)
-    caller = await Caller.connect(port)
-    number = 0
-    while time.monotonic() < end:
-        number += 1
-        make, model = chance.choice(REQUESTS), chance.choice(MODELS)
-        rows = 1 if make is REQUESTS[0] else chance.randint(1, 4)
-        marks = [
-            f"{client}-{end:.3f}-{number}-{row}" + "x" * chance.choice((0, 0, 3000)) for row in range(rows)
-        ]
-        request = make(model, marks)
-        if chance.randrange(100) < BROKEN_OFF:
-            tally.broken_off += 1
-            caller.write(request[: chance.randint(1, len(request))])
-            await asyncio.sleep(chance.choice((0.0, 0.001)))
-            caller.abort()
-            caller = await Caller.connect(port)
-            continue
-        try:
-            answer = await caller.ask(request, ANSWER_SECONDS)
-        except (ConnectionError, asyncio.TimeoutError, Malformed) as error:
-            tally.odd(f"{make.__name__} to {model}: {error!r}")
-            caller.abort()
-            caller = await Caller.connect(port)
-            continue
-        check(tally, make.__name__, model, marks, answer.status, answer.body)
-        if caller.unasked:
-            tally.odd(f"bytes that nobody asked for after {make.__name__}: {caller.unasked[:100]!r}")
-        if answer.closes or caller.unasked:
-            caller.abort()
-            caller = await Caller.connect(port)
-    caller.abort()
-
-
-def check(tally: Tally, kind: str, model: str, marks: list[str], status: int, body: bytes) -> None:
-    """Whether the answer is the request's own."""
-    if status != 200:
-        tally.other(model, status, body)
-        return
-    try:
-        told = rows_told(kind, body)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        tally.odd(f"{kind}: {error!r} in {body[:200]!r}")
-        return
-    if told == [f"{model}|{mark}" for mark in marks]:
-        tally.right(kind)
-    else:
-        tally.odd(f"{kind} to {model}: asked {marks}, told {told}"[:500])
-
-
-def call_by_grpc(server: Server, client: int, end: float, tally: Tally) -> None:
-    """One gRPC client: TorchServe's service and the Open Inference one in turns; some calls are cancelled."""
-    chance = random.Random(client)
-    with channel(server, "inference") as to:
-        theirs = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
-        v2 = stub(to, "inference.GRPCInferenceService").ModelInfer
-        number = 0
-        while time.monotonic() < end:
-            number += 1
-            mark, model = f"grpc-{client}-{end:.3f}-{number}", chance.choice(MODELS)
-            method: Any = theirs
-            message = predict(model, data=mark.encode())
-            if number % 2:
-                contents = {"bytes_contents": [mark.encode()]}
-                tensor = {"name": "x", "datatype": "BYTES", "shape": [1], "contents": contents}
-                method, message = v2, oip("ModelInferRequest", model_name=model, inputs=[tensor])
-            if chance.randrange(100) < BROKEN_OFF:
-                method.future(message, timeout=ANSWER_SECONDS).cancel()
-                tally.broken_off += 1
-                continue
-            try:
-                answer = method(message, timeout=ANSWER_SECONDS)
-            except grpc.RpcError as error:
-                tally.other(model, CODES.get(error.code().name, 0), f"{error.code()}: {error.details()}")
-                continue
-            told = answer.prediction if method is theirs else told_by_grpc(answer)
-            if told.decode().rpartition("|")[0] == f"{model}|{mark}":
-                tally.right("by_grpc" if method is theirs else "by_v2_grpc")
-            else:
-                tally.odd(f"gRPC to {model}: asked {mark}, told {told!r}"[:500])
-
-
-def told_by_grpc(answer: Any) -> bytes:
-    """The one row of a V2 answer, in either form."""
-    contents: bytes = (
-        answer.raw_output_contents[0][4:]
-        if answer.raw_output_contents
-        else answer.outputs[0].contents.bytes_contents[0]
-    )
-    return contents
 
 
 class Disturber:
@@ -300,11 +159,12 @@ def read_memory(server: Server, end: float, readings: list[tuple[float, int]]) -
 
 def tell(report: Report, server: Server, what: str, tally: Tally, disturber: Disturber) -> None:
     """Figures, and what did not hold."""
-    answered, failed = sum(tally.answered.values()), sum(tally.failed.values())
+    answered, failed = tally.answered.total(), tally.failed.total()
     report.figure(f"{what}: requests answered with their own", answered)
     for kind, count in sorted(tally.answered.items()):
         report.figure(f"{what}:   {kind}", count)
-    for cause, count in sorted(tally.failed.items()):
+    for cause in sorted(set(CAUSES.values())):
+        count = sum(count for error, count in tally.failed.items() if CAUSES[error] == cause)
         report.figure(f"{what}: an error because {cause}", count)
     report.figure(f"{what}: broken off by their clients", tally.broken_off)
     report.figure(f"{what}: changes", ", ".join(f"{n} {name}" for name, n in sorted(disturber.done.items())))
@@ -312,7 +172,7 @@ def tell(report: Report, server: Server, what: str, tally: Tally, disturber: Dis
     report.failures += [f"{what}: {wrong}" for wrong in tally.wrong]
     report.failures += [f"{what}: {refused}" for refused in disturber.refused]
     report.hold(answered > failed, f"{what}: only {answered} requests were answered, {failed} failed")
-    lost = tally.killed
+    lost = tally.failed["steady", 500]
     report.hold(
         lost <= BATCH * disturber.killed_of_steady,
         f"{what}: {lost} requests failed by {disturber.killed_of_steady} kills, batches of {BATCH}",

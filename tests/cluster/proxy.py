@@ -33,7 +33,8 @@ class Proxy:
         self._target = port
         self._loop = asyncio.new_event_loop()
         self._open = {way: asyncio.Event() for way in BOTH}
-        self._writers: set[asyncio.StreamWriter] = set()
+        # In the order of their connections.
+        self._writers: dict[asyncio.StreamWriter, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
         self._end = asyncio.Event()
@@ -51,9 +52,9 @@ class Proxy:
         for way in BOTH:
             self._loop.call_soon_threadsafe(self._open[way].set)
 
-    def cut(self) -> None:
-        """Breaks all connections; new ones can be made."""
-        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result()
+    def cut(self, *, last: bool = False) -> None:
+        """Breaks all connections, or that which was made last; new ones can be made."""
+        asyncio.run_coroutine_threadsafe(self._cut(-2 if last else 0), self._loop).result()
 
     def close(self) -> None:
         """Ends it."""
@@ -77,8 +78,8 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _cut(self) -> None:
-        for writer in self._writers:
+    async def _cut(self, first: int = 0) -> None:
+        for writer in [*self._writers][first:]:
             writer.transport.abort()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,7 +89,7 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
-        self._writers |= {writer, back}
+        self._writers |= {writer: None, back: None}
         for source, target, way in ((reader, back, TO_SERVER), (there, writer, TO_NODE)):
             task = self._loop.create_task(self._forward(source, target, way))
             self._tasks.add(task)
@@ -105,7 +106,7 @@ class Proxy:
             await delivery
         finally:
             delivery.cancel()
-            self._writers.discard(target)
+            self._writers.pop(target, None)
 
     async def _deliver(
         self, under_way: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter, way: str

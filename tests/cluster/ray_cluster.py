@@ -1,7 +1,7 @@
 """A Ray cluster on loopback, in a process of its own: ``python ray_cluster.py PORT``.
 
-Reads one JSON object a line: the arguments of a node to add. Answers with the process ids of its raylet
-and GCS. All ends at the end of the input.
+Reads one JSON value a line: the arguments of a node to add, or null to start the GCS anew, killed or not.
+Answers with the process ids of the node's, or the head's, raylet and GCS. All ends at the end of the input.
 """
 
 from __future__ import annotations
@@ -43,8 +43,13 @@ def main() -> None:
     }
     cluster = Cluster()
     for line in sys.stdin:
-        node = cluster.add_node(node_ip_address="127.0.0.1", **first, **json.loads(line))
-        first = {}
+        if (asked := json.loads(line)) is None:
+            node = cluster.head_node
+            node.kill_gcs_server(check_alive=False)
+            node.start_gcs_server()
+        else:
+            node = cluster.add_node(node_ip_address="127.0.0.1", **first, **asked)
+            first = {}
         answers.write(json.dumps(pids(node)) + "\n")
     for node in cluster.list_all_nodes():
         with contextlib.suppress(Exception):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ class RayCluster:
             "RAY_health_check_initial_delay_ms": "1000",
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_failure_threshold": "4",
+            # Of clusters that keep their state in one Redis, each has its own.
+            "RAY_external_storage_namespace": uuid.uuid4().hex,
             **variables,
         }
         self._log = (folder / "cluster.log").open("ab")
@@ -59,9 +62,16 @@ class RayCluster:
 
     def add(self, **node: Any) -> dict[str, int]:
         """Adds a node; returns its processes."""
+        return self._order(node)
+
+    def start_gcs_anew(self) -> None:
+        """The GCS ends, if it has not ended, and another one starts at its address."""
+        self._order(None)
+
+    def _order(self, order: dict[str, Any] | None) -> dict[str, int]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(node) + "\n")
+        self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line, (self.folder / "cluster.log").read_text()[-3000:]
@@ -91,6 +101,23 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def redis(folder: Path) -> Iterator[dict[str, str]]:
+    """Variables of a cluster whose GCS keeps its state in a Redis; none if that is not installed."""
+    if shutil.which("redis-server") is None:
+        yield {}
+        return
+    port = free_port()
+    options = {"port": port, "bind": "127.0.0.1", "save": "", "dir": folder}
+    command = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    server = subprocess.Popen(["redis-server", *command], stdout=subprocess.DEVNULL)
+    try:
+        yield {"RAY_REDIS_ADDRESS": f"127.0.0.1:{port}"}
+    finally:
+        server.kill()
+        server.wait()
 
 
 @contextlib.contextmanager

@@ -21,8 +21,13 @@ PATIENCE = 20.0
 
 def grpc_server(folder: Path, model_store: Path, **settings: object) -> Server:
     """A server with gRPC on ports of its own, which stand in ``settings``."""
+    return Server(Home(folder), model_store, (), {**grpc_settings(), **settings})
+
+
+def grpc_settings() -> dict[str, object]:
+    """Those of a server with gRPC on free ports."""
     ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
-    return Server(Home(folder), model_store, (), {"enable_grpc_api": "true", **ports, **settings})
+    return {"enable_grpc_api": "true", **ports}
 
 
 def channel(server: Server, side: str) -> grpc.Channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -23,6 +24,8 @@ def server(tmp_path_factory, model_store):
     folder = tmp_path_factory.mktemp("c")
     store = store_beside(model_store, folder)
     pack(store, "again", (MODEL_CODE / "witness.py").read_text(), "idempotent: true\nbatchSize: 4\n")
+    heavy = f"# {os.urandom(2_000_000).hex()}\n{(MODEL_CODE / 'witness.py').read_text()}"
+    pack(store, "heavy", heavy, "batchSize: 4\n")
     with elsewhere(folder, store) as one:
         yield one
 
@@ -135,6 +138,21 @@ def test_a_network_that_stalls(server, model):
     assert load.wrong == []
     assert set(load.statuses) <= {200, 500}
     assert load.statuses[500] <= 2 * 2 * 4
+
+
+def test_a_transfer_that_is_torn(server, model):
+    """It goes on over another connection, and the model is served."""
+    with server.detour() as proxy, ThreadPoolExecutor(1) as pool:
+        proxy.rate = 1e6
+        registered = pool.submit(model, "heavy")
+        wait_until(lambda: proxy.accepted == 2, "its files are fetched")
+        time.sleep(0.3)
+        assert not registered.done()
+        proxy.cut(last=True)
+        wait_until(lambda: proxy.accepted == 3, "the rest is fetched")
+        proxy.rate = 0.0
+        name = registered.result()
+        assert server.predict(name, b"mark").text.startswith(f"{name}|mark|")
 
 
 def test_server_that_is_killed(tmp_path, model_store):

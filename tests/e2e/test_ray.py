@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 import pytest
-from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
+from tests.cluster.ray_nodes import RayCluster, free_port, guarded, redis, short_folder
 from tests.e2e.elsewhere import store_beside
 from tests.e2e.serving import Home, Server, command_of, serving, wait_until
 from tests.e2e.test_distributed import CONFIG, SUMMING, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 pytestmark = [
@@ -35,21 +35,30 @@ _PATIENCE = 90.0
 
 
 class Nodes:
-    """A head without room for workers, and two nodes for two each; ``raylets`` are the nodes' processes."""
+    """A head without room for workers, and two nodes for two each; ``raylets`` are the nodes' processes.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._port = folder, free_port()
+    ``persistent``: variables of a cluster whose head keeps its state; none if there is nothing to keep it.
+    """
+
+    def __init__(self, folder: Path, persistent: Mapping[str, str]) -> None:
+        self._folder, self._port, self.persistent = folder, free_port(), persistent
         self.start()
 
-    def start(self) -> None:
+    def start(self, **variables: str) -> None:
         """A cluster at the same address as any before it."""
-        self.cluster = RayCluster(self._folder, self._port)
+        self.cluster = RayCluster(self._folder, self._port, **variables)
         self.cluster.add(num_cpus=0)
         self.raylets = [self.add(), self.add()]
 
     def add(self) -> int:
         """One more node; of its resource, it has enough for one rank."""
         return self.cluster.add(num_cpus=2, resources={"rank": 1})["raylet"]
+
+    def kill_gcs(self) -> None:
+        """The head's only task here."""
+        for process in self.processes():
+            if process.name() == "gcs_server":
+                process.kill()
 
     def processes(self) -> list[psutil.Process]:
         """All that the cluster has started."""
@@ -69,8 +78,8 @@ def on(nodes: Nodes) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    with short_folder() as folder, guarded(folder):
-        made = Nodes(folder)
+    with short_folder() as folder, guarded(folder), redis(folder) as persistent:
+        made = Nodes(folder, persistent)
         yield made
         made.cluster.close()
 
@@ -286,9 +295,7 @@ def test_the_cluster_goes_and_comes_back(server: Server, nodes: Nodes) -> None:
             lambda: server.home.log().count("it answers: it serves on") > said, "the place is gone", _PATIENCE
         )
         load.more()
-        for process in nodes.processes():
-            if process.name() == "gcs_server":
-                process.kill()
+        nodes.kill_gcs()
         load.more()
         assert worker_pids(nodes) == before
     assert load.failed == []
@@ -299,11 +306,32 @@ def test_the_cluster_goes_and_comes_back(server: Server, nodes: Nodes) -> None:
         refused = server.predict("echo", b"x")
         assert (refused.status_code, refused.elapsed.total_seconds() < 2) == (503, True)
         assert int(refused.headers["retry-after"]) >= 1
-    nodes.start()
+    nodes.start(**nodes.persistent)
     began = time.monotonic()
     wait_until(lambda: len(workers(server)) == 2, "they are placed", _PATIENCE)
     print("placed after", time.monotonic() - began)
     assert server.predict("echo", b"x").content == b"x"
+
+
+def test_a_head_that_keeps_its_state(server: Server, nodes: Nodes) -> None:
+    """Its GCS is killed, and starts anew with what it knew: the nodes stay, what runs serves on, and a worker
+    that was killed meanwhile is placed again.
+    """
+    if not nodes.persistent:
+        pytest.skip("redis-server is not installed")
+    with Load(server) as load:
+        nodes.kill_gcs()
+        victim, other = (worker["pid"] for worker in workers(server))
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: len(workers(server)) == 1, "it is missed", _PATIENCE)
+        load.more()
+        nodes.cluster.start_gcs_anew()
+        wait_until(lambda: len(workers(server)) == 2, "it is placed again", _PATIENCE)
+        load.more()
+    assert {status for _, status, _ in load.failed} <= {500}
+    assert len(load.failed) <= 4
+    assert other in {worker["pid"] for worker in workers(server)}
+    assert all(psutil.pid_exists(raylet) for raylet in nodes.raylets)
 
 
 def worker_pids(nodes: Nodes) -> list[int]:
