@@ -28,6 +28,7 @@ _GRPC = {"grpc", "grpc_reflection"}
 
 # Room to the rooms it imports.
 _ALLOWED = {
+    "agreement": set(),
     "aliases": {"settings"},
     "api": {
         "archives",
@@ -56,6 +57,7 @@ _ALLOWED = {
     "cluster": {"demand", "errors", "node", "pools", "settings", "telemetry", "tls", "wire", "worker"},
     "binding": {"api", "errors", "settings"},
     "checking": {
+        "agreement",
         "commands",
         "environments",
         "errors",
@@ -142,6 +144,7 @@ _ALLOWED = {
     },
     "listeners": {"api", "auth", "binding", "frontend", "http", "settings", "telemetry", "tls", "wire"},
     "migrating": {
+        "agreement",
         "archiver",
         "commands",
         "daemon",
@@ -201,6 +204,7 @@ _ALLOWED = {
     },
     "recording": {"errors", "http", "settings"},
     "replaying": {
+        "agreement",
         "archives",
         "auth",
         "commands",
@@ -218,7 +222,7 @@ _ALLOWED = {
     },
     "probe": {"wire", "worker"},
     "resources": set(),
-    "rollout": {"batching", "errors", "ids", "offload", "pools", "telemetry", "tensors", "wire"},
+    "rollout": {"agreement", "batching", "errors", "ids", "offload", "pools", "telemetry", "tensors", "wire"},
     "server": {
         "api",
         "auth",

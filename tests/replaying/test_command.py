@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from modelserver.agreement import Tolerance
 from modelserver.errors import ConfigError
 from modelserver.recording.entries import Ended, Lost, pack
 from modelserver.recording.file import Recording, Writer
 from modelserver.replaying.command import differences_of, main, read_speed, told
-from modelserver.replaying.comparison import Tolerance
 from modelserver.replaying.sender import Answered
 
 URL = "http://127.0.0.1:9"

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from modelserver.replaying.comparison import Tolerance, difference
+from modelserver.agreement import Tolerance
+from modelserver.replaying.comparison import difference
 from modelserver.replaying.sender import Answered
 
 

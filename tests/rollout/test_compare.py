@@ -31,11 +31,11 @@ def tensor(*numbers: float, datatype: str = "FP32", name: str = "y") -> bytes:
         ([1, {"a": [5, 2]}], [1, {"a": [5, 3]}], "2 and 3 at [1].a[1]"),
         ([1], [1, 2], "1 and 2 elements at the top"),
         ({"a": 1}, {"b": 1}, "other keys at the top"),
-        ({"a": {"b": 1}}, {"a": {}}, "other keys at .a"),
-        ("cat", "dog", "cat and dog at the top"),
-        (True, 1, "True and 1 at the top"),
-        (None, 0, "None and 0 at the top"),
-        (["x" * 100], [{"a": 1}], f"{'x' * 79}… and {{'a': 1}} at [0]"),
+        ({"a": {"b": 1}}, {"a": {}}, "other keys at a"),
+        ("cat", "dog", '"cat" and "dog" at the top'),
+        (True, 1, "true and 1 at the top"),
+        (None, 0, "null and 0 at the top"),
+        (["x" * 100], [{"a": 1}], f'"{"x" * 58}… and {{"a": 1}} at [0]'),
     ],
 )
 def test_numbers_may_differ_a_little(primary: Any, shadow: Any, expected: str) -> None:
@@ -47,7 +47,7 @@ def test_numbers_may_differ_a_little(primary: Any, shadow: Any, expected: str) -
     ("primary", "shadow", "expected"),
     [
         ({"cat": 0.9, "dog": 0.1}, {"cat": 0.6, "dog": 0.4}, ""),
-        ({"cat": 0.9, "dog": 0.1}, {"dog": 0.6, "fox": 0.4}, "the most probable is cat and dog"),
+        ({"cat": 0.9, "dog": 0.1}, {"dog": 0.6, "fox": 0.4}, 'the most probable is "cat" and "dog"'),
         ([0.1, 0.9], [0.4, 0.6], ""),
         ([[0.1, 0.9], [0.5, 0.4]], [[0.4, 0.6], [0.4, 0.5]], "the most probable is [1, 0] and [1, 1]"),
         ("cat", "cat", ""),
@@ -63,8 +63,8 @@ def test_only_the_most_probable_class_counts(primary: Any, shadow: Any, expected
 @pytest.mark.parametrize(
     ("primary", "shadow", "expected"),
     [
-        (b"\xff\xd8", b"\xff\xd9", "bodies differ, and are not JSON"),
-        (b"[" * 5000 + b"]" * 5000, b"[]", "bodies differ, and are not JSON"),
+        (b"\xff\xd8", b"\xff\xd9", "bodies differ, and are no JSON that can be read"),
+        (b"[" * 5000 + b"]" * 5000, b"[]", "bodies differ, and are no JSON that can be read"),
         (b"cat", b"cat", ""),
     ],
 )

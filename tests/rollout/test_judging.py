@@ -72,8 +72,11 @@ async def test_only_so_much_waits(judge: Judge) -> None:
     """The rest is not compared, at once; there is room again afterwards."""
     large = Pair(bytes(judging.MOST_BYTES // 2), b"")
 
-    assert await told(judge, [large], [large], [large]) == [None, *2 * ["bodies differ, and are not JSON"]]
-    assert await told(judge, [large]) == ["bodies differ, and are not JSON"]
+    assert await told(judge, [large], [large], [large]) == [
+        None,
+        *2 * ["bodies differ, and are no JSON that can be read"],
+    ]
+    assert await told(judge, [large]) == ["bodies differ, and are no JSON that can be read"]
 
 
 async def test_each_way_of_comparing_has_calls_of_its_own(judge: Judge) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from modelserver.agreement import Tolerance, agree, is_number, pairs, place
+from modelserver.agreement import shown as shown_value
 
+if TYPE_CHECKING:
     from modelserver.testing.answer import Answer
 
 TOLERANCE: Final = 1e-3
@@ -17,8 +17,6 @@ TOLERANCE: Final = 1e-3
 # Of an answer with many numbers, this part may differ, such as the class of a pixel between two.
 _STRAY: Final = 0.001
 _LONGEST: Final = 60
-
-Leaf = tuple[str, Any]
 
 
 def difference(alone: Answer, other: Answer, tolerance: float) -> str:
@@ -29,7 +27,7 @@ def difference(alone: Answer, other: Answer, tolerance: float) -> str:
         return ""
     try:
         return _difference(json.loads(alone.body), json.loads(other.body), tolerance)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, OverflowError):
         return f"{shown(other)} instead of {shown(alone)}"
 
 
@@ -40,38 +38,12 @@ def shown(answer: Answer) -> str:
 
 
 def _difference(left: Any, right: Any, tolerance: float) -> str:
-    ours, theirs = list(_leaves(left)), list(_leaves(right))
-    if [path for path, _ in ours] != [path for path, _ in theirs]:
-        return f"{_short(right)} instead of {_short(left)}"
-    largest = max((abs(value) for _, value in ours if _is_number(value)), default=0.0)
-    strays, first = 0, ""
-    for (path, a), (_, b) in zip(ours, theirs, strict=True):
-        if _is_number(a) and _is_number(b):
-            same = a == b or abs(a - b) <= tolerance * largest or (math.isnan(a) and math.isnan(b))
-        else:
-            same = a == b and type(a) is type(b)
-        if not same:
-            strays += 1
-            first = first or f"{_short(b)} instead of {_short(a)}{f' at {path}' if path else ''}"
-    return first if strays > _STRAY * len(ours) else ""
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[Leaf]:
-    """The values in a document with their paths; keys in one order, as that of equal probabilities is not."""
-    if isinstance(value, dict) and value:
-        for key in sorted(value):
-            yield from _leaves(value[key], f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and value:
-        for index, each in enumerate(value):
-            yield from _leaves(each, f"{path}[{index}]")
-    else:
-        yield path, value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    both = list(pairs(left, right))
+    largest = max((abs(one) for _, one, _ in both if is_number(one)), default=0.0)
+    slack = Tolerance(0.0, tolerance * largest)
+    found = [each for each in both if not agree(*each[1:], slack)]
+    # Another form is no stray number.
+    if len(found) <= _STRAY * len(both) and not any(isinstance(one, (dict, list)) for _, one, _ in found):
+        return ""
+    path, one, other = found[0]
+    return f"{shown_value(other)} instead of {shown_value(one)}" + (f" at {place(path)}" if path else "")

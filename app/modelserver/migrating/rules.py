@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from modelserver.agreement import Tolerance, agree, pairs
 from modelserver.migrating import management, predictions
 from modelserver.migrating.changes import (
     BETTER,
@@ -36,7 +37,7 @@ VARIES = Rule(
     lambda _call, theirs, _ours: theirs,
 )
 """No rule about one pair of answers: TorchServe is asked twice."""
-_TOLERANCE = 1e-3  # of floating point numbers, relative
+_TOLERANCE = Tolerance(1e-3, 1e-6)  # of floating point numbers
 
 
 def explain(call: Call, theirs: Answer, ours: Answer) -> list[tuple[Rule, ...]]:
@@ -93,10 +94,7 @@ def _rounding(_call: Call, theirs: Answer, ours: Answer) -> Answer:
 
 def _close(a: Any, b: Any) -> bool:
     """Whether both are the same but for the last digits of floating point numbers."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(_close(a[name], b[name]) for name in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_close, a, b))
-    if isinstance(a, float) and isinstance(b, float):
-        return a == b or abs(a - b) <= _TOLERANCE * max(abs(a), abs(b), 1e-3)
-    return bool(type(a) is type(b) and a == b)
+    return all(
+        type(one) is type(other) and (one == other if isinstance(one, int) else agree(one, other, _TOLERANCE))
+        for _, one, other in pairs(a, b, ordered=True)
+    )

@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from modelserver.agreement import Tolerance
 from modelserver.auth.scopes import Scope
 from modelserver.commands import exit_status
 from modelserver.errors import ConfigError
 from modelserver.recording.file import Recording, read
-from modelserver.replaying.comparison import Tolerance, difference
+from modelserver.replaying.comparison import difference
 from modelserver.replaying.finding import Running, token
 from modelserver.replaying.report import Differences, Side, page, text_report
 from modelserver.replaying.sender import Answered, Place, Sender

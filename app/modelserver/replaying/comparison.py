@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from modelserver.agreement import agree, pairs, place, short, shown
 from modelserver.tensors.datatypes import DATATYPES
 
 if TYPE_CHECKING:
+    from modelserver.agreement import Tolerance
     from modelserver.recording.entries import Call
     from modelserver.replaying.sender import Answered
 
 # What differs from one answer to the next anyway.
 _ANEW: Final = frozenset({"batchId", "request_id"})
-_SHOWN: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """Numbers may differ by ``relative`` of the larger one, or by ``absolute``."""
-
-    relative: float = 1e-5
-    absolute: float = 1e-8
-
-    def admits(self, one: float, other: float) -> bool:
-        """Whether they are the same for this purpose; NaN is the same as NaN."""
-        if not self.relative and isinstance(one, int) and isinstance(other, int):
-            # As floats, large ones that differ would be the same.
-            return abs(one - other) <= self.absolute
-        both_nan = math.isnan(one) and math.isnan(other)
-        return both_nan or math.isclose(one, other, rel_tol=self.relative, abs_tol=self.absolute)
 
 
 def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
@@ -51,11 +34,10 @@ def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
         if isinstance(document, dict):
             for name in ignored & document.keys():
                 del document[name]
-    try:
-        found = _differs(then_json, now_json, tolerance, "")
-    except RecursionError:
-        return f"{_text(call.answer)} became {_text(answered.body)}"
-    return found or _rests(then_json, then_rest, now_rest, tolerance)
+    for path, before, after in pairs(then_json, now_json):
+        if not agree(before, after, tolerance):
+            return f"{place(path)}: ".lstrip(": ") + f"{shown(before)} became {shown(after)}"
+    return _rests(then_json, then_rest, now_rest, tolerance)
 
 
 def _names_id(call: Call) -> bool:
@@ -71,22 +53,6 @@ def _parsed(body: bytes) -> tuple[Any, bytes] | None:
         return json.loads(body[:end]), body[end:]
     except (ValueError, RecursionError):
         return None
-
-
-def _differs(then: Any, now: Any, tolerance: Tolerance, where: str) -> str:
-    if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
-        found = (_differs(then[name], now[name], tolerance, f"{where}.{name}") for name in then)
-        return next(filter(None, found), "")
-    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        pairs = enumerate(zip(then, now, strict=True))
-        return next(filter(None, (_differs(a, b, tolerance, f"{where}[{i}]") for i, (a, b) in pairs)), "")
-    if _is_number(then) and _is_number(now):
-        if tolerance.admits(then, now):
-            return ""
-    elif then == now and isinstance(then, bool) == isinstance(now, bool):
-        return ""
-    place = f"{_short(where.lstrip('.'))}: " if where else ""
-    return f"{place}{_short(json.dumps(then))} became {_short(json.dumps(now))}"
 
 
 def _rests(document: Any, then: bytes, now: bytes, tolerance: Tolerance) -> str:
@@ -112,13 +78,5 @@ def _rests(document: Any, then: bytes, now: bytes, tolerance: Tolerance) -> str:
     return "" if start == len(then) else "the bytes after the JSON differ"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _text(body: bytes) -> str:
-    return _short(repr(" ".join(body.decode("utf-8", "replace").split())))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return short(repr(" ".join(body.decode("utf-8", "replace").split())))

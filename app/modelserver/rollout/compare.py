@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.agreement import Tolerance, agree, is_number, pairs, place, shown
 from modelserver.rollout.plan import Mode  # noqa: TC001 - helpers read annotations at run time
 from modelserver.tensors.datatypes import BYTES, TensorError, unpack
 from modelserver.tensors.rows import join_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from modelserver.tensors.tensor import Output
-
-# Characters of a text in a reason.
-_SHOWN = 80
 
 _decode = msgspec.json.Decoder().decode
 
@@ -45,34 +42,23 @@ def difference(pair: Pair, mode: Mode, tolerance: float) -> str:
         return _between_tensors(pair, mode, tolerance)
     try:
         primary, shadow = _decode(pair.primary), _decode(pair.shadow)
+        return _top(primary, shadow) if mode == "top1" else _values(primary, shadow, tolerance)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "bodies differ, and are not JSON"
-    try:
-        return _top(primary, shadow) if mode == "top1" else _values(primary, shadow, tolerance, "")
-    except RecursionError:
-        return "bodies differ, and are nested too deep"
+        return "bodies differ, and are no JSON that can be read"
 
 
-def _values(primary: Any, shadow: Any, tolerance: float, place: str) -> str:
-    """As :func:`difference`, for values of JSON at this place."""
-    if _is_number(primary) and _is_number(shadow):
-        if _close(primary, shadow, tolerance):
-            return ""
-    elif isinstance(primary, dict) and isinstance(shadow, dict):
-        if primary.keys() != shadow.keys():
-            return f"other keys at {place or 'the top'}"
-        return _first(
-            _values(value, shadow[key], tolerance, f"{place}.{key[:_SHOWN]}")
-            for key, value in primary.items()
-        )
-    elif isinstance(primary, list) and isinstance(shadow, list):
-        if len(primary) != len(shadow):
-            return f"{len(primary)} and {len(shadow)} elements at {place or 'the top'}"
-        both = enumerate(zip(primary, shadow, strict=True))
-        return _first(_values(one, other, tolerance, f"{place}[{index}]") for index, (one, other) in both)
-    elif type(primary) is type(shadow) and primary == shadow:
-        return ""
-    return f"{_text(primary)} and {_text(shadow)} at {place or 'the top'}"
+def _values(primary: Any, shadow: Any, tolerance: float, name: str = "") -> str:
+    """As :func:`difference`, for values of JSON, or the numbers of the tensor of this name."""
+    slack = Tolerance(tolerance, tolerance)
+    for path, one, other in pairs(primary, shadow):
+        if not agree(one, other, slack):
+            where = f"{name}{place(path)}" or "the top"
+            if isinstance(one, dict) and isinstance(other, dict):
+                return f"other keys at {where}"
+            if isinstance(one, list) and isinstance(other, list):
+                return f"{len(one)} and {len(other)} elements at {where}"
+            return f"{shown(one)} and {shown(other)} at {where}"
+    return ""
 
 
 def _top(primary: Any, shadow: Any) -> str:
@@ -80,14 +66,14 @@ def _top(primary: Any, shadow: Any) -> str:
     one, other = _best(primary), _best(shadow)
     if one == other:
         return ""
-    return f"the most probable is {_text(one)} and {_text(other)}"
+    return f"the most probable is {shown(one)} and {shown(other)}"
 
 
 def _best(value: Any) -> Any:
     """The key or place of the greatest number; of other lists that of each element."""
-    if isinstance(value, dict) and value and all(map(_is_number, value.values())):
+    if isinstance(value, dict) and value and all(map(is_number, value.values())):
         return max(value, key=value.__getitem__)
-    if isinstance(value, list) and len(value) > 1 and all(map(_is_number, value)):
+    if isinstance(value, list) and len(value) > 1 and all(map(is_number, value)):
         return max(range(len(value)), key=value.__getitem__)
     if isinstance(value, list):
         return [_best(each) for each in value]
@@ -102,8 +88,8 @@ def _between_tensors(pair: Pair, mode: Mode, tolerance: float) -> str:
     shapes = [[(each.name, each.datatype, each.shape) for each in outputs] for outputs in (primary, shadow)]
     if shapes[0] != shapes[1]:
         return f"{_outputs(primary)} and {_outputs(shadow)}"
-    pairs = zip(primary, shadow, strict=True)
-    return _first(_between(one, other, mode, tolerance) for one, other in pairs)
+    both = zip(primary, shadow, strict=True)
+    return next(filter(None, (_between(one, other, mode, tolerance) for one, other in both)), "")
 
 
 def _between(one: Output, other: Output, mode: Mode, tolerance: float) -> str:
@@ -120,25 +106,6 @@ def _between(one: Output, other: Output, mode: Mode, tolerance: float) -> str:
 
 def _lines(numbers: Sequence[Any], width: int) -> list[Any]:
     return [list(numbers[begin : begin + width]) for begin in range(0, len(numbers), width)]
-
-
-def _close(one: float, other: float, tolerance: float) -> bool:
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
-
-
-def _first(reasons: Iterable[str]) -> str:
-    return next(filter(None, reasons), "")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _text(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def _outputs(outputs: Sequence[Output]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from modelserver.agreement import is_number
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def patched(plan: Plan, document: object) -> Plan:
     if not isinstance(document, dict) or not document:
         raise BadRequest("The traffic must be a JSON object of weights by version, or of its parts.")
     given: dict[str, Any] = document
-    if not _PARTS & given.keys() or all(_is_number(value) for value in given.values()):
+    if not _PARTS & given.keys() or all(is_number(value) for value in given.values()):
         given = {"weights": given}
     given = {
         key: {} if value is None and key in ("weights", "shadow") else value for key, value in given.items()
@@ -191,7 +192,3 @@ def tidy(number: float) -> int | float:
 def _check_known(part: str, version: str, known: list[str]) -> None:
     if version not in known:
         raise BadRequest(f"{part}: version {version[:100]} is not registered; there are {', '.join(known)}.")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
