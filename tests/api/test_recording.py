@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -11,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from modelserver.api.recording import add_recording
-from modelserver.errors import BadRequest, ModelNotFound
+from modelserver.errors import BadRequest, ModelNotFound, ResourceNotFound
 from modelserver.recording.entries import Frames, unpack
 from modelserver.recording.recorder import Recorder
 from modelserver.settings.settings import Settings
@@ -46,6 +47,19 @@ async def test_a_recording_is_streamed(client, recorder) -> None:
     assert "x-mark" in began.headers
     assert ended.reason == "0.01 seconds are over"
     assert recorder.now is None
+
+
+async def test_a_recording_is_ended(client, recorder) -> None:
+    """Its client gets the end; without a recording there is nothing to end."""
+    with pytest.raises(ResourceNotFound):
+        await client.delete("/recording")
+    recording = asyncio.create_task(client.post("/recording"))
+    await asyncio.sleep(0.05)
+    ended = await client.delete("/recording")
+    _, last = (entry for content in Frames().feed((await recording).content) for entry in unpack(content))
+
+    assert ended.status_code == 200
+    assert last.reason == "interrupted"
 
 
 @pytest.mark.parametrize("query", ["sample=x", "sample=2", "header=cookie", "requests=0"])

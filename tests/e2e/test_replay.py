@@ -184,6 +184,25 @@ def test_limits_and_samples(server, tmp_path):
     assert 10 <= len(read(share).calls) <= 50
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_lost_at_the_end(server, tmp_path, number):
+    """What was answered just before Ctrl-C or SIGTERM is in the file, and what was only asked as well."""
+    out = tmp_path / "last.msr"
+    with recording(server, out) as process, ThreadPoolExecutor(1) as pool:
+        wait_until(lambda: read(out).began, "it records")
+        asked = pool.submit(server.predict, "rows", b'{"wait": 1, "value": 7}', headers=JSON)
+        time.sleep(0.2)
+        for value in range(3):
+            assert server.predict("mirror", b"%d" % value).status_code == 200
+        process.send_signal(number)
+        process.wait(PATIENCE)
+        assert asked.result().json() == 7
+
+    assert process.returncode == 0, process.said
+    assert sorted(call.answer for call in read(out).calls) == [b"0", b"1", b"2", b"7"]
+    assert read(out).ended == "interrupted"
+
+
 def test_only_one_records_at_a_time(server, tmp_path):
     """A second client is refused and leaves no file; once the first was killed, another may record."""
     first, second = tmp_path / "first.msr", tmp_path / "second.msr"

@@ -340,6 +340,54 @@ def test_a_dry_run_changes_nothing(server: Server) -> None:
     assert told["weights"] == {"1.0": 50, "2.0": 50}
 
 
+BROKEN: dict[str, tuple[dict[str, Any], bytes, str]] = {
+    "p99_ratio": (
+        {"weights": {"1.0": 90, "2.0": 10}, "promote": {"after": 300, "p99_ratio": 2}},
+        b"nap",
+        "slower than 2 times the 99th percentile of the other version: ",
+    ),
+    "agreement": (
+        {
+            "weights": {"1.0": 50, "2.0": 50},
+            "shadow": {"2.0": {"percent": 100}},
+            "promote": {"after": 100, "agreement": 0.9},
+        },
+        b"x",
+        "differed: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("bound", BROKEN)
+def test_a_version_that_breaks_a_bound_is_taken_back(server: Server, bound: str, dry_run: bool) -> None:
+    """One that is slow, and one whose answers to copies differ: traffic, description, log and metrics name
+    the bound. A dry run says the same, and the version keeps its weight.
+    """
+    document, order, broken = BROKEN[bound]
+    promote = {**document["promote"], "dry_run": dry_run}
+    put(server, {**document, "promote": promote})
+    if bound == "p99_ratio":  # the other version's is known after a hundred of its answers
+        with ThreadPoolExecutor(8) as clients:
+            list(clients.map(lambda _: server.predict("m", b"x"), range(130)))
+    logged = len(server.home.log())
+    ask_until(server, order, lambda: "reason" in show(server)["promotion"])
+    told = show(server)
+    (described,) = server.management.get("/models/m/2.0").json()
+
+    given = document["weights"]
+    text = f"2.0 goes from {given['2.0']} % to 0 %: {broken}"
+    said = told["promotion"]["reason"]
+    assert said.startswith(f"dry run, nothing is changed: {text}" if dry_run else text)
+    assert told["promotion"]["state"] == ("watching" if dry_run else "rolled back")
+    assert told["weights"] == (given if dry_run else {"1.0": 100, "2.0": 0})
+    log = server.home.log()[logged:]
+    assert (f"Model m: dry run: {text}" if dry_run else f"Model m: {text}") in log
+    assert described["traffic"]["promotion"]["reason"] == said
+    why = {"model_name": "m", "direction": "back", "reason": bound}
+    assert server.metric("modelserver_promotion_steps_total", **why) == 1
+
+
 def test_a_file_sets_the_traffic(server: Server) -> None:
     """Of the version that is registered last, if all versions that it names are there."""
     server.registered("m1.mar", model_name="y")

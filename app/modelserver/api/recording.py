@@ -1,4 +1,4 @@
-"""``/recording``: requests and answers as they come and go, for ``modelserver record``."""
+"""``/recording``: requests and answers as they come and go, for ``modelserver record``, and its end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response, StreamingResponse
 
-from modelserver.api.descriptions import add, errors, operation, query
+from modelserver.api.descriptions import STATUS, add, answers, errors, operation, query
+from modelserver.api.management import status
 from modelserver.auth.origins import check_host
-from modelserver.errors import BadRequest
+from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.recording.recorder import Recorder, Recording, Wanted
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ def add_recording(app: FastAPI, services: Services, recorder: Recorder) -> None:
             services.registry.get(name)
         return RecordingResponse(recorder.start(wanted))
 
+    async def end(request: Request) -> Response:
+        if checks_host:
+            check_host(request.scope["headers"])
+        if recorder.now is None:
+            raise ResourceNotFound("Nobody is recording.")
+        recorder.now.finish("interrupted")
+        return status(200, "The recording ends when the requests that it has begun are answered")
+
     parameters = [
         query("model", "string", "A model to record; may be repeated. By default all."),
         query("header", "string", "A request header to record, too; may be repeated."),
@@ -54,6 +63,13 @@ def add_recording(app: FastAPI, services: Services, recorder: Recorder) -> None:
         parameters=parameters,
     )
     add(app, PATH, record, post=described)
+    ended = operation(
+        "Management",
+        "endRecording",
+        "End the recording, as Ctrl-C in `modelserver record` does; its client gets what is left.",
+        answers("The recording ends.", STATUS, 404),
+    )
+    add(app, PATH, end, delete=ended)
 
 
 class RecordingResponse(StreamingResponse):

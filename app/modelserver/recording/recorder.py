@@ -179,6 +179,7 @@ class Recording:
         if not self._reason:
             self._reason = reason
             self._deadline = time.monotonic() + (_GRACE if wait else 0.0)
+            self._urgent.set()
 
     def close(self) -> None:
         """Stops recording, as nobody takes it any more."""

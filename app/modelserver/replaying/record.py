@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import ssl
 import sys
 import time
@@ -24,9 +25,11 @@ from modelserver.settings.checks import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 _TIMEOUT = 10.0  # seconds without a sign of life from the server
 _UNIX = "unix:"
+_PATH = "/recording"
 
 
 class RecordingError(Exception):
@@ -85,7 +88,8 @@ def record(options: argparse.Namespace) -> int:
             # Only now, so that a refusal leaves no file. Unbuffered, so that a kill loses nothing.
             with options.out.open("wb", buffering=0) as output:
                 os.chmod(output.fileno(), 0o600)
-                return _Taking(options.out, Writer(output)).take(answer)
+                with _ending_at_a_signal(url, key, options.ca_file):
+                    return _Taking(options.out, Writer(output)).take(answer)
 
 
 class _Taking:
@@ -160,9 +164,38 @@ def _client(url: str, key: str | None, ca_file: str | None) -> httpx.Client:
 
 
 @contextlib.contextmanager
+def _ending_at_a_signal(url: str, key: str | None, ca_file: str | None) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM has the server end the recording and send the rest; the next interrupts."""
+    # A shell's job in the background ignores SIGINT.
+    numbers = [signal.SIGTERM, *([signal.SIGINT] if callable(signal.getsignal(signal.SIGINT)) else [])]
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        restore()
+        try:
+            with _client(url, key, ca_file) as client:
+                # 404: it has just ended by itself.
+                ended = client.delete(_PATH).status_code in {200, 404}
+        except httpx.HTTPError:
+            ended = False
+        if not ended:
+            raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, end)) for number in numbers]
+
+    def restore() -> None:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+    try:
+        yield
+    finally:
+        restore()
+
+
+@contextlib.contextmanager
 def _asked(client: httpx.Client, url: str, parameters: Sequence[tuple[str, Any]]) -> Iterator[httpx.Response]:
     """The answer, as it begins. Raises RecordingError if there is none."""
-    request = client.build_request("POST", "/recording", params=[*parameters])
+    request = client.build_request("POST", _PATH, params=[*parameters])
     try:
         answer = client.send(request, stream=True)
     except httpx.HTTPError as error:
@@ -181,7 +214,7 @@ def _check(answer: httpx.Response) -> None:
     except (ValueError, LookupError, TypeError):
         said = answer.text[:500]
     hint = ""
-    if answer.status_code in (404, 405) and "/recording" not in said and "odel" not in said:
+    if answer.status_code in (404, 405) and _PATH not in said and "odel" not in said:
         hint = " Does the server have allow_recording=true?"
     elif answer.status_code in (400, 401) and "token" in said.lower():
         hint = (
