@@ -2,7 +2,8 @@
 
 The bytes of requests go into the protocol, those of a worker's answers into the channel, all in one process:
 parse, queue, batch, frame, deliver, answer, count, log. Beside it, uvicorn with the echo application.
-The recorded ones are in batches too, while somebody records.
+The recorded ones are in batches too, while somebody records; of the traced ones, each hundredth has spans,
+which nobody exports.
 Figures are the least of many short measurements: whatever else a machine does can only add to them, so that
 they repeat within about one percent and guard against regressions. On a busy machine ``--instructions`` is
 steadier: valgrind counts what a request takes.
@@ -23,6 +24,8 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import uvloop
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -40,6 +43,8 @@ from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
 from modelserver.recording.recorder import RecordedRoutes, Recorder, Wanted
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.tracing.requests import TracedRoutes
+from modelserver.tracing.spans import Tracing
 from modelserver.wire.frames import encode
 from modelserver.wire.messages import Answer, Load, Predict, Result
 
@@ -160,9 +165,11 @@ def _result(sequence: int, count: int) -> bytes:
 
 
 class Server:
-    """The hot way of the server, with batches of ``batch_size``, perhaps while somebody records."""
+    """The hot way of the server, with batches of ``batch_size``, perhaps recorded or traced."""
 
-    def __init__(self, batch_size: int, width: int = 32, *, recorded: bool = False) -> None:
+    def __init__(
+        self, batch_size: int, width: int = 32, *, recorded: bool = False, traced: bool = False
+    ) -> None:
         self.width = width
         metrics = ServerMetrics()
         self._access = AccessLog()
@@ -181,6 +188,10 @@ class Server:
         options_ = ModelOptions(batch_size=batch_size)
         version = ModelVersion("noop", "1.0", "noop.mar", None, options_, "python", pool, model_metrics)
         hot: HotRoutes = InferenceApi(cast("Any", _OneModel(version)), 1 << 20)
+        if traced:
+            sampler = ParentBased(TraceIdRatioBased(0.01))
+            provider = TracerProvider(sampler, shutdown_on_exit=False)
+            hot = TracedRoutes(hot, Tracing(provider, SpanProcessor(), lambda *_: None))
         if recorded:
             recorder = Recorder()
             self._client = asyncio.create_task(_take(recorder.start(Wanted())))
@@ -271,6 +282,8 @@ SUBJECTS = {
     "batch 32": lambda: Server(32),
     "recorded 1": lambda: Server(1, recorded=True),
     "recorded 32": lambda: Server(32, recorded=True),
+    "traced 1": lambda: Server(1, traced=True),
+    "traced 32": lambda: Server(32, traced=True),
 }
 
 

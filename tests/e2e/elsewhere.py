@@ -15,7 +15,7 @@ from tests.cluster.proxy import proxy_to
 from tests.e2e.serving import ROOT, Home, Server, command_of, free_port, serving, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.cluster.proxy import Proxy
@@ -46,9 +46,15 @@ if "modelserver.node" in line and (here / "detour").exists():
 
 
 class Elsewhere(Server):
-    """The server, and the processes of its machines."""
+    """The server, and the processes of its machines. ``variables`` are environment variables of all."""
 
-    def __init__(self, folder: Path, model_store: Path, **settings: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model_store: Path,
+        variables: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> None:
         self.site = folder / "site"
         self.site.mkdir(parents=True)
         (self.site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
@@ -56,6 +62,7 @@ class Elsewhere(Server):
         environment = {
             "PYTHONPATH": os.pathsep.join(map(str, roots)),
             "MODELSERVER_NODE_CACHE": str(folder / "cache"),
+            **(variables or {}),
         }
         self.worker_port = free_port()
         agents = {
@@ -157,9 +164,11 @@ def freezing(*processes: psutil.Process) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def elsewhere(folder: Path, model_store: Path, **settings: object) -> Iterator[Elsewhere]:
+def elsewhere(
+    folder: Path, model_store: Path, variables: Mapping[str, str] | None = None, **settings: object
+) -> Iterator[Elsewhere]:
     """Such a server, started and stopped; what is left over fails the test."""
-    server = Elsewhere(folder, model_store, **settings)
+    server = Elsewhere(folder, model_store, variables, **settings)
     with serving(server):
         yield server
 

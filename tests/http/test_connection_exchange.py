@@ -53,6 +53,14 @@ async def wire() -> Wire:
     return Wire()
 
 
+@pytest.mark.parametrize("name", [None, "traceparent", "Traceparent", "TraceParent"])
+async def test_a_traceparent_is_noticed(wire: Wire, name: str | None) -> None:
+    """Whatever its case; without one, tracing looks no further."""
+    line = f"{name}: 00\r\n" if name else ""
+    wire.protocol.data_received(f"GET /hot HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode())
+    assert wire.exchanges[-1].has_traceparent == (name is not None)
+
+
 @pytest.mark.parametrize("size", [100, 1_000_000])
 @pytest.mark.parametrize(
     ("method", "status", "told"), [("POST", 200, True), ("HEAD", 200, False), ("POST", 204, False)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from tests.tracing.spans import tracing
 
 from modelserver.batching.request import Batch, Parcel, Request
@@ -30,6 +32,7 @@ class Asked:
         self.method = b"POST"
         self.request_id = "r"
         self.headers = list(headers)
+        self.has_traceparent = bool(headers)
         self.watcher: Any = None
         self.started = time.monotonic() - 1.0
 
@@ -56,6 +59,22 @@ def traced(headers: Any = (PARENT,), before: Any = None) -> tuple[Any, Any]:
     return exchange, kept
 
 
+def calls_of(function: Any, *arguments: Any) -> list[str]:
+    """The names of all functions that a call runs, in order."""
+    found: list[str] = []
+
+    def note(frame: Any, event: str, called: Any) -> None:
+        if event in {"call", "c_call"}:
+            found.append(called.__name__ if event == "c_call" else frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return found[:-1]  # that of setprofile
+
+
 def queued(exchange: Any, rows: int = 1) -> Request:
     """A request for the model's queue."""
     now = time.monotonic()
@@ -77,6 +96,27 @@ def answered(batch: Batch) -> None:
     now = time.monotonic()
     result = Result(0, [Answer(1)] * batch.size, 0.001)
     batch.trace.answered(batch, result, now, now + 0.002)
+
+
+@pytest.mark.parametrize(
+    ("headers", "looks"),
+    [((), ["getrandbits"]), ([(b"traceparent", PARENT[1][:-1] + b"0")], ["lower", "fullmatch"])],
+    ids=["none", "of a caller that does not sample"],
+)
+def test_a_request_that_is_not_traced(headers, looks):
+    """It costs a random number, or a look at its traceparent, and nothing watches it."""
+
+    def served(_: Any) -> None:
+        pass
+
+    made, kept = tracing(ParentBased(TraceIdRatioBased(1e-9)))
+    exchange: Any = Asked(headers)
+    found = calls_of(TracedRoutes(SimpleNamespace(serve=served, find=None), made).serve, exchange)  # type: ignore[arg-type]
+
+    found = [name for name in found if name not in {"len", "<listcomp>"}]
+    assert found == ["serve", "sample", *looks, "served"]
+    assert exchange.watcher is None
+    assert kept.spans == []
 
 
 def test_what_is_not_sampled_is_not_watched() -> None:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from tests.tracing.spans import Kept, tracing
 
-from modelserver.tracing.spans import Clock, Tracing, bound_of, traceparent
+from modelserver.tracing.spans import Clock, Tracing, bound_of, follows_unsampled, traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = "00f067aa0ba902b7"
@@ -101,6 +101,26 @@ def test_what_is_no_parent(headers, caplog):
     assert f"{context.trace_id:032x}" != TRACE
     assert len(context.trace_state) == 0
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("sampler", "follows"),
+    [
+        (ParentBased(ALWAYS_ON), True),
+        (ParentBased(ALWAYS_ON, remote_parent_not_sampled=ALWAYS_ON), False),
+        (ALWAYS_ON, False),
+        (OnlyNamed(), False),
+    ],
+)
+def test_callers_that_do_not_sample(sampler, follows):
+    """Their requests are not traced where the sampler follows callers; what names no span is none."""
+    made, _ = tracing(sampler)
+
+    assert follows_unsampled(sampler) == follows
+    if sampler.get_description() != "OnlyNamed":
+        assert (made.sample([(b"traceparent", PARENT[:-2] + b"02")], "a") is None) == follows
+        zero = b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-00"
+        assert made.sample([(b"traceparent", zero)], "a") is not None
 
 
 def test_a_sampler_of_ones_own():

@@ -50,7 +50,7 @@ Said = tuple[Any, bytes]
 @st.composite
 def asks(draw: st.DrawFn) -> Said:
     body = draw(BYTES)
-    head = draw(st.tuples(BYTES, BYTES, TEXT, BYTES, TEXT, BYTES, NUMBERS, TEXT))
+    head = draw(st.tuples(BYTES, BYTES, TEXT, BYTES, TEXT, BYTES, NUMBERS, TEXT, st.booleans()))
     return Ask(draw(NUMBERS), len(body), *head), body
 
 

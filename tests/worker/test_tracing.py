@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+OTHER = f"00-{'b' * 32}-00f067aa0ba902b8-01"
 HANDLER = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 WORKER = f"""
@@ -36,6 +37,11 @@ with tracer.start_as_current_span("own"):
 tracing.leave(token)
 with tracer.start_as_current_span("outside"):
     pass
+token = tracing.enter({HANDLER!r}, {OTHER!r}, "none")
+with tracer.start_as_current_span("shared"):
+    with tracer.start_as_current_span("deeper"):
+        pass
+tracing.leave(token)
 tracing.exporting.close()
 """
 
@@ -80,12 +86,18 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
 
 
 def test_spans_are_exported_from_a_worker() -> None:
-    """Those that a handler opens for a traced batch, at the latest when the worker ends; no others."""
+    """Those that a handler opens for a traced batch, at the latest when the worker ends; no others.
+
+    Where several traced requests share a call, they are linked to the others.
+    """
     with collector() as at:
         variables = environment(at, OTEL_BSP_SCHEDULE_DELAY="60000")
         subprocess.run(
             [sys.executable, "-c", WORKER], env={**os.environ, **variables}, check=True, timeout=60
         )
 
-        (span,) = at.spans
-        assert (span.name, span.trace_id, span.parent_id) == ("own", TRACE, "00f067aa0ba902b7")
+        own, deeper, shared = at.spans
+        assert (own.name, own.trace_id, own.parent_id) == ("own", TRACE, "00f067aa0ba902b7")
+        assert own.links == deeper.links == []
+        assert (shared.name, shared.parent_id) == ("shared", own.parent_id)
+        assert shared.links == [("b" * 32, "00f067aa0ba902b8")]

@@ -76,6 +76,7 @@ class Forwarder:
                 exchange.encoding,
                 exchange.deadline_ms,
                 exchange.request_id,
+                exchange.has_traceparent,
             ),
             body,
         )

@@ -152,6 +152,7 @@ class RemoteExchange(Exchange):
         self.encoding = ask.encoding
         self.deadline_ms = ask.deadline_ms
         self.request_id = ask.request_id
+        self.has_traceparent = ask.has_traceparent
         # Bytes of parts, and how many of them the client has taken.
         self._sent = self.taken = 0
 

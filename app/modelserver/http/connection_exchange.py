@@ -285,12 +285,17 @@ def _read_expectation(exchange: ConnectionExchange, value: bytes) -> None:
     exchange.expects_continue = value.lower() == b"100-continue"
 
 
+def _read_traceparent(exchange: ConnectionExchange, _: bytes) -> None:
+    exchange.has_traceparent = True
+
+
 _READERS: dict[bytes, Callable[[ConnectionExchange, bytes], None]] = {
     b"content-length": _read_length,
     b"content-type": _read_type,
     b"content-encoding": _read_encoding,
     b"expect": _read_expectation,
     b"host": _read_host,
+    b"traceparent": _read_traceparent,
     b"transfer-encoding": _read_coding,
     b"x-request-id": _read_id,
     # The client's deadline in milliseconds: our header, and the one that Envoy sets for its services.

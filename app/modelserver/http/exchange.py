@@ -90,10 +90,11 @@ class Exchange(ABC):
 
     It is answered by exactly one :meth:`reply`, or in parts by :meth:`begin`, :meth:`send` and :meth:`end`.
 
-    ``encoding`` is the body's, ``deadline_ms`` the client's (0: none), ``request_id`` the client's or a new
-    one. ``on_disconnect`` is called if the client disconnects before the end of the answer. ``answered``: an
-    answer was given or begun. ``begun`` is the status of an answer in parts between :meth:`begin` and
-    :meth:`end`, otherwise 0. ``watcher`` is told what becomes of it; only exchanges of connections do so.
+    ``encoding`` is the body's, ``deadline_ms`` the client's (0: none), ``request_id`` the client's or a
+    new one. ``has_traceparent``: ``headers`` has one. ``on_disconnect`` is called if the client
+    disconnects before the end of the answer. ``answered``: an answer was given or begun. ``begun`` is the
+    status of an answer in parts between :meth:`begin` and :meth:`end`, otherwise 0. ``watcher`` is told
+    what becomes of it; only exchanges of connections do so.
     """
 
     __slots__ = (
@@ -104,6 +105,7 @@ class Exchange(ABC):
         "deadline_ms",
         "disconnected",
         "encoding",
+        "has_traceparent",
         "http_version",
         "method",
         "on_disconnect",
@@ -121,7 +123,7 @@ class Exchange(ABC):
         self.encoding = b""
         self.deadline_ms = 0
         self.request_id = ""
-        self.answered = self.disconnected = False
+        self.has_traceparent = self.answered = self.disconnected = False
         self.begun = 0
         self.on_disconnect: Callable[[], None] | None = None
         self.watcher: Watcher | None = None

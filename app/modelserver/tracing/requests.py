@@ -15,7 +15,7 @@ from modelserver.tracing.spans import TRACEPARENT, UNSET, Clock, failed, tracepa
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, Status
 
-    from modelserver.http.exchange import Exchange, HotRoutes, Target
+    from modelserver.http.exchange import Exchange, HotRoutes
     from modelserver.tracing.spans import Tracing
 
 # Codes of gRPC that are the server's fault, as OpenTelemetry's conventions have them: UNKNOWN,
@@ -143,19 +143,18 @@ class TracedRoutes:
     """Hot routes whose requests are traced as the sampler decides."""
 
     def __init__(self, hot: HotRoutes, tracing: Tracing) -> None:
-        self._hot = hot
+        self._serve = hot.serve
         self._tracing = tracing
-
-    def find(self, url: bytes) -> Target | None:
-        """See :class:`modelserver.http.exchange.HotRoutes`."""
-        return self._hot.find(url)
+        # Called for each request: a method of its own would cost another call.
+        self.find = hot.find
 
     def serve(self, exchange: Exchange) -> None:
         """See :class:`modelserver.http.exchange.HotRoutes`."""
-        contexts = self._tracing.sample(exchange.headers, exchange)
+        headers = exchange.headers if exchange.has_traceparent else ()
+        contexts = self._tracing.sample(headers, exchange)
         if contexts is not None:
             exchange.watcher = TracedExchange(exchange, self._tracing, contexts, exchange.watcher)
-        self._hot.serve(exchange)
+        self._serve(exchange)
 
 
 class TracedExchange(Watcher):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Attributes: TypeAlias = "Mapping[str, str | int | bool | float]"
 
 TRACEPARENT = b"traceparent"
-_TRACESTATE = b"tracestate"
+TRACESTATE = b"tracestate"
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 UNSET = Status(StatusCode.UNSET)
 _SCOPE = InstrumentationScope("modelserver", __version__)
@@ -45,7 +45,8 @@ _BY_ID = re.compile(
     re.DOTALL,
 )
 _IDS = 1 << 64
-_LENGTH = len(TRACEPARENT)
+# As most callers write that they do not sample a trace.
+_UNSAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]")
 _random_bits = random.Random().getrandbits  # noqa: S311 - no secret
 # Characters of a traceparent, of a later version too.
 _LONGEST = 256
@@ -71,6 +72,7 @@ class Tracing:
         self._close = processor.shutdown
         plain = isinstance(provider.id_generator, RandomIdGenerator)
         self._bound = bound_of(provider.sampler) if plain else None
+        self._follows_unsampled = follows_unsampled(provider.sampler)
 
     @classmethod
     def of_environment(cls, note: Callable[[str, str], None]) -> Tracing:
@@ -78,18 +80,23 @@ class Tracing:
         return cls(*open_provider(), note)
 
     def sample(
-        self, headers: Iterable[tuple[bytes, bytes]], name: object
+        self, headers: Sequence[tuple[bytes, bytes]], name: object
     ) -> tuple[SpanContext, SpanContext | None] | None:
         """The context of a new request's span, and that of its parent; None if it is not traced.
 
-        ``name`` is the span's, as text if it is asked for.
+        ``headers`` may be empty unless there is a `traceparent`. ``name`` is the span's, as text if it is
+        asked for.
         """
-        for header, _ in headers:
-            if len(header) == _LENGTH and header.lower() == TRACEPARENT:
+        # Called for each request: what is not traced costs a random number, or a look at its traceparent.
+        if headers:
+            given = [value for header, value in headers if header.lower() == TRACEPARENT]
+            if given:
+                if self._follows_unsampled and len(given) == 1 and _UNSAMPLED.fullmatch(given[0]):
+                    return None
                 return self._sample(_parent(headers), str(name))
         if self._bound is None:
             return self._sample(None, str(name))
-        # Called for each request: an id is made only if it is needed, with the part that decides.
+        # An id is made only if it is needed, with the part that decides.
         low = _random_bits(64)
         if low >= self._bound:
             return None
@@ -184,10 +191,16 @@ def bound_of(sampler: Sampler) -> int | None:
     return TraceIdRatioBased.get_bound_for_rate(float(found["share"]))
 
 
+def follows_unsampled(sampler: Sampler) -> bool:
+    """Whether it samples no request whose caller, elsewhere, has not sampled it."""
+    found = sampler.get_description()
+    return found.startswith("ParentBased{") and "remoteParentNotSampled:AlwaysOffSampler" in found
+
+
 def _parent(headers: Iterable[tuple[bytes, bytes]]) -> Context:
     found: dict[str, list[str]] = {}
     for header, value in headers:
-        if (name := header.lower()) in {TRACEPARENT, _TRACESTATE}:
+        if (name := header.lower()) in {TRACEPARENT, TRACESTATE}:
             found.setdefault(name.decode(), []).append(value.decode("latin-1"))
     # Two are none (W3C Trace Context 3.2), and the SDK would log each that is too long.
     given = found.get("traceparent", ())

@@ -54,6 +54,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
     encoding: bytes
     deadline_ms: int
     request_id: str
+    has_traceparent: bool
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag=2):

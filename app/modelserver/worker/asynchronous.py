@@ -120,6 +120,7 @@ class AsyncCalls:
         else:
             for position, index in enumerate(indices):
                 work.answers[index] = service.encode(work.rows[index], outputs, position, state)
+            work.add_phases(state.phases)
         finally:
             self._ids.discard(name)
             if state.stream is not None:

@@ -103,8 +103,8 @@ class ContinuousBatch:
         started = time.perf_counter()
         failed: Exception | None = None
         outputs: Any = None
-        trace = next((member.work.trace for member in members if member.work.trace), "")
-        token = tracing.enter(trace) if trace else None
+        traces = [member.work.trace for member in members if member.work.trace]
+        token = tracing.enter(*traces) if traces else None
         try:
             outputs = self._service.call(data, state)
             check_contract(outputs, len(members))
@@ -132,6 +132,7 @@ class ContinuousBatch:
             member.known = True
             member.seconds += seconds
             member.work.calls = 1
+            member.work.add_phases(state.phases)
 
     def _state(self, members: Sequence[Member]) -> BatchState:
         rows = [member.work.rows[0] for member in members]

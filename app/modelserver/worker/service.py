@@ -42,7 +42,6 @@ from modelserver.worker.rows.rows import Decoded, decode_row, request_headers, r
 from modelserver.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver.worker.streaming import CLIENT_GONE, CallStream, exhaust, holds_generators
 from modelserver.worker.work import (
-    _NO_PHASES,
     Encoded,
     Work,
     _kserve,
@@ -202,8 +201,7 @@ class Service:
                 row = work.rows[indices[position]]
                 tell_failure(cause, [row])
                 work.answers[indices[position]] = self.describe(cause, row)
-            if state.phases != _NO_PHASES:
-                work.phases = tuple(a + b for a, b in zip(work.phases, state.phases, strict=True))  # type: ignore[assignment]
+            work.add_phases(state.phases)
         finally:
             tracing.leave(token)
             if state.stream is not None:

@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 _PARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-01")
 _API = "opentelemetry.trace"
+# The key of (the handler's span, those of the other requests) in OpenTelemetry's context.
+_SHARED = "modelserver.shared"
 
 
 class Exporting:
@@ -44,6 +46,7 @@ class Exporting:
         sampling = import_module("opentelemetry.sdk.trace.sampling")
         # What no traced batch is the cause of would be a trace of its own.
         provider, self._processor = exporter.open_provider(sampling.ParentBased(sampling.ALWAYS_OFF))
+        provider.add_span_processor(_linking())
         api.set_tracer_provider(provider)
 
     def close(self) -> None:
@@ -56,16 +59,43 @@ class Exporting:
 exporting = Exporting()
 
 
-def enter(trace: str) -> Any:
-    """Makes the handler's span the current one; returns what :func:`leave` needs."""
-    api, found = sys.modules.get(_API), _PARENT.fullmatch(trace)
-    if api is None or found is None:
+def _span_context(api: Any, trace: str) -> Any:
+    """The handler's span that a `traceparent` names; None if it names none."""
+    if (found := _PARENT.fullmatch(trace)) is None:
+        return None
+    flags = api.TraceFlags(api.TraceFlags.SAMPLED)
+    return api.SpanContext(int(found[1], 16), int(found[2], 16), True, flags)
+
+
+def _linking() -> Any:
+    """A processor that links spans to all requests of their call; see :func:`enter`."""
+    context: Any = import_module("opentelemetry.context")
+
+    class Linking(import_module("opentelemetry.sdk.trace").SpanProcessor):  # type: ignore[misc]
+        def on_start(self, span: Any, parent_context: Any = None) -> None:
+            parent, links = context.get_value(_SHARED, parent_context) or (None, ())
+            if span.parent == parent:
+                for link in links:
+                    span.add_link(link)
+
+    return Linking()
+
+
+def enter(trace: str, *others: str) -> Any:
+    """Makes the handler's span the current one; returns what :func:`leave` needs.
+
+    Spans directly below it are linked to those of ``others``, whose requests share the call.
+    """
+    api = sys.modules.get(_API)
+    if api is None or (parent := _span_context(api, trace)) is None:
         return None
     exporting.open()
-    flags = api.TraceFlags(api.TraceFlags.SAMPLED)
-    parent = api.SpanContext(int(found[1], 16), int(found[2], 16), True, flags)
     context: Any = import_module("opentelemetry.context")
-    return context.attach(api.set_span_in_context(api.NonRecordingSpan(parent)))
+    entered = api.set_span_in_context(api.NonRecordingSpan(parent))
+    if others:
+        links = [found for other in others if (found := _span_context(api, other)) is not None]
+        entered = context.set_value(_SHARED, (parent, links), entered)
+    return context.attach(entered)
 
 
 def leave(token: Any) -> None:

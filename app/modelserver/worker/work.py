@@ -45,6 +45,12 @@ class Work:
     tensors: TensorRows | None = None
     trace: str = ""
 
+    def add_phases(self, seconds: tuple[float, float, float]) -> None:
+        """A call of the handler took this long in its phases."""
+        if seconds != _NO_PHASES:
+            before, inference, after = self.phases
+            self.phases = before + seconds[0], inference + seconds[1], after + seconds[2]
+
     @property
     def open(self) -> list[int]:
         """The rows that still need an answer."""
