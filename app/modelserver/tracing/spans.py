@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Attributes: TypeAlias = "Mapping[str, str | int | bool | float]"
 
 TRACEPARENT = b"traceparent"
-TRACESTATE = b"tracestate"
+_TRACESTATE = b"tracestate"
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 UNSET = Status(StatusCode.UNSET)
 _SCOPE = InstrumentationScope("modelserver", __version__)
@@ -200,7 +200,7 @@ def follows_unsampled(sampler: Sampler) -> bool:
 def _parent(headers: Iterable[tuple[bytes, bytes]]) -> Context:
     found: dict[str, list[str]] = {}
     for header, value in headers:
-        if (name := header.lower()) in {TRACEPARENT, TRACESTATE}:
+        if (name := header.lower()) in {TRACEPARENT, _TRACESTATE}:
             found.setdefault(name.decode(), []).append(value.decode("latin-1"))
     # Two are none (W3C Trace Context 3.2), and the SDK would log each that is too long.
     given = found.get("traceparent", ())
